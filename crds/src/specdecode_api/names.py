@@ -1,0 +1,46 @@
+"""Every string that two processes must spell alike: group, labels, ports, paths."""
+
+from typing import Final
+
+GROUP: Final = "specdecode.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "SpecDecodeDeployment"
+PLURAL: Final = "specdecodedeployments"
+SINGULAR: Final = "specdecodedeployment"
+SHORT_NAME: Final = "sdd"
+
+# Who writes: one field owner for children, one for the status of the resource.
+FIELD_MANAGER: Final = "specdecode-operator"
+STATUS_FIELD_MANAGER: Final = "specdecode-operator-status"
+
+LABEL_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
+LABEL_ROLE: Final = f"{GROUP}/role"
+PART_OF: Final = "specdecode"
+COMPONENT_ENGINE: Final = "engine"
+ROLE_STABLE: Final = "stable"
+
+ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
+ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
+
+ENGINE_CONTAINER: Final = "engine"
+ENGINE_PORT: Final = 8000
+ENGINE_PORT_NAME: Final = "http"
+SERVICE_PORT: Final = 80
+BOOT_FILE_NAME: Final = "boot.json"
+BOOT_FOLDER: Final = "/etc/specdecode"
+MODELS_FOLDER: Final = "/models"
+
+PATH_STARTUP: Final = "/health/startup"
+PATH_READY: Final = "/health/ready"
+PATH_LIVE: Final = "/health/live"
+PATH_DRAIN: Final = "/drain"
+PATH_METRICS: Final = "/metrics"
+PATH_SERVER_INFO: Final = "/server_info"
+
+METRIC_PREFIX: Final = "specdecode_"

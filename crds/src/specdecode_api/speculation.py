@@ -1,0 +1,69 @@
+"""The words of speculation that resource and boot file share: algorithms, policies, tree bounds."""
+
+from enum import StrEnum
+from typing import Final
+
+MAX_TOPK: Final = 16
+MAX_STEPS: Final = 16
+MAX_DRAFT_TOKENS: Final = 256
+MAX_PAGE_SIZE: Final = 256
+MAX_TABLE_ENTRIES: Final = 32
+MAX_CANDIDATES: Final = 17
+
+
+class Algorithm(StrEnum):
+    """Where draft tokens come from."""
+
+    NONE = "NONE"
+    EAGLE = "EAGLE"
+    EAGLE3 = "EAGLE3"
+    MTP = "MTP"
+    FROZEN_KV_MTP = "FROZEN_KV_MTP"
+    STANDALONE = "STANDALONE"
+    NGRAM = "NGRAM"
+
+
+class Policy(StrEnum):
+    """What chooses the depth of a round. No word here is a YAML boolean."""
+
+    STATIC = "static"
+    EMA = "ema"
+    GOODPUT = "goodput"
+
+
+NEEDS_DRAFT: Final = frozenset(
+    {
+        Algorithm.EAGLE,
+        Algorithm.EAGLE3,
+        Algorithm.MTP,
+        Algorithm.FROZEN_KV_MTP,
+        Algorithm.STANDALONE,
+    }
+)
+"""Algorithms whose draft is a checkpoint of its own; the others must not name one."""
+
+AVAILABLE_ALGORITHMS: Final = frozenset({Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE3})
+AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC})
+
+
+def max_tree_tokens(topk: int, num_steps: int) -> int:
+    """Largest number of nodes, root included, of a tree `topk` wide and `num_steps` deep."""
+    if num_steps == 0:
+        return 1
+    return 1 + topk + (num_steps - 1) * topk * topk
+
+
+def not_yet_available(algorithm: Algorithm, policy: Policy, topk: int) -> tuple[str, ...]:
+    """Reasons why this release's engine cannot run a speculation that the contract allows."""
+    reasons = []
+    if algorithm not in AVAILABLE_ALGORITHMS:
+        names = ", ".join(sorted(AVAILABLE_ALGORITHMS))
+        reasons.append(
+            f"algorithm {algorithm} is not available in this release; use one of {names}"
+        )
+    if policy not in AVAILABLE_POLICIES:
+        names = ", ".join(sorted(AVAILABLE_POLICIES))
+        reasons.append(f"policy {policy} is not available in this release; use one of {names}")
+    if topk != 1:
+        reasons.append(f"topk {topk} is not available in this release; use topk 1")
+    return tuple(reasons)

@@ -1,0 +1,93 @@
+"""What the server asks of the engine and what it gets back: plain ids and numbers, no text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token of a request is chosen, after validation; see `sampling`.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 are off. `repetition_penalty` 1.0 is off.
+    `seed` is always set: the server draws one where the user gave none. `logprobs` None asks for
+    none, 0 for the chosen token's, n for the n likeliest besides.
+    """
+
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate; a call with n > 1 makes n of these."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one output position, from the target's unprocessed logits."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """What speculation did for one request so far; `emitted` counts decode rounds' tokens only."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Tokens that one round added to one request; the last one carries the finish reason.
+
+    A stop token (EOS or one of `stop_token_ids`) that ended the request is the last of `token_ids`
+    and is named in `stop_token_id`, so that the server can leave it out of the text.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    stats: RequestStats = RequestStats()
+
+
+class RequestRefused(Exception):
+    """A request that can never or cannot now be served; the message says value and remedy."""
+
+
+class RequestTooLong(RequestRefused):
+    """Prompt plus answer exceed the context or the memory: the client must ask for less."""
+
+
+class QueueFull(RequestRefused):
+    """Too many requests wait already: the client should come back later."""
