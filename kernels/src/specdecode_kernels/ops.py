@@ -1,0 +1,106 @@
+"""The public ops: arguments are checked here, once; `reference` computes."""
+
+from torch import Tensor
+
+from specdecode_kernels import reference
+from specdecode_kernels.layout import AttentionLayout, Tail
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale every row to root mean square 1, then by `weight`; x [..., dim], weight [dim]."""
+    if weight.dim() != 1 or x.shape[-1:] != weight.shape:
+        raise ValueError(
+            f"rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
+        )
+    return reference.rms_norm(x, weight, eps)
+
+
+def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate q and k [rows, heads, dim] by the angles of their rows; cos, sin [rows, dim / 2].
+
+    The first half of a head pairs with its second half, as in Hugging Face's Llama.
+    """
+    rows, dim = q.shape[0], q.shape[-1]
+    if q.dim() != 3 or k.dim() != 3 or k.shape[0] != rows or k.shape[-1] != dim:
+        raise ValueError(
+            f"apply_rope: q {list(q.shape)} and k {list(k.shape)} must both be [rows, heads, dim]"
+        )
+    if dim % 2 or cos.shape != (rows, dim // 2) or sin.shape != cos.shape:
+        raise ValueError(
+            f"apply_rope: cos {list(cos.shape)} and sin {list(sin.shape)} must be "
+            f"[{rows}, {dim}/2], with an even head dimension"
+        )
+    return reference.rotate(q, cos, sin), reference.rotate(k, cos, sin)
+
+
+def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """Gate one projection by the SiLU of another: silu(gate) * up, both [..., dim]."""
+    if gate.shape != up.shape:
+        raise ValueError(
+            f"silu_and_mul: gate {list(gate.shape)} and up {list(up.shape)} must have one shape"
+        )
+    return reference.silu_and_mul(gate, up)
+
+
+def store_kv(k_pool: Tensor, v_pool: Tensor, rows: Tensor, k: Tensor, v: Tensor) -> None:
+    """Write k and v [n, kv_heads, dim] to the pool rows `rows` [n] i64, in place."""
+    _check_pools(k_pool, v_pool)
+    wanted = (*rows.shape, *k_pool.shape[1:])
+    if rows.dim() != 1 or k.shape != wanted or v.shape != wanted:
+        raise ValueError(
+            f"store_kv: k {list(k.shape)} and v {list(v.shape)} must be {list(wanted)}, "
+            f"one row for each of rows {list(rows.shape)}"
+        )
+    reference.store_kv(k_pool, v_pool, rows, k, v)
+
+
+def attend(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, layout: AttentionLayout, tail: Tail | None = None
+) -> Tensor:
+    """Attend from q [rows, q_heads, dim] to what `layout` and `tail` show; same shape as q.
+
+    Pools are [pool_rows, kv_heads, dim]. Prefix and tail share one softmax. Rows that no query row
+    of their request sees may hold anything, NaN included.
+    """
+    _check_pools(k_pool, v_pool)
+    kv_heads, dim = k_pool.shape[1:]
+    if q.dim() != 3 or q.shape[0] != layout.visible.shape[0] or q.shape[2] != dim:
+        raise ValueError(
+            f"attend: q {list(q.shape)} must be [{layout.visible.shape[0]}, q_heads, {dim}]"
+        )
+    if q.shape[1] % kv_heads:
+        raise ValueError(f"attend: {q.shape[1]} query heads cannot share {kv_heads} kv heads")
+    if k_pool.shape[0] % layout.page_size:
+        raise ValueError(
+            f"attend: {k_pool.shape[0]} pool rows are no whole number of pages "
+            f"of {layout.page_size} rows"
+        )
+    if tail is not None:
+        _check_tail(tail, layout, kv_heads, dim)
+    return reference.attend(q, k_pool, v_pool, layout, tail)
+
+
+def _check_pools(k_pool: Tensor, v_pool: Tensor) -> None:
+    if k_pool.dim() != 3 or v_pool.shape != k_pool.shape:
+        raise ValueError(
+            f"k_pool {list(k_pool.shape)} and v_pool {list(v_pool.shape)} "
+            "must both be [pool_rows, kv_heads, dim]"
+        )
+
+
+def _check_tail(tail: Tail, layout: AttentionLayout, kv_heads: int, dim: int) -> None:
+    if len(set(layout.query_lens)) > 1:
+        raise ValueError(
+            f"attend: a tail needs the same number of query rows in every request, "
+            f"not {layout.query_lens}; split the batch"
+        )
+    queries = layout.query_lens[0] if layout.query_lens else 0
+    batch = len(layout.query_lens)
+    if (tail.k.shape[0], *tail.k.shape[2:]) != (batch, kv_heads, dim):
+        raise ValueError(
+            f"attend: the tail's k {list(tail.k.shape)} must be [{batch}, rows, {kv_heads}, {dim}]"
+        )
+    if batch and tail.mask.shape[1] != queries:
+        raise ValueError(
+            f"attend: the tail's mask {list(tail.mask.shape)} must have {queries} rows per request"
+        )

@@ -1,0 +1,6 @@
+"""Each op as one would write it on a board, in plain torch. Arguments are trusted: `ops` checks."""
+
+from specdecode_kernels.reference.attention import attend
+from specdecode_kernels.reference.elementwise import rms_norm, rotate, silu_and_mul, store_kv
+
+__all__ = ["attend", "rms_norm", "rotate", "silu_and_mul", "store_kv"]
