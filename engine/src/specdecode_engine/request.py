@@ -78,7 +78,7 @@ class Output:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
-    stats: RequestStats = RequestStats()
+    stats: RequestStats = field(default_factory=RequestStats)
 
 
 class RequestRefused(Exception):

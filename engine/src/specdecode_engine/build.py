@@ -1,0 +1,181 @@
+"""The one place that chooses and wires the parts of an engine."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from specdecode_api.boot import EngineBoot, SpeculationBoot
+from specdecode_api.speculation import Algorithm, not_yet_available
+
+from specdecode_engine.drafters import DraftModel, load_draft
+from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.llama import Llama
+from specdecode_engine.host import available_bytes, choose_device
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.memory import MemoryDemand, plan_memory
+from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.schedule.depth import StaticDepth
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.slots import SlotTable
+
+log = logging.getLogger(__name__)
+
+_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+class CannotServe(Exception):
+    """The boot file asks for something that this engine cannot do; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Checkpoints in memory, before the cache is sized."""
+
+    target: Llama
+    draft: DraftModel | None
+    device: torch.device
+    dtype: torch.dtype
+
+
+def build_core(
+    boot: EngineBoot,
+    *,
+    progress: bool = False,
+    poison: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> EngineCore:
+    """Load the checkpoints and wire an engine core.
+
+    Args:
+        progress: show bars while loading.
+        poison: fill unwritten KV with NaN, so that a read of it shows; for tests.
+        clock: seconds, monotonic.
+
+    Raises:
+        CannotServe, CheckpointError, NotEnoughMemory, RuntimeError: with what to change.
+    """
+    _refuse_unavailable(boot.speculation)
+    if boot.threads is not None:
+        torch.set_num_threads(boot.threads)
+    loaded = _load(boot, progress)
+    limits = _plan_limits(boot, loaded)
+    table = SlotTable(
+        slots=limits.max_running + 1,
+        width=limits.longest_sequence + limits.max_draft_tokens + 1,
+        pages_per_slot=limits.pages_per_sequence,
+        page_size=limits.page_size,
+        device=loaded.device,
+    )
+    config = loaded.target.config
+    sampler = Sampler(limits.max_running + 1, config.vocab_size, loaded.device)
+    pool = _pool(loaded.target, limits, loaded, poison)
+    drafter = None
+    if loaded.draft is not None:
+        draft_pool = loaded.draft.make_pool(limits, poison)
+        drafter = loaded.draft.make_drafter(draft_pool, table, sampler, limits)
+    parts = Parts(loaded.target, pool, table, sampler, drafter)
+    depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
+    return EngineCore(parts, Scheduler(limits, depth), frozenset(config.eos_token_ids), clock)
+
+
+def max_draft_tokens(speculation: SpeculationBoot) -> int:
+    """Rows of the widest verify: the largest depth over all candidates, and the bonus token's."""
+    if speculation.algorithm is Algorithm.NONE:
+        return 1
+    depths = [steps for entry in speculation.table.values() for steps in entry.candidate_steps]
+    return 1 + max([speculation.num_steps, *depths])
+
+
+def _candidates(speculation: SpeculationBoot) -> dict[int, tuple[int, ...]]:
+    return {int(bound): entry.candidate_steps for bound, entry in speculation.table.items()}
+
+
+def _refuse_unavailable(speculation: SpeculationBoot) -> None:
+    reasons = not_yet_available(speculation.algorithm, speculation.policy, speculation.topk)
+    if reasons:
+        raise CannotServe("speculation: " + "; ".join(reasons))
+
+
+def _load(boot: EngineBoot, progress: bool) -> _Loaded:
+    device = choose_device(boot.device)
+    wanted = boot.model.dtype
+    # A CPU computes half-width floats slowly and nothing is saved there: auto means float32.
+    is_float32 = wanted == "auto" and device.type == "cpu"
+    dtype = torch.float32 if is_float32 else _DTYPES.get(wanted)
+    rows = boot.model.context_length
+    spare = max_draft_tokens(boot.speculation)
+    target = Llama.load(
+        Path(boot.model.path),
+        dtype=dtype,
+        device=device,
+        context_length=None if rows is None else rows + spare,
+        progress=progress,
+    )
+    draft = load_draft(boot, target, device, progress)
+    return _Loaded(target, draft, device, target.dtype)
+
+
+def _plan_limits(boot: EngineBoot, loaded: _Loaded) -> Limits:
+    memory, scheduling = boot.memory, boot.scheduling
+    width = max_draft_tokens(boot.speculation)
+    context = boot.model.context_length or loaded.target.config.max_position_embeddings
+    demand = MemoryDemand(
+        available_bytes=available_bytes(loaded.device),
+        fixed_bytes=_fixed_bytes(loaded, scheduling.max_running_requests, width, context),
+        page_bytes=_page_bytes(loaded, memory.page_size),
+        page_size=memory.page_size,
+        most_rows=scheduling.max_running_requests * (context + width),
+        fewest_rows=min(context, 16) + width,
+    )
+    plan = plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction)
+    for line in plan.lines():
+        log.info("memory: %s", line)
+    return Limits(
+        max_running=scheduling.max_running_requests,
+        max_queued=scheduling.max_queued_requests,
+        chunk_tokens=scheduling.chunked_prefill_tokens,
+        context_length=context,
+        max_draft_tokens=width,
+        page_size=memory.page_size,
+        pages=plan.pages,
+    )
+
+
+def _page_bytes(loaded: _Loaded, page_size: int) -> int:
+    config = loaded.target.config
+    target = KvPool.bytes_per_page(
+        config.num_layers, page_size, config.num_kv_heads, config.head_dim, loaded.dtype
+    )
+    return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
+
+
+def _fixed_bytes(loaded: _Loaded, running: int, width: int, context: int) -> int:
+    """Slot tables, verify logits with their float copies, and what the drafter keeps."""
+    logits = running * width * loaded.target.config.vocab_size * 4 * 3
+    tables = (running + 1) * (context + width) * 8 * 2
+    draft = loaded.draft.fixed_bytes(running, width) if loaded.draft else 0
+    return logits + tables + draft
+
+
+def _pool(model: Llama, limits: Limits, loaded: _Loaded, poison: bool) -> KvPool:
+    config = model.config
+    return KvPool(
+        layers=config.num_layers,
+        pages=limits.pages,
+        page_size=limits.page_size,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        dtype=loaded.dtype,
+        device=loaded.device,
+        poison=poison,
+    )

@@ -1,0 +1,150 @@
+"""From an algorithm's name to a drafter: checkpoints, KV shapes and sizes of each kind."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import Algorithm
+
+from specdecode_engine.forward.eagle3 import Eagle3Head
+from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
+from specdecode_engine.forward.llama import Llama
+from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.slots import SlotTable
+from specdecode_engine.speculate.drafter import Drafter
+from specdecode_engine.speculate.eagle3 import Eagle3Drafter
+from specdecode_engine.speculate.features import FeatureRing
+from specdecode_engine.speculate.standalone import StandaloneDrafter
+
+_KEPT_FEATURES = 64
+"""Positions of target features kept per slot, for a draft that rounds without drafting left behind."""
+
+
+class DraftMismatch(Exception):
+    """The draft's checkpoint does not belong to the target's; the message holds the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Shape of a draft's key-value rows."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A draft in memory, not yet wired; `model` decides the kind."""
+
+    model: Llama | Eagle3Head
+    shape: KvShape
+    feature_width: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes of one page of the draft's cache."""
+        shape = self.shape
+        return KvPool.bytes_per_page(
+            shape.layers, page_size, shape.kv_heads, shape.head_dim, self.dtype
+        )
+
+    def fixed_bytes(self, running: int, width: int) -> int:
+        """Bytes of the scratch and of the kept features."""
+        features = (running + 1) * (_KEPT_FEATURES + width) * self.feature_width
+        return features * self.dtype.itemsize + running * self.page_bytes(width)
+
+    def make_pool(self, limits: Limits, poison: bool) -> KvPool:
+        """Allocate the draft's cache, page for page beside the target's."""
+        return KvPool(
+            layers=self.shape.layers,
+            pages=limits.pages,
+            page_size=limits.page_size,
+            kv_heads=self.shape.kv_heads,
+            head_dim=self.shape.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+            poison=poison,
+        )
+
+    def make_drafter(
+        self, pool: KvPool, table: SlotTable, sampler: Sampler, limits: Limits
+    ) -> Drafter:
+        """Wire the drafter of this kind."""
+        scratch = DraftScratch(
+            layers=self.shape.layers,
+            batch=limits.max_running,
+            rows=limits.max_draft_tokens,
+            kv_heads=self.shape.kv_heads,
+            head_dim=self.shape.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        window = limits.max_draft_tokens
+        if isinstance(self.model, Llama):
+            return StandaloneDrafter(self.model, pool, scratch, table, sampler, window)
+        ring = FeatureRing(
+            slots=limits.max_running + 1,
+            kept=_KEPT_FEATURES,
+            round_rows=window,
+            width=self.feature_width,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        return Eagle3Drafter(self.model, pool, scratch, table, sampler, ring, window)
+
+
+def load_draft(
+    boot: EngineBoot, target: Llama, device: torch.device, progress: bool
+) -> DraftModel | None:
+    """Load the draft that the boot file asks for; None without speculation.
+
+    Raises:
+        CheckpointError: the folder is not a checkpoint of that kind.
+        DraftMismatch: it does not fit the target.
+    """
+    speculation = boot.speculation
+    if speculation.algorithm is Algorithm.NONE:
+        return None
+    assert speculation.draft_path is not None
+    folder = Path(speculation.draft_path)
+    if speculation.algorithm is Algorithm.STANDALONE:
+        return _load_standalone(folder, target, device, progress)
+    return _load_eagle3(folder, target, device, progress)
+
+
+def _load_standalone(
+    folder: Path, target: Llama, device: torch.device, progress: bool
+) -> DraftModel:
+    draft = Llama.load(
+        folder,
+        dtype=target.dtype,
+        device=device,
+        context_length=target.context_length,
+        progress=progress,
+    )
+    if draft.config.vocab_size != target.config.vocab_size:
+        raise DraftMismatch(
+            f"draft {folder} has a vocabulary of {draft.config.vocab_size} tokens, the target of "
+            f"{target.config.vocab_size}; use a draft that was made for this target"
+        )
+    config = draft.config
+    shape = KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
+    return DraftModel(draft, shape, 0, target.dtype, device)
+
+
+def _load_eagle3(folder: Path, target: Llama, device: torch.device, progress: bool) -> DraftModel:
+    head = Eagle3Head.load(
+        folder,
+        target,
+        dtype=target.dtype,
+        device=device,
+        context_length=target.context_length,
+        progress=progress,
+    )
+    shape = KvShape(1, head.config.num_kv_heads, head.config.head_dim)
+    width = len(head.capture) * target.config.hidden_size
+    return DraftModel(head, shape, width, target.dtype, device)

@@ -1,0 +1,50 @@
+"""An extend round: compute prompt chunks, and sample the first token where a prompt ends."""
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.forward.kv_view import PagedView
+from specdecode_engine.rounds.logprobs import gather_logprobs
+from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.slots import Span
+from specdecode_engine.step import Chunk, Emission
+
+
+def run_extend_round(parts: Parts, chunks: tuple[Chunk, ...]) -> list[Emission]:
+    """Compute the chunks' KV in target and draft; emit a token for each that ends its prompt."""
+    spans = [Span(_slot(chunk), chunk.start, chunk.end) for chunk in chunks]
+    rows = parts.table.span_rows(spans)
+    ids = parts.table.tokens_at(rows.slots, rows.positions)
+    view = PagedView(parts.pool, rows.kv_rows, rows.layout)
+    hidden = parts.target.forward(ids, rows.positions, view, parts.capture)
+    if parts.drafter is not None:
+        parts.drafter.follow(spans, hidden.captured)
+    for span in spans:
+        parts.table.set_computed(span.slot, span.end)
+    last_rows = torch.tensor([span.end - span.start for span in spans]).cumsum(0) - 1
+    ending = [index for index, chunk in enumerate(chunks) if chunk.is_last]
+    if not ending:
+        return []
+    last_hidden = hidden.last[last_rows[ending].to(hidden.last.device)]
+    return _sample(parts, [chunks[index] for index in ending], last_hidden)
+
+
+def _sample(parts: Parts, chunks: list[Chunk], last_hidden: Tensor) -> list[Emission]:
+    logits = parts.target.logits(last_hidden)[:, None]
+    slots = [_slot(chunk) for chunk in chunks]
+    positions = torch.tensor([[chunk.end] for chunk in chunks], device=logits.device)
+    tokens = parts.sampler.choose(logits, slots, positions)
+    wanted = [chunk.sequence.request.sampling.logprobs for chunk in chunks]
+    tops = [top for top in wanted if top is not None]
+    logprobs = gather_logprobs(logits, tokens, max(tops)) if tops else None
+    emissions = []
+    for index, (chunk, token) in enumerate(zip(chunks, tokens[:, 0].tolist(), strict=True)):
+        parts.table.put_token(slots[index], chunk.end, token)
+        records = tuple(logprobs[index]) if logprobs and wanted[index] is not None else None
+        emissions.append(Emission(chunk.sequence, (token,), 0, 0, records))
+    return emissions
+
+
+def _slot(chunk: Chunk) -> int:
+    assert chunk.sequence.slot is not None
+    return chunk.sequence.slot

@@ -1,0 +1,96 @@
+"""Repetition, presence and frequency penalties and logit bias, exact at every node of a draft."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotState:
+    """What one slot's penalties depend on; [vocab] tensors on the device."""
+
+    params: SamplingParams
+    in_prompt: Tensor  # bool
+    counts: Tensor  # f32, of output tokens; updated in place as tokens are committed
+    bias: Tensor | None  # f32
+
+
+class Penalties:
+    """State of the slots that asked for penalties or a bias; the others cost nothing."""
+
+    def __init__(self, vocab: int, device: torch.device) -> None:
+        self._vocab = vocab
+        self._device = device
+        self._slots: dict[int, _SlotState] = {}
+
+    def open(self, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
+        """Start following a slot, if its parameters need it."""
+        self._slots.pop(slot, None)
+        is_off = params.repetition_penalty == 1 and not (
+            params.presence_penalty or params.frequency_penalty or params.logit_bias
+        )
+        if is_off:
+            return
+        in_prompt = torch.zeros(self._vocab, dtype=torch.bool, device=self._device)
+        in_prompt[torch.tensor(prompt, device=self._device)] = True
+        self._slots[slot] = _SlotState(params, in_prompt, self._zeros(), self._bias(params))
+        self.commit(slot, output)
+
+    def commit(self, slot: int, tokens: list[int]) -> None:
+        """Count tokens that were added to the output of a slot."""
+        state = self._slots.get(slot)
+        if state is not None and tokens:
+            ids = torch.tensor(tokens, device=self._device)
+            state.counts.index_add_(0, ids, torch.ones(len(tokens), device=self._device))
+
+    def close(self, slot: int) -> None:
+        """Forget a slot."""
+        self._slots.pop(slot, None)
+
+    def apply(self, logits: Tensor, slots: list[int], path: Tensor | None) -> Tensor:
+        """Return logits after penalties and bias.
+
+        Args:
+            logits: [batch, nodes, vocab] float; not changed.
+            slots: the slot of each batch row.
+            path: [batch, nodes - 1] i64 drafted tokens of a chain: node j counts the first j of
+                them as if they were output already. None where there is one node.
+        """
+        chosen = [row for row, slot in enumerate(slots) if slot in self._slots]
+        if not chosen:
+            return logits
+        result = logits.clone()
+        for row in chosen:
+            tokens = path[row] if path is not None else None
+            result[row] = self._apply_one(logits[row], self._slots[slots[row]], tokens)
+        return result
+
+    def _apply_one(self, logits: Tensor, state: _SlotState, path: Tensor | None) -> Tensor:
+        params = state.params
+        counts = state.counts.expand(logits.shape[0], -1)
+        if path is not None and path.numel():
+            one_hot = torch.nn.functional.one_hot(path, self._vocab).to(counts.dtype)
+            counts = counts.clone()
+            counts[1:] += one_hot.cumsum(dim=0)
+        seen = (counts > 0) | state.in_prompt
+        scaled = torch.where(
+            logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
+        )
+        result = torch.where(seen, scaled, logits)
+        result = result - params.presence_penalty * (counts > 0).to(logits.dtype)
+        result = result - params.frequency_penalty * counts.to(logits.dtype)
+        return result if state.bias is None else result + state.bias.to(logits.dtype)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self._vocab, device=self._device)
+
+    def _bias(self, params: SamplingParams) -> Tensor | None:
+        if not params.logit_bias:
+            return None
+        bias = self._zeros()
+        ids = torch.tensor(list(params.logit_bias), device=self._device)
+        bias[ids] = torch.tensor(list(params.logit_bias.values()), device=self._device)
+        return bias

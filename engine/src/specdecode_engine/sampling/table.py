@@ -1,0 +1,61 @@
+"""Sampling parameters of all running sequences as tensors, one row per slot."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """Parameters of the rows of one round, gathered from the slots; [rows] each."""
+
+    temperature: Tensor
+    top_p: Tensor
+    top_k: Tensor
+    min_p: Tensor
+    seeds: Tensor
+
+
+class SamplingTable:
+    """One row of numbers per slot; written when a sequence gets its slot, read by gathers.
+
+    The three host-side sets say which optional work any slot needs, so that a round in which
+    nobody asks for it skips it without looking at the device.
+    """
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self._numbers = torch.zeros(slots, 4, dtype=torch.float64, device=device)
+        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.sampled: set[int] = set()
+        self.filtered: set[int] = set()
+
+    def write(self, slot: int, params: SamplingParams) -> None:
+        """Fill the row of a slot from a request's parameters."""
+        numbers = (params.temperature, params.top_p, float(params.top_k), params.min_p)
+        self._numbers[slot] = torch.tensor(numbers, dtype=torch.float64)
+        self._seeds[slot] = _signed(params.seed)
+        is_sampled = params.temperature > 0
+        is_filtered = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+        self.sampled = self.sampled | {slot} if is_sampled else self.sampled - {slot}
+        keeps = is_sampled and is_filtered
+        self.filtered = self.filtered | {slot} if keeps else self.filtered - {slot}
+
+    def rows(self, slots: Tensor) -> SamplingRows:
+        """Gather the parameters of `slots` [rows] i64."""
+        numbers = self._numbers[slots]
+        return SamplingRows(
+            temperature=numbers[:, 0],
+            top_p=numbers[:, 1],
+            top_k=numbers[:, 2].to(torch.int64),
+            min_p=numbers[:, 3],
+            seeds=self._seeds[slots],
+        )
+
+
+def _signed(seed: int) -> int:
+    """Fold any integer into the 64 bits of a signed tensor element."""
+    seed &= 0xFFFFFFFFFFFFFFFF
+    return seed - (1 << 64) if seed >= 1 << 63 else seed

@@ -1,0 +1,31 @@
+"""The sizes that bound scheduling, all derived once from the boot file and the model."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much fits.
+
+    `max_draft_tokens` is the widest verify of any round, the bonus token's row included: 1 without
+    speculation. Every reservation is made with it, whatever depth a round really uses.
+    """
+
+    max_running: int
+    max_queued: int
+    chunk_tokens: int
+    context_length: int
+    max_draft_tokens: int
+    page_size: int
+    pages: int
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens, prompt and answer, that one sequence may reach in this context and this pool."""
+        rows = (self.pages - 1) * self.page_size
+        return min(self.context_length, rows - self.max_draft_tokens)
+
+    @property
+    def pages_per_sequence(self) -> int:
+        """Width of a page table that holds the longest sequence and its widest round."""
+        return -(-(self.longest_sequence + self.max_draft_tokens) // self.page_size)

@@ -1,0 +1,145 @@
+"""Who runs next: admission by memory, chunked prefill, decode batches, retraction."""
+
+from collections import deque
+
+from specdecode_engine.request import FinishReason, QueueFull, Request, RequestTooLong
+from specdecode_engine.schedule.depth import DepthPolicy
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.pages import PageAllocator
+from specdecode_engine.sequence import Sequence
+from specdecode_engine.step import Chunk, Plan
+
+
+class Scheduler:
+    """Owns every sequence, slot and page; asked once a step for a `Plan`.
+
+    A sequence waits, prefills in chunks, then decodes. When a decode round cannot be given its
+    pages, the sequence admitted last is retracted: its pages go back, its tokens stay, and it waits
+    at the front. Sampling is keyed by position, so a retracted sequence goes on as if nothing
+    had happened.
+    """
+
+    def __init__(self, limits: Limits, depth: DepthPolicy) -> None:
+        self.limits = limits
+        self.depth = depth
+        self.pages = PageAllocator(limits.pages, limits.page_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.retracted_total = 0
+        self._free_slots = list(range(limits.max_running, 0, -1))
+
+    def add(self, request: Request) -> Sequence:
+        """Queue a request.
+
+        Raises:
+            RequestTooLong: prompt and answer can never fit.
+            QueueFull: too many requests wait.
+        """
+        total = len(request.prompt_ids) + request.sampling.max_tokens
+        if total > self.limits.longest_sequence:
+            raise RequestTooLong(
+                f"{len(request.prompt_ids)} prompt tokens and max_tokens "
+                f"{request.sampling.max_tokens} make {total}, more than the "
+                f"{self.limits.longest_sequence} that fit here; shorten the prompt or lower "
+                "max_tokens"
+            )
+        if self._queue_is_full():
+            raise QueueFull(
+                f"{len(self.waiting)} requests wait already, the limit is "
+                f"{self.limits.max_queued}; try again later"
+            )
+        sequence = Sequence.of(request)
+        self.waiting.append(sequence)
+        return sequence
+
+    def _queue_is_full(self) -> bool:
+        has_room = not self.waiting and len(self.running) < self.limits.max_running
+        return not has_room and len(self.waiting) >= self.limits.max_queued
+
+    def plan(self) -> Plan:
+        """Choose the chunks and the decode batch of this step and take the pages they need."""
+        decoding = self._reserve_decode()
+        self._admit()
+        chunks = self._cut_chunks()
+        num_steps = self.depth.choose(len(decoding)) if decoding else 0
+        return Plan(chunks=chunks, decoding=tuple(decoding), num_steps=num_steps)
+
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence wherever it is and give back what it holds."""
+        sequence.finish_reason = reason
+        if sequence.slot is None:
+            self.waiting.remove(sequence)
+            return
+        self.running.remove(sequence)
+        self._release(sequence)
+
+    def retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's memory; it waits at the front and starts over."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.computed = 0
+        self.waiting.appendleft(sequence)
+        self.retracted_total += 1
+
+    def check(self) -> None:
+        """Assert that slots and pages add up: free plus held is all, and nothing is held twice."""
+        self.pages.check()
+        held = [page for sequence in self.running for page in sequence.pages]
+        if len(held) != len(set(held)) or len(held) + self.pages.free != self.pages.total:
+            raise AssertionError("pages of sequences and free pages do not add up")
+        slots = [sequence.slot for sequence in self.running]
+        if len(set(slots)) != len(slots) or None in slots:
+            raise AssertionError("a slot is shared or missing")
+        if len(slots) + len(self._free_slots) != self.limits.max_running:
+            raise AssertionError("slots leaked")
+
+    def _release(self, sequence: Sequence) -> None:
+        assert sequence.slot is not None
+        self.pages.give_back(sequence.pages)
+        self._free_slots.append(sequence.slot)
+        sequence.pages = []
+        sequence.slot = None
+
+    def _reserve_decode(self) -> list[Sequence]:
+        """Give every decoding sequence the rows of its next round; the oldest come first."""
+        for sequence in list(self.running):
+            if sequence.slot is not None and not sequence.is_prefilling:
+                self._reserve(sequence)
+        return [sequence for sequence in self.running if not sequence.is_prefilling]
+
+    def _reserve(self, sequence: Sequence) -> None:
+        while (missing := self._missing_pages(sequence)) > self.pages.free:
+            self.retract(self.running[-1])
+            if sequence.slot is None:
+                return
+        sequence.pages += self.pages.take(missing)
+
+    def _missing_pages(self, sequence: Sequence) -> int:
+        rows = len(sequence.tokens) - 1 + self.limits.max_draft_tokens
+        return max(self.pages.pages_for(rows) - len(sequence.pages), 0)
+
+    def _admit(self) -> None:
+        """Admit waiting sequences in order while slots and pages last."""
+        while self.waiting and self._free_slots:
+            sequence = self.waiting[0]
+            rows = len(sequence.tokens) + self.limits.max_draft_tokens
+            needed = self.pages.pages_for(rows)
+            if needed > self.pages.free:
+                return
+            self.waiting.popleft()
+            sequence.pages = self.pages.take(needed)
+            sequence.slot = self._free_slots.pop()
+            self.running.append(sequence)
+
+    def _cut_chunks(self) -> tuple[Chunk, ...]:
+        chunks = []
+        budget = self.limits.chunk_tokens
+        for sequence in self.running:
+            if budget == 0:
+                break
+            if sequence.is_prefilling:
+                start = sequence.computed
+                end = min(len(sequence.tokens), start + budget)
+                chunks.append(Chunk(sequence, start, end))
+                budget -= end - start
+        return tuple(chunks)

@@ -1,0 +1,170 @@
+"""The running sequences as device tensors: tokens, lengths and page tables, one row per slot.
+
+Rounds read and write these tensors only; the host's `Sequence` is told afterwards. Slot 0 and
+page 0 belong to padding. Letters: B batch, n rows per sequence, T rows in all.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+from specdecode_kernels import AttentionLayout
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions [start, end) of the sequence in `slot`."""
+
+    slot: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one forward pass: whose they are, where they stand, where their KV goes."""
+
+    slots: Tensor  # [T] i64
+    positions: Tensor  # [T] i64
+    kv_rows: Tensor  # [T] i64, rows of the pool
+    layout: AttentionLayout
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBatch:
+    """The sequences of one decode round.
+
+    `lengths` counts the tokens whose target KV is present; `bonus` is the token at that position.
+    `host_lengths` says the same on the host, so that nothing waits for the device.
+    """
+
+    slot_ids: tuple[int, ...]
+    host_lengths: tuple[int, ...]
+    slots: Tensor  # [B] i64
+    lengths: Tensor  # [B] i64
+    bonus: Tensor  # [B] i64
+
+    @property
+    def size(self) -> int:
+        """Sequences in the batch."""
+        return len(self.slot_ids)
+
+    @property
+    def longest(self) -> int:
+        """The greatest of the lengths."""
+        return max(self.host_lengths)
+
+
+class SlotTable:
+    """Tokens, lengths and pages of every slot."""
+
+    def __init__(
+        self, slots: int, width: int, pages_per_slot: int, page_size: int, device: torch.device
+    ) -> None:
+        self.device = device
+        self.page_size = page_size
+        self._tokens = torch.zeros(slots, width, dtype=torch.int64, device=device)
+        self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
+        self._written_pages = [0] * slots
+
+    def open(self, slot: int, tokens: Items[int]) -> None:
+        """Take up a sequence: its tokens are known, none has KV yet."""
+        self._tokens[slot, : len(tokens)] = torch.tensor(tokens, device=self.device)
+        self._lengths[slot] = 0
+        self._written_pages[slot] = 0
+
+    def write_pages(self, slot: int, pages: Items[int]) -> None:
+        """Make the table of a slot say `pages`, of which only the end can be new."""
+        written = self._written_pages[slot]
+        if len(pages) > written:
+            new = torch.tensor(pages[written:], device=self.device)
+            self._pages[slot, written : len(pages)] = new
+            self._written_pages[slot] = len(pages)
+
+    def decode_batch(self, slot_ids: Items[int], host_lengths: Items[int]) -> DecodeBatch:
+        """Gather the state that a decode round starts from."""
+        slots = torch.tensor(slot_ids, device=self.device)
+        lengths = self._lengths[slots]
+        bonus = self._tokens[slots, lengths]
+        return DecodeBatch(tuple(slot_ids), tuple(host_lengths), slots, lengths, bonus)
+
+    def tokens_at(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Return the tokens at `positions` of `slots`, elementwise."""
+        return self._tokens[slots, positions]
+
+    def append(self, batch: DecodeBatch, tokens: Tensor, emitted: Tensor) -> None:
+        """Commit a round.
+
+        Args:
+            tokens: [B, n] i64, written behind the bonus; those past `emitted` mean nothing and are
+                overwritten by the next round.
+            emitted: [B] i64, tokens that count; as many rows of KV are now present besides.
+        """
+        offsets = torch.arange(1, tokens.shape[1] + 1, device=self.device)
+        positions = batch.lengths[:, None] + offsets
+        self._tokens[batch.slots[:, None], positions] = tokens
+        self._lengths[batch.slots] = batch.lengths + emitted
+
+    def set_computed(self, slot: int, computed: int) -> None:
+        """Say that the first `computed` tokens have KV, after an extend round."""
+        self._lengths[slot] = computed
+
+    def put_token(self, slot: int, position: int, token: int) -> None:
+        """Write one token, the first that an extend round sampled."""
+        self._tokens[slot, position] = token
+
+    def span_rows(self, spans: Items[Span]) -> Rows:
+        """Lay out the rows of several spans, one behind the other; a row sees all before it."""
+        lens = [span.end - span.start for span in spans]
+        positions = torch.cat(
+            [torch.arange(span.start, span.end, device=self.device) for span in spans]
+        )
+        slots = torch.tensor([span.slot for span in spans], device=self.device)
+        row_slots = slots.repeat_interleave(torch.tensor(lens, device=self.device))
+        longest = max(span.end for span in spans)
+        return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest)
+
+    def window_rows(self, batch: DecodeBatch, first: Tensor, count: int) -> Rows:
+        """Lay out `count` consecutive positions of each sequence, from `first` [B] i64 on.
+
+        Positions below 0 are clamped to 0: they compute row 0 once more, to the same values.
+        """
+        offsets = torch.arange(count, device=self.device)
+        positions = (first[:, None] + offsets).clamp_(min=0).view(-1)
+        row_slots = batch.slots.repeat_interleave(count)
+        lens = (count,) * batch.size
+        longest = batch.longest + count
+        return self._rows(batch.slots, row_slots, positions, lens, positions + 1, longest)
+
+    def prefix_layout(self, batch: DecodeBatch, visible: Tensor) -> AttentionLayout:
+        """Lay out one query row per sequence that sees the first `visible` [B] i64 pool rows."""
+        lens = (1,) * batch.size
+        return self._layout(batch.slots, lens, visible, batch.longest + 1)
+
+    def _rows(
+        self,
+        slots: Tensor,
+        row_slots: Tensor,
+        positions: Tensor,
+        lens: tuple[int, ...],
+        visible: Tensor,
+        longest: int,
+    ) -> Rows:
+        pages = self._pages[row_slots, positions // self.page_size]
+        kv_rows = pages * self.page_size + positions % self.page_size
+        layout = self._layout(slots, lens, visible, longest)
+        return Rows(row_slots, positions, kv_rows, layout)
+
+    def _layout(
+        self, slots: Tensor, lens: tuple[int, ...], visible: Tensor, longest: int
+    ) -> AttentionLayout:
+        width = min(-(-longest // self.page_size), self._pages.shape[1])
+        return AttentionLayout(
+            page_table=self._pages[slots, :width],
+            page_size=self.page_size,
+            query_lens=lens,
+            visible=visible,
+            max_visible=min(longest, width * self.page_size),
+        )

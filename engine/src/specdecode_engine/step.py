@@ -1,0 +1,48 @@
+"""What the scheduler hands out for one step and gets back: plain numbers, no torch."""
+
+from dataclasses import dataclass
+
+from specdecode_engine.request import TokenLogprobs
+from specdecode_engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Prompt tokens [start, end) of one sequence to compute now."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the chunk reaches the end of the tokens, so that the next one can be sampled."""
+        return self.end == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step: the chunks of an extend round, then the batch of a decode round at one depth."""
+
+    chunks: tuple[Chunk, ...]
+    decoding: tuple[Sequence, ...]
+    num_steps: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run."""
+        return not self.chunks and not self.decoding
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Tokens that a round produced for one sequence, before stops and caps are looked at.
+
+    `accepted` counts the draft tokens among them; a decode round emits accepted + 1.
+    """
+
+    sequence: Sequence
+    token_ids: tuple[int, ...]
+    drafted: int
+    accepted: int
+    logprobs: tuple[TokenLogprobs, ...] | None = None
