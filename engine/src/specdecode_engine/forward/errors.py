@@ -1,0 +1,29 @@
+"""What can be wrong with a checkpoint.
+
+CheckpointError
+├── ConfigError      config.json says something that cannot be used
+└── TensorError      the tensor files are missing, damaged or do not fit config.json
+"""
+
+from pathlib import Path
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be loaded; the message names the file, the fault and the remedy."""
+
+
+class ConfigError(CheckpointError):
+    """One key of a config.json that is missing, malformed or asks for what we do not have."""
+
+    def __init__(self, file: Path, key: str, fault: str, remedy: str) -> None:
+        super().__init__(f"{file}: {key} {fault}; {remedy}")
+        self.file = file
+        self.key = key
+
+
+class TensorError(CheckpointError):
+    """A tensor file, or tensors in it, that are missing, damaged or of the wrong shape."""
+
+    def __init__(self, file: Path, fault: str, remedy: str) -> None:
+        super().__init__(f"{file}: {fault}; {remedy}")
+        self.file = file

@@ -1,0 +1,82 @@
+"""The parts of a decoder layer, as plain records that hold weights and can be called."""
+
+from dataclasses import dataclass
+
+import torch
+from specdecode_kernels import apply_rope, rms_norm, silu_and_mul
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_engine.forward.kv_view import KvView
+from specdecode_engine.forward.rope import Angles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """A linear map; weight [outputs, inputs]."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [rows, inputs] to [rows, outputs]."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """Root-mean-square norm; weight [dim]."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise [rows, dim]."""
+        return rms_norm(x, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """Grouped-query attention; where keys and values live is the view's business."""
+
+    qkv: Linear  # q, k and v one under the other
+    output: Linear
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+
+    def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KvView) -> Tensor:
+        """Map [rows, inputs] to [rows, hidden]."""
+        parts = (self.q_heads, self.kv_heads, self.kv_heads)
+        heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
+        q, k, v = torch.split(heads, parts, dim=1)
+        q, k = apply_rope(q, k, angles.cos, angles.sin)
+        return self.output(kv.attend(layer, q, k, v).flatten(1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mlp:
+    """The gated feed-forward block."""
+
+    gate_up: Linear  # gate and up one under the other
+    down: Linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [rows, hidden] to [rows, hidden]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(silu_and_mul(gate, up))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderLayer:
+    """One Llama layer: attention and MLP, each behind a norm and added to the residual."""
+
+    input_norm: Norm
+    attention: Attention
+    mlp_norm: Norm
+    mlp: Mlp
+
+    def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KvView) -> Tensor:
+        """Map the residual stream [rows, hidden] to itself; x is left as it was."""
+        x = x + self.attention(self.input_norm(x), angles, layer, kv)
+        return x + self.mlp(self.mlp_norm(x))

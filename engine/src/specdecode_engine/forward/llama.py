@@ -1,0 +1,149 @@
+"""A Llama: token ids in, hidden states and logits out; the cache is the caller's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_engine.forward.checkpoint import Checkpoint, Placement, Shape
+from specdecode_engine.forward.errors import TensorError
+from specdecode_engine.forward.kv_view import KvView
+from specdecode_engine.forward.layers import DecoderLayer, Linear, Norm
+from specdecode_engine.forward.model_config import LlamaConfig
+from specdecode_engine.forward.rope import Angles, build_angles
+from specdecode_engine.forward.weights import Weights, decoder_shapes
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """What a forward pass leaves per row."""
+
+    last: Tensor  # [rows, hidden], after the final norm: what `logits` takes
+    captured: Tensor | None  # [rows, captured layers * hidden], not normed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Llama:
+    """A decoder-only model with its weights; holds no state between passes."""
+
+    config: LlamaConfig
+    embedding: Tensor  # [vocab, hidden]
+    layers: tuple[DecoderLayer, ...]
+    norm: Norm
+    head: Linear
+    angles: Angles  # of every position below the context length
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device,
+        context_length: int | None = None,
+        progress: bool = False,
+    ) -> "Llama":
+        """Load a checkpoint, in its own type and for its own length unless told otherwise."""
+        config = LlamaConfig.load(folder)
+        checkpoint = Checkpoint.open(folder)
+        checkpoint.check(*_shapes(config))
+        stored = config.dtype or checkpoint.tensors[EMBEDDING].dtype
+        placement = Placement(dtype or stored, device)
+        length = context_length or config.max_position_embeddings
+        angles = build_angles(
+            config.rope, config.head_dim, length, placement.dtype, placement.device
+        )
+        tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
+        return cls._assemble(config, tensors, angles, folder)
+
+    @classmethod
+    def _assemble(
+        cls, config: LlamaConfig, tensors: dict[str, Tensor], angles: Angles, folder: Path
+    ) -> "Llama":
+        weights = Weights(tensors)
+        embedding = weights.take(EMBEDDING)
+        head = embedding
+        if HEAD in tensors:
+            head = weights.take(HEAD)
+            if config.tie_word_embeddings:
+                head = _tied(embedding, head, folder)
+        names = (f"model.layers.{number}" for number in range(config.num_hidden_layers))
+        return cls(
+            config=config,
+            embedding=embedding,
+            layers=tuple(weights.decoder_layer(name, config.decoder) for name in names),
+            norm=weights.norm("model.norm", config.decoder),
+            head=Linear(head),
+            angles=angles,
+        )
+
+    @property
+    def context_length(self) -> int:
+        """Positions that the rotary table holds; no position may reach it."""
+        return self.angles.cos.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights and of hidden states."""
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.embedding.device
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, kv: KvView, capture: tuple[int, ...] = ()
+    ) -> Hidden:
+        """Run the rows `ids` at `positions` [rows] i64 through all layers.
+
+        `capture` names layers, ascending; the residual stream that leaves each is handed out,
+        side by side.
+        """
+        x = functional.embedding(ids, self.embedding)  # [rows, hidden]
+        angles = self.angles.at(positions)
+        captured: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            x = layer(x, angles, number, kv)
+            if number in capture:
+                captured.append(x)
+        if len(captured) != len(capture):
+            raise ValueError(f"capture {capture} is not among layers 0..{len(self.layers) - 1}")
+        return Hidden(self.norm(x), torch.cat(captured, dim=-1) if captured else None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
+        return widened(self.head(hidden))
+
+
+def widened(logits: Tensor) -> Tensor:
+    """Give logits the type in which sampling computes."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    # Required and optional tensors.
+    required: dict[str, Shape] = {
+        EMBEDDING: (config.vocab_size, config.hidden_size),
+        "model.norm.weight": (config.hidden_size,),
+    }
+    for number in range(config.num_hidden_layers):
+        prefix = f"model.layers.{number}"
+        required |= decoder_shapes(prefix, config.decoder, config.hidden_size)
+    head: dict[str, Shape] = {HEAD: (config.vocab_size, config.hidden_size)}
+    return (required, head) if config.tie_word_embeddings else (required | head, {})
+
+
+def _tied(embedding: Tensor, head: Tensor, folder: Path) -> Tensor:
+    if not torch.equal(embedding, head):
+        raise TensorError(
+            folder,
+            f"{HEAD} differs from {EMBEDDING}, but config.json says tie_word_embeddings",
+            "set tie_word_embeddings to false, or take both from the same checkpoint",
+        )
+    return embedding
