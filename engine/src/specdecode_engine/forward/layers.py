@@ -47,7 +47,7 @@ class Attention:
 
     def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KvView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
-        parts = (self.q_heads, self.kv_heads, self.kv_heads)
+        parts = [self.q_heads, self.kv_heads, self.kv_heads]
         heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
         q, k, v = torch.split(heads, parts, dim=1)
         q, k = apply_rope(q, k, angles.cos, angles.sin)

@@ -21,7 +21,12 @@ class Angles:
     sin: Tensor  # [rows, head_dim / 2]
 
     def at(self, positions: Tensor) -> "Angles":
-        """Pick the rows of `positions` [rows] i64."""
+        """Pick the rows of `positions` [rows] i64.
+
+        A round verifies a few rows past the end of the context; they are cut from the answer
+        afterwards, so any angle will do for them.
+        """
+        positions = positions.clamp(max=self.cos.shape[0] - 1)
         return Angles(self.cos[positions], self.sin[positions])
 
 
