@@ -1,10 +1,19 @@
 """The two spellings of the contract's records: camelCase for resources, snake_case for files."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
+
+from specdecode_api.rules import Rule, as_validations, refuse
 
 
 class Change(StrEnum):
@@ -22,7 +31,10 @@ RESTART: dict[str, Any] = {CHANGE_KEY: Change.RESTART.value}
 
 
 class ResourceRecord(BaseModel):
-    """A part of a Kubernetes resource: camelCase in YAML, immutable, no unknown keys."""
+    """A part of a Kubernetes resource: camelCase in YAML, immutable, no unknown keys.
+
+    It refuses what the API server refuses; like there, null is the same as absent.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -30,6 +42,33 @@ class ResourceRecord(BaseModel):
         extra="forbid",
         frozen=True,
     )
+
+    rules: ClassVar[tuple[Rule[Any], ...]] = ()
+
+    @classmethod
+    def from_resource(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what the API server stores: camelCase only, as a user has to write it."""
+        return cls.model_validate(fields, by_alias=True, by_name=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _keep_rules(self) -> Self:
+        refuse(self.rules, self)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        json_schema = handler(schema)
+        handler.resolve_ref_schema(json_schema).update(as_validations(cls.rules))
+        return json_schema
 
 
 class FileRecord(BaseModel):

@@ -9,6 +9,11 @@ KIND: Final = "SpecDecodeDeployment"
 PLURAL: Final = "specdecodedeployments"
 SINGULAR: Final = "specdecodedeployment"
 SHORT_NAME: Final = "sdd"
+CATEGORY: Final = "specdecode"
+
+# A resource's name is the start of its children's: 63 less "-", a hash of ten, "-", five of a pod.
+MAX_NAME_LENGTH: Final = 40
+NAME_PATTERN: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 # Who writes: one field owner for children, one for the status of the resource.
 FIELD_MANAGER: Final = "specdecode-operator"

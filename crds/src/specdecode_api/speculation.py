@@ -1,5 +1,6 @@
 """The words of speculation that resource and boot file share: algorithms, policies, tree bounds."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
@@ -8,7 +9,13 @@ MAX_STEPS: Final = 16
 MAX_DRAFT_TOKENS: Final = 256
 MAX_PAGE_SIZE: Final = 256
 MAX_TABLE_ENTRIES: Final = 32
-MAX_CANDIDATES: Final = 17
+MAX_CANDIDATES: Final = MAX_STEPS + 1
+
+DEFAULT_STEPS: Final = 3
+"""Depth at start of an algorithm for which nobody chose one."""
+
+BATCH_SIZE_PATTERN: Final = "[1-9][0-9]{0,5}"
+"""A batch size as the key of a table: a string, as every key is in JSON."""
 
 
 class Algorithm(StrEnum):
@@ -51,6 +58,28 @@ def max_tree_tokens(topk: int, num_steps: int) -> int:
     if num_steps == 0:
         return 1
     return 1 + topk + (num_steps - 1) * topk * topk
+
+
+def default_draft_tokens(topk: int, num_steps: int) -> int:
+    """Nodes to verify, root included, where nobody chose: one frontier of `topk` per step.
+
+    For a chain that is num_steps + 1.
+    """
+    return min(1 + topk * num_steps, max_tree_tokens(topk, num_steps), MAX_DRAFT_TOKENS)
+
+
+def effective_num_steps(
+    algorithm: Algorithm, num_steps: int | None, candidates: Collection[int]
+) -> int:
+    """Depth at start: the chosen one, else 3, else the middle of a table's `candidates`."""
+    if algorithm is Algorithm.NONE:
+        return 0
+    if num_steps is not None:
+        return num_steps
+    if not candidates or DEFAULT_STEPS in candidates:
+        return DEFAULT_STEPS
+    ascending = sorted(set(candidates))
+    return ascending[len(ascending) // 2]
 
 
 def not_yet_available(algorithm: Algorithm, policy: Policy, topk: int) -> tuple[str, ...]:

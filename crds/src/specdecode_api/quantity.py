@@ -1,0 +1,31 @@
+"""Kubernetes quantities, as far as the contract uses them: 2, 500m, 1.5Gi."""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+MAX_QUANTITY_LENGTH: Final = 32
+QUANTITY_PATTERN: Final = "^([0-9]+|[0-9]+[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+
+_FACTORS: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def is_quantity(text: str) -> bool:
+    """Say whether `text` is a quantity: digits, perhaps a fraction, perhaps a unit."""
+    return len(text) <= MAX_QUANTITY_LENGTH and re.search(QUANTITY_PATTERN, text) is not None
+
+
+def amount(quantity: str) -> Decimal:
+    """Return the exact number that `quantity` stands for."""
+    digits = quantity.rstrip("mkKMGTPEi")
+    return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
+
+
+def whole_amount(quantity: str) -> int:
+    """Return the number that `quantity` stands for, rounded up as Kubernetes does."""
+    return int(amount(quantity).to_integral_value(ROUND_CEILING))

@@ -1,0 +1,95 @@
+"""The manifest of the custom resource: its schema, and how it is named, printed and scaled."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdecode_api import names
+from specdecode_api.document import CHANGE_KEY
+from specdecode_api.structural import Schema, structural
+from specdecode_api.v1alpha1 import SpecDecodeDeployment
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """Return the CustomResourceDefinition that the API server is to enforce."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "names": {
+                "categories": [names.CATEGORY],
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "shortNames": [names.SHORT_NAME],
+                "singular": names.SINGULAR,
+            },
+            "scope": "Namespaced",
+            "versions": [_version()],
+        },
+    }
+
+
+def resource_schema() -> Schema:
+    """Return the structural schema of the whole resource, with the change flag of each field."""
+    schema = structural(SpecDecodeDeployment.model_json_schema(by_alias=True))
+    properties = schema["properties"]
+    # The server knows these three itself and allows hardly anything to be said about them.
+    properties["apiVersion"] = {"type": "string", "description": "Version of this schema."}
+    properties["kind"] = {"type": "string", "description": f"Always {names.KIND}."}
+    properties["metadata"] = {"type": "object"}
+    schema["required"] = ["spec"]
+    # A default in status would be a claim that no controller made.
+    properties["status"] = _without("default", properties["status"])
+    return schema
+
+
+def _version() -> dict[str, Any]:
+    return {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": _without(CHANGE_KEY, resource_schema())},
+        "subresources": {
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+            "status": {},
+        },
+        "additionalPrinterColumns": [
+            _column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+            _column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            _column("Replicas", ".spec.replicas", kind="integer"),
+            _column("Serving", ".status.readyReplicas", kind="integer"),
+            _column("Model", ".spec.model.uri"),
+            _column("Algorithm", ".spec.speculation.algorithm"),
+            _column("Age", ".metadata.creationTimestamp", kind="date"),
+            _column("Draft", ".spec.speculation.draft.uri", priority=1),
+            _column("Policy", ".spec.speculation.adaptive.policy", priority=1),
+            _column("Config", ".status.configHash", priority=1),
+            _column("URL", ".status.url", priority=1),
+        ],
+    }
+
+
+def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> dict[str, Any]:
+    """Describe a column of `kubectl get`; priority 1 is for `-o wide`."""
+    return {"name": name, "type": kind, "jsonPath": path, "priority": priority}
+
+
+def _without(key: str, schema: Any) -> Any:
+    """Copy a schema, leaving `key` out wherever a schema has it as a keyword."""
+    if isinstance(schema, list):
+        return [_without(key, item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        name: {child: _without(key, below) for child, below in value.items()}
+        if name == "properties"
+        else _without(key, value)
+        for name, value in schema.items()
+        if name != key
+    }

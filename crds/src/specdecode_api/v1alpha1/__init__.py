@@ -1,0 +1,31 @@
+"""The custom resource `SpecDecodeDeployment`: what a user writes and what the operator answers.
+
+One file per part. A rule that spans fields stands beside the fields: once in CEL for the API
+server, once as a function for Python (see `specdecode_api.rules`).
+"""
+
+from specdecode_api.v1alpha1.model import Draft, Model
+from specdecode_api.v1alpha1.resolve import ResolvedSpeculation, resolve
+from specdecode_api.v1alpha1.resources import Resources
+from specdecode_api.v1alpha1.serving import Lifecycle, Serving
+from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
+from specdecode_api.v1alpha1.speculation import Speculation
+from specdecode_api.v1alpha1.status import Condition, Status
+from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
+
+__all__ = [
+    "Adaptive",
+    "BatchSizeEntry",
+    "Condition",
+    "Draft",
+    "Lifecycle",
+    "Model",
+    "ResolvedSpeculation",
+    "Resources",
+    "Serving",
+    "Spec",
+    "SpecDecodeDeployment",
+    "Speculation",
+    "Status",
+    "resolve",
+]

@@ -1,0 +1,70 @@
+"""Compute resources of an engine's container, in the words of Kubernetes."""
+
+import re
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.quantity import amount
+from specdecode_api.rules import Checked, Rule
+from specdecode_api.v1alpha1.scalars import Quantity
+
+MAX_NAMES: Final = 16
+MAX_NAME_LENGTH: Final = 316
+
+_NAME_PATTERN: Final = "([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_IS_NAME: Final = f"(k.size() <= {MAX_NAME_LENGTH} && k.matches('^{_NAME_PATTERN}$'))"
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= MAX_NAME_LENGTH and re.fullmatch(_NAME_PATTERN, text) is not None
+
+
+_NAMES_RULE: Final[Rule[dict[str, str]]] = Rule(
+    cel=f"self.all(k, {_IS_NAME})",
+    holds=lambda quantities: all(_is_name(name) for name in quantities),
+    message="a resource is named as Kubernetes names it, such as cpu, memory or nvidia.com/gpu",
+)
+
+Quantities = Annotated[dict[str, Quantity], Checked(_NAMES_RULE)]
+
+_EXCEEDS: Final = (
+    "(k in self.limits && quantity(string(self.requests[k]))"
+    ".compareTo(quantity(string(self.limits[k]))) > 0)"
+)
+
+
+class Resources(ResourceRecord):
+    """Compute resources of an engine's container."""
+
+    limits: Quantities = Field(
+        default={},
+        max_length=MAX_NAMES,
+        json_schema_extra=RESTART,
+        description="Hard limits, such as nvidia.com/gpu: 1.",
+    )
+    requests: Quantities = Field(
+        default={},
+        max_length=MAX_NAMES,
+        json_schema_extra=RESTART,
+        description="What the scheduler reserves; the limit where absent.",
+    )
+
+    rules: ClassVar[tuple["Rule[Resources]", ...]] = (
+        Rule(
+            cel=f"!self.requests.exists(k, {_EXCEEDS})",
+            holds=lambda resources: not resources.requests_above_limits(),
+            message="a request must not exceed the limit of the same name: "
+            "lower the request or raise the limit",
+            field="requests",
+        ),
+    )
+
+    def requests_above_limits(self) -> tuple[str, ...]:
+        """Name the resources of which more is requested than allowed."""
+        return tuple(
+            name
+            for name, requested in self.requests.items()
+            if name in self.limits and amount(requested) > amount(self.limits[name])
+        )

@@ -1,0 +1,99 @@
+"""One engine's limits, and the life of its pod."""
+
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.rules import Rule
+from specdecode_api.v1alpha1.scalars import Int, Quantity
+
+SPARE_SECONDS: Final = 10
+"""What a pod needs to end after its drain, before Kubernetes kills it."""
+
+
+class Serving(ResourceRecord):
+    """Limits of one engine."""
+
+    max_running_requests: Int = Field(
+        default=64,
+        ge=1,
+        le=4096,
+        json_schema_extra=RESTART,
+        description="Requests that decode together.",
+    )
+    max_queued_requests: Int = Field(
+        default=512,
+        ge=0,
+        le=1_000_000,
+        json_schema_extra=RESTART,
+        description="Requests that may wait; one more is answered with 429.",
+    )
+    chunked_prefill_tokens: Int = Field(
+        default=512,
+        ge=16,
+        le=65_536,
+        json_schema_extra=RESTART,
+        description="Prompt tokens computed between two decode rounds.",
+    )
+    kv_cache_size: Quantity | None = Field(
+        default=None,
+        json_schema_extra=RESTART,
+        description="Memory for the key-value cache, such as 8Gi; what is left where absent.",
+    )
+    threads: Int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        json_schema_extra=RESTART,
+        description="Processor threads of an engine on a CPU; the engine's choice where absent.",
+    )
+
+
+class Lifecycle(ResourceRecord):
+    """How a pod ends: preStopSeconds, then drainSeconds, within terminationGracePeriodSeconds."""
+
+    pre_stop_seconds: Int = Field(
+        default=5,
+        ge=0,
+        le=600,
+        json_schema_extra=RESTART,
+        description="Wait for endpoints to forget the pod, still serving.",
+    )
+    drain_seconds: Int = Field(
+        default=60,
+        ge=0,
+        le=86_400,
+        json_schema_extra=RESTART,
+        description="Longest wait for running requests after the signal to stop.",
+    )
+    termination_grace_period_seconds: Int = Field(
+        default=90,
+        ge=10,
+        le=90_000,
+        json_schema_extra=RESTART,
+        description="When Kubernetes kills the pod; at least preStopSeconds + drainSeconds + "
+        f"{SPARE_SECONDS}.",
+    )
+    startup_timeout_seconds: Int = Field(
+        default=1800,
+        ge=10,
+        le=86_400,
+        json_schema_extra=RESTART,
+        description="Longest start, loading and capture included.",
+    )
+
+    rules: ClassVar[tuple["Rule[Lifecycle]", ...]] = (
+        Rule(
+            cel=f"self.preStopSeconds + self.drainSeconds + {SPARE_SECONDS} "
+            "<= self.terminationGracePeriodSeconds",
+            holds=lambda life: (
+                life.pre_stop_seconds + life.drain_seconds + SPARE_SECONDS
+                <= life.termination_grace_period_seconds
+            ),
+            message=f"preStopSeconds + drainSeconds + {SPARE_SECONDS} must fit into "
+            "terminationGracePeriodSeconds, or Kubernetes kills running requests: "
+            "raise it or drain for a shorter time",
+            field="terminationGracePeriodSeconds",
+        ),
+    )

@@ -1,0 +1,99 @@
+"""The resource itself: what a user wants, under a name that leaves room for those of children."""
+
+import re
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from specdecode_api import names
+from specdecode_api.document import HOT, RESTART, ResourceRecord
+from specdecode_api.rules import Checked, Rule
+from specdecode_api.speculation import MAX_PAGE_SIZE
+from specdecode_api.v1alpha1.model import Model
+from specdecode_api.v1alpha1.resources import Resources
+from specdecode_api.v1alpha1.scalars import Image, Int
+from specdecode_api.v1alpha1.serving import Lifecycle, Serving
+from specdecode_api.v1alpha1.speculation import Speculation
+from specdecode_api.v1alpha1.status import Status
+
+PAGE_SIZES: Final = tuple(2**power for power in range(MAX_PAGE_SIZE.bit_length()))
+
+PageSize = Annotated[
+    Int,
+    Checked(
+        Rule(
+            cel=f"self in {list(PAGE_SIZES)}",
+            holds=lambda page_size: page_size in PAGE_SIZES,
+            message="pageSize must be a power of two: use one of "
+            + ", ".join(map(str, PAGE_SIZES)),
+        )
+    ),
+]
+
+
+class Spec(ResourceRecord):
+    """What the user wants."""
+
+    model: Model = Field(description="The target model.")
+    page_size: PageSize = Field(
+        default=16,
+        ge=1,
+        le=MAX_PAGE_SIZE,
+        json_schema_extra=RESTART,
+        description="Tokens in a page of the key-value cache; a power of two.",
+    )
+    speculation: Speculation = Field(default=Speculation(), description="How to draft.")
+    serving: Serving = Field(default=Serving(), description="Limits of one engine.")
+    lifecycle: Lifecycle = Field(
+        default=Lifecycle(),
+        description="Start and end of a pod: preStopSeconds, then drainSeconds, within "
+        "terminationGracePeriodSeconds.",
+    )
+    replicas: Int = Field(
+        default=1, ge=0, le=1000, json_schema_extra=HOT, description="Engine pods."
+    )
+    device: Literal["GPU", "CPU"] = Field(
+        default="GPU", json_schema_extra=RESTART, description="What the engine computes on."
+    )
+    resources: Resources = Field(default=Resources(), description="Compute resources of a pod.")
+    image: Image | None = Field(
+        default=None,
+        json_schema_extra=RESTART,
+        description="Engine image; the operator's own setting where absent.",
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", json_schema_extra=RESTART, description="When to pull the image."
+    )
+
+
+class Metadata(ResourceRecord):
+    """The part of the metadata that has rules of ours."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+
+
+class SpecDecodeDeployment(ResourceRecord):
+    """A speculative-decoding deployment: a model, how to draft for it, and how to serve it."""
+
+    api_version: Literal["specdecode.io/v1alpha1"] = "specdecode.io/v1alpha1"
+    kind: Literal["SpecDecodeDeployment"] = "SpecDecodeDeployment"
+    metadata: Metadata
+    spec: Spec = Field(description="What the user wants.")
+    status: Status | None = Field(default=None, description="What the operator sees.")
+
+    rules: ClassVar[tuple["Rule[SpecDecodeDeployment]", ...]] = (
+        Rule(
+            cel=f"self.metadata.name.size() <= {names.MAX_NAME_LENGTH}",
+            holds=lambda it: len(it.metadata.name) <= names.MAX_NAME_LENGTH,
+            message=f"metadata.name may have at most {names.MAX_NAME_LENGTH} characters, because "
+            "names of Services and labels of pods are made from it: choose a shorter one",
+        ),
+        Rule(
+            cel=f"self.metadata.name.matches('^{names.NAME_PATTERN}$')",
+            holds=lambda it: re.fullmatch(names.NAME_PATTERN, it.metadata.name) is not None,
+            message="metadata.name becomes the name of a Service: use lower case letters, digits "
+            "and '-', with a letter first and no '-' at the end",
+        ),
+    )

@@ -1,0 +1,171 @@
+"""How tokens are drafted and how deep, and the rules that tie the numbers together."""
+
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.rules import Rule
+from specdecode_api.speculation import (
+    DEFAULT_STEPS,
+    MAX_DRAFT_TOKENS,
+    MAX_STEPS,
+    MAX_TOPK,
+    NEEDS_DRAFT,
+    Algorithm,
+    max_tree_tokens,
+)
+from specdecode_api.v1alpha1.model import Draft
+from specdecode_api.v1alpha1.scalars import Int
+from specdecode_api.v1alpha1.table import Adaptive
+
+_TABLE: Final = "self.adaptive.batchSizes"
+_NO_TABLE: Final = f"size({_TABLE}) == 0"
+_STEPS: Final = f"(has(self.numSteps) ? self.numSteps : {DEFAULT_STEPS})"
+_HAS_WIDTH: Final = (
+    f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
+)
+_NEEDS_DRAFT: Final = (
+    "self.algorithm in [" + ", ".join(f"'{name}'" for name in sorted(NEEDS_DRAFT)) + "]"
+)
+
+
+def _unused_by_none(
+    field: str, cel: str, holds: Callable[["Speculation"], bool]
+) -> "Rule[Speculation]":
+    """Refuse what plain decoding has no use for."""
+    return Rule(
+        cel=f"self.algorithm != 'NONE' || {cel}",
+        holds=lambda speculation: speculation.algorithm is not Algorithm.NONE or holds(speculation),
+        message=f"algorithm NONE decodes plainly: remove {field}, or choose an algorithm",
+        field=field,
+        reason="FieldValueForbidden",
+    )
+
+
+def _width_fits(it: "Speculation") -> bool:
+    """Say whether numDraftTokens fits the tree; true where another rule already refuses it."""
+    steps = DEFAULT_STEPS if it.num_steps is None else it.num_steps
+    is_ambiguous = it.num_steps is None and it.adaptive.batch_sizes
+    if it.num_draft_tokens is None or steps == 0 or is_ambiguous:
+        return True
+    if it.topk == 1:
+        return it.num_draft_tokens == steps + 1
+    return it.num_draft_tokens <= max_tree_tokens(it.topk, steps)
+
+
+class Speculation(ResourceRecord):
+    """How tokens are drafted and how deep."""
+
+    algorithm: Algorithm = Field(
+        default=Algorithm.NONE,
+        description="Where draft tokens come from; NONE decodes plainly.",
+        json_schema_extra=RESTART,
+    )
+    draft: Draft | None = Field(
+        default=None,
+        description="The draft's checkpoint; NONE and NGRAM take none, the others need one.",
+        json_schema_extra=RESTART,
+    )
+    topk: Int = Field(
+        default=1,
+        ge=1,
+        le=MAX_TOPK,
+        description="Children of a node of the draft tree; 1 drafts a chain.",
+        json_schema_extra=RESTART,
+    )
+    num_steps: Int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_STEPS,
+        description=f"Depth at start; where absent {DEFAULT_STEPS}, or the middle candidate of a "
+        f"table without {DEFAULT_STEPS}.",
+        json_schema_extra=RESTART,
+    )
+    num_draft_tokens: Int | None = Field(
+        default=None,
+        ge=2,
+        le=MAX_DRAFT_TOKENS,
+        description="Nodes verified in a round, root included; topk * numSteps + 1 where absent "
+        "(fewer where the tree has fewer).",
+        json_schema_extra=RESTART,
+    )
+    adaptive: Adaptive = Field(default=Adaptive(), description="Depth by batch size.")
+
+    rules: ClassVar[tuple["Rule[Speculation]", ...]] = (
+        Rule(
+            cel=f"!({_NEEDS_DRAFT}) || has(self.draft)",
+            holds=lambda it: it.algorithm not in NEEDS_DRAFT or it.draft is not None,
+            message="this algorithm drafts with a checkpoint of its own: add draft.uri",
+            shows="algorithm",
+            field="draft",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            cel=f"!has(self.draft) || {_NEEDS_DRAFT}",
+            holds=lambda it: it.draft is None or it.algorithm in NEEDS_DRAFT,
+            message="this algorithm drafts without a checkpoint: remove draft, "
+            "or choose an algorithm that uses one",
+            shows="algorithm",
+            field="draft",
+            reason="FieldValueForbidden",
+        ),
+        _unused_by_none(
+            "numSteps",
+            "!has(self.numSteps) || self.numSteps == 0",
+            lambda it: not it.num_steps,
+        ),
+        _unused_by_none("topk", "self.topk == 1", lambda it: it.topk == 1),
+        _unused_by_none(
+            "numDraftTokens", "!has(self.numDraftTokens)", lambda it: it.num_draft_tokens is None
+        ),
+        _unused_by_none("adaptive.batchSizes", _NO_TABLE, lambda it: not it.adaptive.batch_sizes),
+        Rule(
+            cel=f"!has(self.numSteps) || {_NO_TABLE} || {_TABLE}.exists(k, self.numSteps in "
+            f"{_TABLE}[k].candidateSteps)",
+            holds=lambda it: (
+                it.num_steps is None
+                or not it.adaptive.batch_sizes
+                or it.num_steps in it.adaptive.candidates()
+            ),
+            message="numSteps must be a candidate of adaptive.batchSizes: "
+            "use one of them or leave numSteps out",
+            field="numSteps",
+        ),
+        Rule(
+            cel=f"!has(self.numDraftTokens) || {_STEPS} > 0",
+            holds=lambda it: it.num_draft_tokens is None or it.num_steps != 0,
+            message="numSteps 0 drafts nothing: remove numDraftTokens or raise numSteps",
+            field="numDraftTokens",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            cel=f"!has(self.numDraftTokens) || has(self.numSteps) || {_NO_TABLE}",
+            holds=lambda it: (
+                it.num_draft_tokens is None
+                or it.num_steps is not None
+                or not it.adaptive.batch_sizes
+            ),
+            message="numDraftTokens beside adaptive.batchSizes is meant for one numSteps: "
+            "add numSteps or remove numDraftTokens",
+            field="numSteps",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            cel=f"!({_HAS_WIDTH}) || self.topk != 1 || self.numDraftTokens == {_STEPS} + 1",
+            holds=lambda it: it.topk != 1 or _width_fits(it),
+            message="topk 1 drafts a chain, so numDraftTokens must be numSteps + 1: "
+            f"remove it (numSteps is {DEFAULT_STEPS} where absent)",
+            field="numDraftTokens",
+        ),
+        Rule(
+            cel=f"!({_HAS_WIDTH}) || self.topk == 1 || self.numDraftTokens "
+            f"<= 1 + self.topk + ({_STEPS} - 1) * self.topk * self.topk",
+            holds=lambda it: it.topk == 1 or _width_fits(it),
+            message="numDraftTokens must not exceed the nodes of the tree, "
+            "1 + topk + (numSteps - 1) * topk * topk: lower it or remove it "
+            f"(numSteps is {DEFAULT_STEPS} where absent)",
+            field="numDraftTokens",
+        ),
+    )

@@ -1,0 +1,64 @@
+"""What the operator answers: conditions, counts for `scale`, and where to send requests."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from specdecode_api.document import ResourceRecord
+from specdecode_api.v1alpha1.scalars import Int
+
+DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
+Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
+Generation = Annotated[Int, Field(ge=0, le=2**63 - 1)]
+
+
+class Condition(ResourceRecord):
+    """A standard Kubernetes condition."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
+        description="What the condition is about, such as Ready."
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+        description="Why, in one word for programs."
+    )
+    message: Annotated[str, StringConstraints(max_length=4096)] = Field(
+        default="", description="Why, in a sentence for people."
+    )
+    last_transition_time: Annotated[str, StringConstraints(max_length=40)] = Field(
+        json_schema_extra=DATE_TIME, description="When the status last changed."
+    )
+    observed_generation: Generation = Field(
+        description="Generation of the resource that was looked at."
+    )
+
+
+class Status(ResourceRecord):
+    """What the operator sees."""
+
+    observed_generation: Generation | None = Field(
+        default=None, description="Generation of the resource that this status is about."
+    )
+    replicas: Count | None = Field(default=None, description="Pods that exist.")
+    ready_replicas: Count | None = Field(default=None, description="Pods that serve.")
+    updated_replicas: Count | None = Field(
+        default=None, description="Pods that run the wanted configuration."
+    )
+    selector: Annotated[str, StringConstraints(max_length=512)] | None = Field(
+        default=None, description="Label selector of the pods, for autoscalers."
+    )
+    url: Annotated[str, StringConstraints(max_length=512)] | None = Field(
+        default=None, description="Where the API is served inside the cluster."
+    )
+    config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(
+        default=None, description="Stands for the configuration that the pods should run."
+    )
+    conditions: list[Condition] | None = Field(
+        default=None,
+        max_length=16,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+        description="What is well and what is not.",
+    )
