@@ -1,0 +1,70 @@
+"""Make the three tiny models and the held-out prompts: `uv run python examples/models/train.py`."""
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from recipe import answers, documents, draft, eagle3_training, target, vocabulary
+
+FOLDER = Path(__file__).parent
+PROMPT_SEED, PROMPTS = 7, 60
+ANSWER_SEED, ANSWERS = 8, 768
+TARGET_STEPS, DRAFT_STEPS, EAGLE3_STEPS = 2800, 3000, 1500
+
+Train = Callable[[Path, Path, Path, int], float]  # folder, target, answers, steps -> seconds
+
+
+def _in_own_process(train: Train, folder: Path, base: Path, texts: Path, steps: int) -> None:
+    torch.set_num_threads(1)
+    seconds = train(folder, base, texts, steps)
+    print(f"{folder.name}: {seconds:.0f} s for {steps} steps", flush=True)
+
+
+def main() -> None:
+    """Write the prompts, train the target, let it answer, then train both drafts side by side."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the models go")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the usual steps")
+    parser.add_argument("--keep-target", action="store_true", help="train only the drafts")
+    flags = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    folder: Path = flags.folder
+    base = folder / "target"
+    if not flags.keep_target:
+        steps = round(flags.scale * TARGET_STEPS)
+        print(f"target: {target.train(base, steps):.0f} s for {steps} steps")
+    held_out = [asdict(p) for p in documents.prompts(PROMPT_SEED, PROMPTS)]
+    (folder / "prompts.json").write_text(json.dumps(held_out, indent=2) + "\n")
+    with tempfile.TemporaryDirectory() as scratch:
+        texts = Path(scratch) / "answers.json"
+        model, tokenizer = target.load(base), vocabulary.load(base)
+        answers.save(answers.generate(model, tokenizer, ANSWER_SEED, ANSWERS), texts)
+        spawn = multiprocessing.get_context("spawn")
+        jobs = [
+            spawn.Process(
+                target=_in_own_process,
+                args=(train, folder / name, base, texts, round(flags.scale * steps)),
+            )
+            for name, train, steps in (
+                ("draft", draft.train, DRAFT_STEPS),
+                ("eagle3", eagle3_training.train, EAGLE3_STEPS),
+            )
+        ]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+    if any(job.exitcode for job in jobs):
+        raise SystemExit("a draft was not trained: see the error above")
+    print(f"everything: {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
