@@ -5,6 +5,7 @@ keeps anything between two passes except in the pools that the caller hands in. 
 kernel is in `specdecode_kernels`.
 """
 
+from specdecode_engine.forward.eagle3 import DraftHidden, Eagle3Head
 from specdecode_engine.forward.errors import CheckpointError
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.kv_view import KvView, PagedView, ScratchView
@@ -13,7 +14,9 @@ from specdecode_engine.forward.model_config import LlamaConfig
 
 __all__ = [
     "CheckpointError",
+    "DraftHidden",
     "DraftScratch",
+    "Eagle3Head",
     "Hidden",
     "KvPool",
     "KvView",
