@@ -52,6 +52,7 @@ def build_core(
     *,
     progress: bool = False,
     poison: bool = False,
+    pool_tokens: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> EngineCore:
     """Load the checkpoints and wire an engine core.
@@ -59,6 +60,7 @@ def build_core(
     Args:
         progress: show bars while loading.
         poison: fill unwritten KV with NaN, so that a read of it shows; for tests.
+        pool_tokens: give the cache just the pages for one request of this many tokens; for tests.
         clock: seconds, monotonic.
 
     Raises:
@@ -68,7 +70,7 @@ def build_core(
     if boot.threads is not None:
         torch.set_num_threads(boot.threads)
     loaded = _load(boot, progress)
-    limits = _plan_limits(boot, loaded)
+    limits = _plan_limits(boot, loaded, pool_tokens)
     table = SlotTable(
         slots=limits.max_running + 1,
         width=limits.longest_sequence + limits.max_draft_tokens + 1,
@@ -112,29 +114,28 @@ def _load(boot: EngineBoot, progress: bool) -> _Loaded:
     # A CPU computes half-width floats slowly and nothing is saved there: auto means float32.
     is_float32 = wanted == "auto" and device.type == "cpu"
     dtype = torch.float32 if is_float32 else _DTYPES.get(wanted)
-    rows = boot.model.context_length
-    spare = max_draft_tokens(boot.speculation)
     target = Llama.load(
         Path(boot.model.path),
         dtype=dtype,
         device=device,
-        context_length=None if rows is None else rows + spare,
+        context_length=boot.model.context_length,
         progress=progress,
     )
     draft = load_draft(boot, target, device, progress)
     return _Loaded(target, draft, device, target.dtype)
 
 
-def _plan_limits(boot: EngineBoot, loaded: _Loaded) -> Limits:
+def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> Limits:
     memory, scheduling = boot.memory, boot.scheduling
     width = max_draft_tokens(boot.speculation)
-    context = boot.model.context_length or loaded.target.config.max_position_embeddings
+    context = loaded.target.context_length
+    most_rows = scheduling.max_running_requests * (context + width)
     demand = MemoryDemand(
         available_bytes=available_bytes(loaded.device),
         fixed_bytes=_fixed_bytes(loaded, scheduling.max_running_requests, width, context),
         page_bytes=_page_bytes(loaded, memory.page_size),
         page_size=memory.page_size,
-        most_rows=scheduling.max_running_requests * (context + width),
+        most_rows=most_rows if pool_tokens is None else pool_tokens + width,
         fewest_rows=min(context, 16) + width,
     )
     plan = plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction)
@@ -154,7 +155,11 @@ def _plan_limits(boot: EngineBoot, loaded: _Loaded) -> Limits:
 def _page_bytes(loaded: _Loaded, page_size: int) -> int:
     config = loaded.target.config
     target = KvPool.bytes_per_page(
-        config.num_layers, page_size, config.num_kv_heads, config.head_dim, loaded.dtype
+        config.num_hidden_layers,
+        page_size,
+        config.num_key_value_heads,
+        config.head_dim,
+        loaded.dtype,
     )
     return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
 
@@ -170,10 +175,10 @@ def _fixed_bytes(loaded: _Loaded, running: int, width: int, context: int) -> int
 def _pool(model: Llama, limits: Limits, loaded: _Loaded, poison: bool) -> KvPool:
     config = model.config
     return KvPool(
-        layers=config.num_layers,
+        layers=config.num_hidden_layers,
         pages=limits.pages,
         page_size=limits.page_size,
-        kv_heads=config.num_kv_heads,
+        kv_heads=config.num_key_value_heads,
         head_dim=config.head_dim,
         dtype=loaded.dtype,
         device=loaded.device,

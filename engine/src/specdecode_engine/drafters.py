@@ -19,7 +19,7 @@ from specdecode_engine.speculate.features import FeatureRing
 from specdecode_engine.speculate.standalone import StandaloneDrafter
 
 _KEPT_FEATURES = 64
-"""Positions of target features kept per slot, for a draft that rounds without drafting left behind."""
+"""Target features kept per slot, for a draft that rounds without drafting left behind."""
 
 
 class DraftMismatch(Exception):
@@ -132,7 +132,7 @@ def _load_standalone(
             f"{target.config.vocab_size}; use a draft that was made for this target"
         )
     config = draft.config
-    shape = KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
+    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
     return DraftModel(draft, shape, 0, target.dtype, device)
 
 
@@ -145,6 +145,6 @@ def _load_eagle3(folder: Path, target: Llama, device: torch.device, progress: bo
         context_length=target.context_length,
         progress=progress,
     )
-    shape = KvShape(1, head.config.num_kv_heads, head.config.head_dim)
+    shape = KvShape(1, head.config.num_key_value_heads, head.config.head_dim)
     width = len(head.capture) * target.config.hidden_size
     return DraftModel(head, shape, width, target.dtype, device)

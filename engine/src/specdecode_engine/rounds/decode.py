@@ -29,16 +29,12 @@ def run_decode_round(
 def _tell_host(sequences: tuple[Sequence, ...], verdict: Verdict) -> list[Emission]:
     """Copy the verdict to the host, in one transfer, and cut it into emissions."""
     table = torch.cat([verdict.tokens, verdict.accepted[:, None]], dim=1).tolist()
-    wanted = [sequence.request.sampling.logprobs for sequence in sequences]
-    tops = [top for top in wanted if top is not None]
-    logprobs = gather_logprobs(verdict.logits, verdict.tokens, max(tops)) if tops else None
+    tops = [sequence.request.sampling.logprobs for sequence in sequences]
+    logprobs = gather_logprobs(verdict.logits, verdict.tokens, tops)
     emissions = []
-    for index, (sequence, row) in enumerate(zip(sequences, table, strict=True)):
+    for sequence, row, records in zip(sequences, table, logprobs, strict=True):
         accepted = row[-1]
-        emitted = slice(accepted + 1)
-        records = (
-            tuple(logprobs[index][emitted]) if logprobs and wanted[index] is not None else None
-        )
-        drafted = len(row) - 2
-        emissions.append(Emission(sequence, tuple(row[emitted]), drafted, accepted, records))
+        emitted = tuple(row[: accepted + 1])
+        kept = None if records is None else records[: accepted + 1]
+        emissions.append(Emission(sequence, emitted, len(row) - 2, accepted, kept))
     return emissions

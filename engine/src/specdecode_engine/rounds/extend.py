@@ -34,13 +34,12 @@ def _sample(parts: Parts, chunks: list[Chunk], last_hidden: Tensor) -> list[Emis
     slots = [_slot(chunk) for chunk in chunks]
     positions = torch.tensor([[chunk.end] for chunk in chunks], device=logits.device)
     tokens = parts.sampler.choose(logits, slots, positions)
-    wanted = [chunk.sequence.request.sampling.logprobs for chunk in chunks]
-    tops = [top for top in wanted if top is not None]
-    logprobs = gather_logprobs(logits, tokens, max(tops)) if tops else None
+    tops = [chunk.sequence.request.sampling.logprobs for chunk in chunks]
+    logprobs = gather_logprobs(logits, tokens, tops)
     emissions = []
-    for index, (chunk, token) in enumerate(zip(chunks, tokens[:, 0].tolist(), strict=True)):
-        parts.table.put_token(slots[index], chunk.end, token)
-        records = tuple(logprobs[index]) if logprobs and wanted[index] is not None else None
+    columns = zip(chunks, slots, tokens[:, 0].tolist(), logprobs, strict=True)
+    for chunk, slot, token, records in columns:
+        parts.table.put_token(slot, chunk.end, token)
         emissions.append(Emission(chunk.sequence, (token,), 0, 0, records))
     return emissions
 

@@ -1,30 +1,42 @@
 """Log-probabilities of chosen tokens, from the target's unprocessed logits."""
 
+from collections.abc import Sequence as Items
+
 import torch
 from torch import Tensor
 
 from specdecode_engine.request import TokenLogprobs
 
 
-def gather_logprobs(logits: Tensor, tokens: Tensor, top: int) -> list[list[TokenLogprobs]]:
-    """Return the log-probability of each token and of the `top` likeliest ones.
+def gather_logprobs(
+    logits: Tensor, tokens: Tensor, tops: Items[int | None]
+) -> list[tuple[TokenLogprobs, ...] | None]:
+    """Return the log-probability of each token and of the likeliest ones, where asked for.
 
     Args:
         logits: [batch, nodes, vocab] float.
         tokens: [batch, nodes] i64.
-        top: how many of the likeliest tokens to report.
+        tops: for each batch row how many of the likeliest tokens to report; None for no record.
 
     Returns:
-        A list per batch row of a record per node.
+        A record per node for every batch row that asked.
     """
-    logprobs = torch.log_softmax(logits, dim=-1)
-    chosen = logprobs.gather(-1, tokens[..., None])[..., 0].tolist()
-    values, ids = torch.topk(logprobs, k=top, dim=-1)
-    rows = zip(tokens.tolist(), chosen, ids.tolist(), values.tolist(), strict=True)
-    return [
-        [
-            TokenLogprobs(token, value, tuple(zip(top_ids, top_values, strict=True)))
-            for token, value, top_ids, top_values in zip(*row, strict=True)
-        ]
-        for row in rows
-    ]
+    asking = [row for row, top in enumerate(tops) if top is not None]
+    if not asking:
+        return [None] * len(tops)
+    chosen = torch.tensor(asking, device=logits.device)
+    logprobs = torch.log_softmax(logits[chosen], dim=-1)
+    tokens = tokens[chosen]
+    values = logprobs.gather(-1, tokens[..., None])[..., 0].tolist()
+    top_values, top_ids = torch.topk(logprobs, k=max(tops[row] or 0 for row in asking), dim=-1)
+    records: list[tuple[TokenLogprobs, ...] | None] = [None] * len(tops)
+    columns = zip(
+        asking, tokens.tolist(), values, top_ids.tolist(), top_values.tolist(), strict=True
+    )
+    for row, *node_columns in columns:
+        top = tops[row]
+        records[row] = tuple(
+            TokenLogprobs(token, value, tuple(zip(ids[:top], scores[:top], strict=True)))
+            for token, value, ids, scores in zip(*node_columns, strict=True)
+        )
+    return records

@@ -1,0 +1,73 @@
+# Every command that a person or CI runs. `make help` lists them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export UV_NO_PYTHON_DOWNLOADS := 1
+export PYTHONUNBUFFERED := 1
+RUN := uv run --frozen --no-sync
+LOCALNODE := PYTHONPATH=cluster $(RUN) python -m localnode
+N ?= 200
+SEED ?= 1
+
+.PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
+        demo serve test test-unit test-apiserver test-node lossless clean
+
+help: ## List every target with one line
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: ## Install what a bare machine lacks: uv and the locked environment
+	@scripts/setup
+
+fmt: setup ## Format the code
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+lint: setup ## Check format, style, types, import contracts and generated files
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) lint-imports
+	$(RUN) python -m specdecode_api --check
+
+manifests: setup ## Write the CRD, the boot file's schema and the field reference from the contract
+	$(RUN) python -m specdecode_api
+
+models: setup ## Train the example models anew (about half an hour)
+	$(RUN) python examples/models/train.py
+
+cluster-tools: setup ## Build or fetch the programs of the local node (about 10 minutes, once)
+	$(LOCALNODE) tools
+
+cluster: setup ## Start the local Kubernetes node, or look for the one that CONTEXT names
+	$(LOCALNODE) up
+
+cluster-down: setup ## Stop the local node and clean up after it
+	$(LOCALNODE) down
+
+images: setup ## Build both images and load them into the cluster
+	$(LOCALNODE) images
+
+demo: setup ## From nothing to a speculative answer on a Kubernetes node
+	@$(RUN) python -m demo
+
+serve: setup ## Serve the demo's resource on this machine, without Kubernetes
+	@$(RUN) python -m demo.serve
+
+test: setup ## Run all suites, the real node included, with the time each took
+	@$(RUN) python scripts/test.py
+
+test-unit: setup ## Run the tests that need neither an API server nor a node
+	$(RUN) pytest -m "not apiserver and not node"
+
+test-apiserver: setup ## Run the tests against a real API server
+	$(RUN) pytest -m apiserver
+
+test-node: setup ## Run the tests on the local node
+	$(RUN) pytest -m node
+
+lossless: setup ## Compare N random speculative runs with plain decoding, from SEED
+	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
+
+clean: ## Remove caches of tools from the tree
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,119 @@
+"""`python -m lossless --cases 200 --seed 1`: prints every mismatch and, last, one line of JSON."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+from specdecode_engine.loop import EngineCore
+from tqdm import tqdm
+from transformers import AutoTokenizer
+
+from lossless.cases import Case, CaseRequest, Material, draw_case
+from lossless.compare import find_difference
+from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
+
+
+class Tally:
+    """What the run has seen."""
+
+    def __init__(self) -> None:
+        self.mismatches = 0
+        self.requests = 0
+        self.rounds = 0
+        self.emitted = 0
+        self.retracted = 0
+        self.seen: Counter[str] = Counter()
+
+    def count(self, case: Case, core: EngineCore) -> None:
+        """Add one case."""
+        self.requests += len(case.requests)
+        self.rounds += core.counters.request_rounds
+        self.emitted += core.counters.emitted_tokens
+        self.retracted += core.scheduler.retracted_total
+        for name in ("algorithm", "num_steps", "page_size", "chunk_tokens", "max_running"):
+            self.seen[f"{name}={getattr(case, name)}"] += 1
+        self.seen["depth changes with batch size"] += bool(case.table)
+        for request in case.requests:
+            self.seen["requests sampled"] += request.sampling.temperature > 0
+            self.seen["requests aborted"] += request.aborted_at_step is not None
+
+
+def main() -> int:
+    """Run the cases; 1 if any differs."""
+    parser = argparse.ArgumentParser(prog="lossless")
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="run this case number alone")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}
+    models = Models(EXAMPLES / "target", drafts, options.dtype)
+    tokenizer = AutoTokenizer.from_pretrained(models.target)
+    material = Material(_prompts(tokenizer), len(tokenizer))
+    plain_core = build_plain(models)
+    tally = Tally()
+    numbers = range(options.cases) if options.only is None else [options.only]
+    for number in tqdm(numbers, desc="cases", file=sys.stderr):
+        case = draw_case(number, options.seed, material)
+        core = build_speculative(case, models)
+        answers = run_case(core, case.requests)
+        tally.count(case, core)
+        for request, answer in zip(case.requests, answers, strict=True):
+            tally.mismatches += _differs(case, request, answer, plain_core, models, tokenizer)
+    print(json.dumps({"coverage": dict(sorted(tally.seen.items()))}))
+    print(json.dumps(_summary(len(numbers), options, tally)))
+    return 1 if tally.mismatches else 0
+
+
+def _differs(
+    case: Case,
+    request: CaseRequest,
+    answer: Answer,
+    plain_core: EngineCore,
+    models: Models,
+    tokenizer: "AutoTokenizer",
+) -> bool:
+    plain = run_alone(plain_core, request)
+    is_aborted = request.aborted_at_step is not None and answer.finish_reason == "abort"
+    difference = find_difference(plain, answer, is_aborted, models.dtype)
+    if difference is None and not is_aborted:
+        texts = [tokenizer.decode(tokens.token_ids) for tokens in (plain, answer)]
+        difference = None if texts[0] == texts[1] else "the texts differ"
+    if difference is not None:
+        print(f"case {case.number}: {difference}\n  {case}\n  {request}", file=sys.stderr)
+    return difference is not None
+
+
+def _prompts(tokenizer: "AutoTokenizer") -> tuple[tuple[int, ...], ...]:
+    prompts = []
+    for entry in json.loads((EXAMPLES / "prompts.json").read_text()):
+        if entry["kind"] == "chat":
+            text = tokenizer.apply_chat_template(
+                entry["messages"], tokenize=False, add_generation_prompt=True
+            )
+        else:
+            text = entry["text"]
+        prompts.append(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
+    return tuple(prompts)
+
+
+def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str, object]:
+    return {
+        "cases": cases,
+        "mismatches": tally.mismatches,
+        "seed": options.seed,
+        "dtype": options.dtype,
+        "requests": tally.requests,
+        "retracted": tally.retracted,
+        "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

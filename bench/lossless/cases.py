@@ -1,0 +1,118 @@
+"""What a case is made of, drawn from a seed: requests, arrivals, and the engine they run on."""
+
+import random
+from dataclasses import dataclass
+
+from specdecode_engine.request import SamplingParams
+
+ALGORITHMS = ("STANDALONE", "EAGLE3")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRequest:
+    """One request of a case."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    arrives_at_step: int
+    aborted_at_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Requests that run together, and the engine's settings."""
+
+    number: int
+    algorithm: str
+    num_steps: int
+    table: tuple[tuple[int, tuple[int, ...]], ...]
+    page_size: int
+    chunk_tokens: int
+    max_running: int
+    pool_tokens: int
+    requests: tuple[CaseRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What prompts are made from."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    vocab: int
+
+
+def draw_case(number: int, seed: int, material: Material) -> Case:
+    """Draw case `number` of a run; the same numbers give the same case."""
+    rng = random.Random(f"{seed}/{number}")
+    requests = tuple(_draw_request(rng, material) for _ in range(rng.choice((1, 1, 2, 3, 5, 8))))
+    longest = max(len(r.prompt_ids) + r.sampling.max_tokens for r in requests)
+    num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
+    return Case(
+        number=number,
+        algorithm=rng.choice(ALGORITHMS),
+        num_steps=num_steps,
+        table=_draw_table(rng, num_steps),
+        page_size=rng.choice((1, 2, 4, 8, 16, 32, 64, 128)),
+        chunk_tokens=rng.choice((1, 3, 7, 16, 64, 512)),
+        max_running=rng.choice((1, 2, 4, 8)),
+        pool_tokens=longest + rng.choice((0, 8, 40, 4000)),
+        requests=requests,
+    )
+
+
+def _draw_table(rng: random.Random, num_steps: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Half of the cases change their depth with the batch size, some of them to 0."""
+    if rng.random() < 0.5:
+        return ()
+    ranges = [(1, (num_steps,))]
+    for bound in sorted(rng.sample((2, 3, 4, 6), rng.randint(1, 3))):
+        ranges.append((bound, (rng.choice((0, 0, 1, 2, 6)),)))
+    return tuple(ranges)
+
+
+def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
+    sampling = _draw_sampling(rng, material.vocab)
+    aborted = rng.random() < 0.08
+    return CaseRequest(
+        prompt_ids=_draw_prompt(rng, material),
+        sampling=sampling,
+        arrives_at_step=rng.choice((0, 0, 0, 1, 3, 9)),
+        aborted_at_step=rng.randint(1, 12) if aborted else None,
+    )
+
+
+def _draw_prompt(rng: random.Random, material: Material) -> tuple[int, ...]:
+    kind = rng.random()
+    if kind < 0.65:
+        return rng.choice(material.prompts)
+    if kind < 0.8:
+        return tuple(rng.randrange(material.vocab) for _ in range(rng.randint(1, 40)))
+    if kind < 0.9:
+        return (rng.randrange(material.vocab),)
+    return rng.choice(material.prompts) * rng.randint(2, 5)
+
+
+def _draw_sampling(rng: random.Random, vocab: int) -> SamplingParams:
+    is_sampled = rng.random() < 0.5
+    return SamplingParams(
+        seed=rng.choice((0, 1, -5, 2**63, rng.getrandbits(64))),
+        max_tokens=rng.choice((1, 2, 3, 7, 16, 33, 48)),
+        temperature=rng.uniform(0.05, 1.6) if is_sampled else 0.0,
+        top_p=rng.choice((1.0, 1.0, 0.95, 0.5)),
+        top_k=rng.choice((0, 0, 1, 5, 50)),
+        min_p=rng.choice((0.0, 0.0, 0.05, 0.3)),
+        repetition_penalty=rng.choice((1.0, 1.0, 1.1, 1.8)),
+        presence_penalty=rng.choice((0.0, 0.0, 0.6, -0.7)),
+        frequency_penalty=rng.choice((0.0, 0.0, 0.4, 1.5)),
+        logit_bias=_draw_bias(rng, vocab),
+        stop_token_ids=frozenset(rng.sample(range(vocab), rng.choice((0, 0, 1, 40)))),
+        ignore_eos=rng.random() < 0.5,
+        logprobs=rng.choice((None, None, 0, 3)),
+    )
+
+
+def _draw_bias(rng: random.Random, vocab: int) -> dict[int, float]:
+    if rng.random() < 0.7:
+        return {}
+    tokens = rng.sample(range(vocab), rng.randint(1, 20))
+    return {token: rng.choice((-100.0, -3.0, 2.5, 9.0)) for token in tokens}

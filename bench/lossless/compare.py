@@ -1,0 +1,41 @@
+"""Where two answers to the same request differ."""
+
+from lossless.run import Answer
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+
+
+def find_difference(plain: Answer, speculative: Answer, is_aborted: bool, dtype: str) -> str | None:
+    """Say the first difference, or None; an aborted answer must be a beginning of the plain one."""
+    if is_aborted:
+        count = len(speculative.token_ids)
+        same = speculative.token_ids == plain.token_ids[:count]
+        return None if same else "the aborted answer is no beginning of the plain one"
+    if speculative.token_ids != plain.token_ids:
+        place = _first_difference(plain.token_ids, speculative.token_ids)
+        return (
+            f"token {place}: plain {plain.token_ids[place : place + 3]}, "
+            f"speculative {speculative.token_ids[place : place + 3]}"
+        )
+    if speculative.finish_reason != plain.finish_reason:
+        return f"finish: plain {plain.finish_reason}, speculative {speculative.finish_reason}"
+    return _logprob_difference(plain, speculative, TOLERANCE[dtype])
+
+
+def _first_difference(left: list[int], right: list[int]) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def _logprob_difference(plain: Answer, speculative: Answer, tolerance: float) -> str | None:
+    if len(plain.logprobs) != len(speculative.logprobs):
+        return f"{len(plain.logprobs)} and {len(speculative.logprobs)} log-probabilities"
+    for place, (a, b) in enumerate(zip(plain.logprobs, speculative.logprobs, strict=True)):
+        ids_differ = [token for token, _ in a.top] != [token for token, _ in b.top]
+        if a.token_id != b.token_id or ids_differ:
+            return f"log-probability {place}: {a} and {b}"
+        values = zip(a.top, b.top, strict=True)
+        worst = max([abs(a.logprob - b.logprob), *(abs(x - y) for (_, x), (_, y) in values)])
+        if worst > tolerance:
+            return f"log-probability {place} differs by {worst:.2e}"
+    return None

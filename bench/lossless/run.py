@@ -1,0 +1,99 @@
+"""Runs the requests of a case on an engine core, checking after every step that nothing leaked."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import FinishReason, Output, Request, TokenLogprobs
+
+from lossless.cases import Case, CaseRequest
+
+MOST_STEPS = 20_000
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back for one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    def take(self, output: Output) -> None:
+        """Append one output."""
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs or ()
+        self.finish_reason = output.finish_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Folders of the checkpoints and the type to compute in."""
+
+    target: Path
+    drafts: dict[str, Path]
+    dtype: str
+
+
+def build_speculative(case: Case, models: Models) -> EngineCore:
+    """Build the engine that a case asks for; unwritten KV is NaN."""
+    speculation = {
+        "algorithm": case.algorithm,
+        "draft_path": str(models.drafts[case.algorithm]),
+        "num_steps": case.num_steps,
+        "table": {str(bound): {"candidate_steps": steps} for bound, steps in case.table},
+    }
+    scheduling = {
+        "max_running_requests": case.max_running,
+        "chunked_prefill_tokens": case.chunk_tokens,
+    }
+    return _build(models, speculation, case.page_size, scheduling, case.pool_tokens)
+
+
+def build_plain(models: Models) -> EngineCore:
+    """Build the engine that every answer is compared with: no draft, one request at a time."""
+    return _build(models, {}, 16, {"max_running_requests": 1}, None)
+
+
+def _build(
+    models: Models,
+    speculation: dict[str, object],
+    page_size: int,
+    scheduling: dict[str, int],
+    pool_tokens: int | None,
+) -> EngineCore:
+    document = {
+        "model": {"path": str(models.target), "dtype": models.dtype},
+        "speculation": speculation,
+        "memory": {"page_size": page_size},
+        "scheduling": scheduling,
+        "device": "cpu",
+    }
+    boot = EngineBoot.model_validate(document)
+    return build_core(boot, poison=True, pool_tokens=pool_tokens)
+
+
+def run_case(core: EngineCore, requests: tuple[CaseRequest, ...]) -> list[Answer]:
+    """Run all requests to their ends, each arriving and aborted at its step."""
+    answers = [Answer() for _ in requests]
+    for step in range(MOST_STEPS):
+        for number, request in enumerate(requests):
+            if request.arrives_at_step == step:
+                core.submit(Request(str(number), request.prompt_ids, request.sampling))
+            if request.aborted_at_step == step and answers[number].finish_reason is None:
+                core.abort(str(number))
+                answers[number].finish_reason = FinishReason.ABORT
+        for output in core.step():
+            answers[int(output.request_id)].take(output)
+        core.scheduler.check()
+        if not core.has_work() and all(r.arrives_at_step <= step for r in requests):
+            return answers
+    raise AssertionError(f"no end after {MOST_STEPS} steps")
+
+
+def run_alone(core: EngineCore, request: CaseRequest) -> Answer:
+    """Run one request by itself."""
+    alone = CaseRequest(request.prompt_ids, request.sampling, 0, None)
+    return run_case(core, (alone,))[0]

@@ -1,0 +1,110 @@
+"""The command line: a boot file, flags as SGLang's users know them, or both, flags winning."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import Algorithm
+
+
+class BadBoot(Exception):
+    """The boot file or the flags are wrong; the message lists every mistake with its place."""
+
+
+# flag, place in the boot file, type, help
+_FLAGS: tuple[tuple[str, str, type, str], ...] = (
+    ("--model-path", "model.path", str, "checkpoint folder of the target"),
+    ("--served-model-name", "model.served_name", str, "name of the model in the API"),
+    ("--dtype", "model.dtype", str, "auto, bfloat16, float16, float32 or float64"),
+    ("--context-length", "model.context_length", int, "longest prompt plus answer, in tokens"),
+    ("--speculative-algorithm", "speculation.algorithm", str, "NONE, STANDALONE or EAGLE3"),
+    ("--speculative-draft-model-path", "speculation.draft_path", str, "checkpoint of the draft"),
+    ("--speculative-num-steps", "speculation.num_steps", int, "draft steps in a round"),
+    ("--speculative-eagle-topk", "speculation.topk", int, "children of a draft tree's node"),
+    ("--speculative-num-draft-tokens", "speculation.num_draft_tokens", int, "verified nodes"),
+    ("--page-size", "memory.page_size", int, "tokens in a page, a power of two"),
+    ("--mem-fraction-static", "memory.kv_cache_fraction", float, "part of memory for the cache"),
+    ("--kv-cache-bytes", "memory.kv_cache_bytes", int, "size of the cache in bytes"),
+    ("--max-running-requests", "scheduling.max_running_requests", int, "requests at once"),
+    ("--max-queued-requests", "scheduling.max_queued_requests", int, "requests that may wait"),
+    ("--chunked-prefill-size", "scheduling.chunked_prefill_tokens", int, "prompt tokens a step"),
+    ("--host", "server.host", str, "address to listen on"),
+    ("--port", "server.port", int, "port to listen on"),
+    ("--drain-seconds", "server.drain_seconds", float, "longest wait for requests at the end"),
+    ("--device", "device", str, "auto, cpu or cuda"),
+    ("--threads", "threads", int, "processor threads for torch"),
+)
+_DEFAULT_STEPS = 3
+
+
+def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
+    """Read the command line and the boot file it names.
+
+    Raises:
+        BadBoot: with every mistake.
+        SystemExit: for --help and unknown flags.
+    """
+    options = vars(_parser().parse_args(arguments))
+    document = _read(options["boot"])
+    for flag, place, _, _ in _FLAGS:
+        value = options[flag.removeprefix("--").replace("-", "_")]
+        if value is not None:
+            _put(document, place, value)
+    _default_steps(document)
+    try:
+        return EngineBoot.model_validate(document)
+    except ValidationError as error:
+        raise BadBoot(_explain(error)) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdecode-engine",
+        description="Serve a model with speculative decoding over an OpenAI-compatible API.",
+    )
+    parser.add_argument("--boot", type=Path, help="boot file (JSON); flags override it")
+    for flag, place, kind, text in _FLAGS:
+        parser.add_argument(flag, type=kind, help=f"{text} (boot file: {place})")
+    return parser
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadBoot(f"boot file {path} cannot be read: {error}") from None
+    if not isinstance(document, dict):
+        raise BadBoot(f"boot file {path} holds no JSON object")
+    return document
+
+
+def _put(document: dict[str, Any], place: str, value: object) -> None:
+    *folders, name = place.split(".")
+    for folder in folders:
+        document = document.setdefault(folder, {})
+    document[name] = value
+
+
+def _default_steps(document: dict[str, Any]) -> None:
+    """Give an algorithm without depth the usual one, as the resource does."""
+    speculation = document.get("speculation")
+    if not isinstance(speculation, dict) or "num_steps" in speculation:
+        return
+    if speculation.get("algorithm", Algorithm.NONE) != Algorithm.NONE:
+        speculation["num_steps"] = _DEFAULT_STEPS
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for mistake in error.errors():
+        place = ".".join(str(part) for part in mistake["loc"]) or "boot file"
+        value = mistake.get("input")
+        shown = "" if isinstance(value, dict) else f" (got {value!r})"
+        lines.append(f"{place}: {mistake['msg']}{shown}")
+    return "\n".join(lines)
