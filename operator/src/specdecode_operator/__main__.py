@@ -1,0 +1,118 @@
+"""The program `specdecode-operator`: run, render, boot."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from specdecode_operator import logs, render
+from specdecode_operator.run import StartError, run
+from specdecode_operator.settings import Settings, from_environment, version
+
+FAILED = 1
+REFUSED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.action(options)
+    except (render.FileError, ValueError) as error:
+        print(f"specdecode-operator: {error}", file=sys.stderr)
+        return REFUSED
+    except (StartError, OSError) as error:
+        print(f"specdecode-operator: {error}", file=sys.stderr)
+        return FAILED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdecode-operator",
+        description="Turns SpecDecodeDeployment resources into engine pods.",
+        epilog="Settings of `run` are read from SPECDECODE_* first: ENGINE_IMAGE, NAMESPACES, "
+        "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, LOG_LEVEL, "
+        "LOG_FORMAT.",
+    )
+    parser.add_argument("--version", action="version", version=version())
+    actions = parser.add_subparsers(required=True)
+    _add_run(actions.add_parser("run", help="reconcile resources until told to stop"))
+    _add_render(actions.add_parser("render", help="print what would be written for a file"))
+    _add_boot(actions.add_parser("boot", help="print the boot file that a file asks for"))
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument(
+        "-n", "--namespace", action="append", metavar="NS", help="serve this namespace; repeatable"
+    )
+    scope.add_argument(
+        "-A", "--all-namespaces", action="store_true", help="serve the whole cluster (default)"
+    )
+    parser.add_argument("--engine-image", metavar="IMAGE", help="image where spec.image is absent")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="cluster to work on")
+    parser.add_argument("--health-port", type=int, metavar="PORT")
+    parser.add_argument("--metrics-port", type=int, metavar="PORT")
+    parser.add_argument("--workers", type=int, metavar="N", help="reconciles at a time")
+    parser.add_argument("--resync-seconds", type=float, metavar="S")
+    parser.add_argument("--start-timeout-seconds", type=float, metavar="S")
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--log-format", choices=("json", "text"))
+    parser.set_defaults(action=_run)
+
+
+def _add_render(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
+    parser.add_argument("--image", metavar="IMAGE", help="engine image where spec.image is absent")
+    parser.set_defaults(action=_render)
+
+
+def _add_boot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
+    parser.add_argument(
+        "--models", type=Path, metavar="DIR", help="folder that stands for every claim"
+    )
+    parser.set_defaults(action=_boot)
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    logs.configure(settings.log_level, settings.log_format)
+    asyncio.run(run(settings))
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Flags over environment."""
+    settings = from_environment()
+    given = {
+        name: value
+        for name, value in vars(options).items()
+        if value is not None and name in Settings.__slots__
+    }
+    if options.namespace or options.all_namespaces:
+        given["namespaces"] = tuple(options.namespace or ())
+    return replace(settings, **given)
+
+
+def _render(options: argparse.Namespace) -> int:
+    image = options.image or from_environment().engine_image
+    sys.stdout.write(render.render(options.file, _text(options.file), image))
+    return 0
+
+
+def _boot(options: argparse.Namespace) -> int:
+    sys.stdout.write(render.boot(options.file, _text(options.file), options.models))
+    return 0
+
+
+def _text(path: str) -> str:
+    return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

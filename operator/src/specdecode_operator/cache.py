@@ -1,0 +1,118 @@
+"""What watches and lists have told so far: resources, and by resource its children and pods.
+
+Written by `inbox` (events), `resync` (lists) and `reconcile` (answers to its own writes); read by
+`reconcile`. An older version of an object never replaces a newer one, whoever brings it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from specdecode_api import names
+
+from specdecode_operator.kinds import POD, ChildId, Manifest
+from specdecode_operator.observed import Key, Observed, key_of
+
+Identity = tuple[str, str, str]
+"""Kind, namespace and name of an object."""
+
+
+def version_of(manifest: Manifest) -> int:
+    """Version of an object. The API server's versions grow, and are comparable per kind."""
+    return int(manifest["metadata"]["resourceVersion"])
+
+
+def identity_of(manifest: Manifest) -> Identity:
+    """Identity of an object."""
+    metadata = manifest["metadata"]
+    return manifest["kind"], metadata["namespace"], metadata["name"]
+
+
+class Cache:
+    """The newest known version of every object that concerns the operator."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Identity, Manifest] = {}
+        self._owned: defaultdict[Key, set[Identity]] = defaultdict(set)
+        self._gone: dict[Identity, int] = {}  # version at which an object was last seen to go
+
+    def put(self, manifest: Manifest) -> Key | None:
+        """Take a version in; returns whose it is if it was news."""
+        identity = identity_of(manifest)
+        known = self._objects.get(identity)
+        if version_of(manifest) <= self._gone.get(identity, -1):
+            return None
+        if known is not None and version_of(known) >= version_of(manifest):
+            return None
+        if known is not None:
+            self._unlink(known)
+        self._objects[identity] = manifest
+        key = key_of(manifest)
+        if key is not None and manifest["kind"] != names.KIND:
+            self._owned[key].add(identity)
+        return key
+
+    def remove(self, manifest: Manifest) -> Key | None:
+        """Forget an object, unless a newer one has its name; returns whose it was."""
+        identity = identity_of(manifest)
+        known = self._objects.get(identity)
+        if known is not None and version_of(known) > version_of(manifest):
+            return None
+        self._gone[identity] = max(self._gone.get(identity, -1), version_of(manifest))
+        if known is None:
+            return None
+        self._unlink(known)
+        del self._objects[identity]
+        return key_of(known)
+
+    def retain(
+        self, kind: str, namespace: str | None, listed: set[Identity], version: int
+    ) -> set[Key]:
+        """Forget what a list as of `version` no longer has; returns whose it was.
+
+        Objects that appeared after the list was made stay.
+        """
+        gone = [
+            manifest
+            for identity, manifest in self._objects.items()
+            if identity[0] == kind
+            and namespace in (None, identity[1])
+            and identity not in listed
+            and version_of(manifest) <= version
+        ]
+        keys = {self.remove(manifest) for manifest in gone}
+        for identity in [each for each in self._gone if each[0] == kind]:
+            if self._gone[identity] <= version:  # no later list can bring it back
+                del self._gone[identity]
+        return {key for key in keys if key is not None}
+
+    def observe(self, key: Key) -> Observed | None:
+        """All that is known about a resource, or None when it is not there."""
+        resource = self._objects.get((names.KIND, key.namespace, key.name))
+        if resource is None:
+            return None
+        owned = [self._objects[identity] for identity in self._owned.get(key, ())]
+        children = {
+            ChildId(each["kind"], each["metadata"]["name"]): each
+            for each in owned
+            if each["kind"] != POD.kind
+        }
+        pods = sorted(
+            (each for each in owned if each["kind"] == POD.kind),
+            key=lambda pod: str(pod["metadata"]["name"]),
+        )
+        return Observed(resource, children, tuple(pods))
+
+    def resources(self) -> Iterator[Manifest]:
+        """Every known resource."""
+        return (each for each in self._objects.values() if each["kind"] == names.KIND)
+
+    def known_keys(self) -> list[Key]:
+        """Keys of every known resource."""
+        return [key for each in self.resources() if (key := key_of(each)) is not None]
+
+    def _unlink(self, manifest: Manifest) -> None:
+        key = key_of(manifest)
+        if key is not None and manifest["kind"] != names.KIND:
+            self._owned[key].discard(identity_of(manifest))
+            if not self._owned[key]:
+                del self._owned[key]

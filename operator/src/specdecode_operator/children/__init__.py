@@ -1,0 +1,9 @@
+"""Pure builders of what a resource owns: one object per file, JSON in, JSON out.
+
+`build` composes them. Nothing here reads a clock, a cluster or the environment.
+"""
+
+from specdecode_operator.children.build import Built, build
+from specdecode_operator.children.config_map import boot_text
+
+__all__ = ["Built", "boot_text", "build"]

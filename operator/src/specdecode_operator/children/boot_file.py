@@ -1,0 +1,81 @@
+"""The boot file of a resource's engines."""
+
+import math
+
+from specdecode_api.boot import (
+    EngineBoot,
+    MemoryBoot,
+    ModelBoot,
+    SchedulingBoot,
+    ServerBoot,
+    SpeculationBoot,
+    TableEntry,
+)
+from specdecode_api.quantity import amount, whole_amount
+from specdecode_api.v1alpha1 import Spec, resolve
+
+from specdecode_operator.children.models import Mounts
+
+
+def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
+    """Say to an engine what the resource says to the operator.
+
+    Raises:
+        ValueError: when the contract's own checks refuse the combination.
+    """
+    return EngineBoot(
+        model=ModelBoot(
+            path=mounts.target_path,
+            served_name=spec.model.served_name or name,
+            dtype=spec.model.dtype,
+            context_length=spec.model.context_length,
+        ),
+        speculation=_speculation(spec, mounts),
+        memory=_memory(spec),
+        scheduling=SchedulingBoot(
+            max_running_requests=spec.serving.max_running_requests,
+            max_queued_requests=spec.serving.max_queued_requests,
+            chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
+        ),
+        server=ServerBoot(drain_seconds=spec.lifecycle.drain_seconds),
+        device="cpu" if spec.device == "CPU" else "cuda",
+        threads=threads(spec),
+    )
+
+
+def threads(spec: Spec) -> int | None:
+    """Processor threads of an engine on a CPU: as told, else what its limit pays for.
+
+    An engine that starts a thread per processor of the node and may use two of them is throttled.
+    """
+    if spec.serving.threads is not None:
+        return spec.serving.threads
+    limit = spec.resources.limits.get("cpu")
+    if spec.device != "CPU" or limit is None:
+        return None
+    return max(1, math.floor(amount(limit)))
+
+
+def _speculation(spec: Spec, mounts: Mounts) -> SpeculationBoot:
+    wanted = spec.speculation
+    resolved = resolve(wanted)
+    return SpeculationBoot(
+        algorithm=wanted.algorithm,
+        draft_path=mounts.draft_path,
+        topk=wanted.topk,
+        num_steps=resolved.num_steps,
+        num_draft_tokens=resolved.num_draft_tokens,
+        policy=wanted.adaptive.policy,
+        table={
+            bound: TableEntry(**entry.model_dump())
+            for bound, entry in wanted.adaptive.batch_sizes.items()
+        },
+    )
+
+
+def _memory(spec: Spec) -> MemoryBoot:
+    size = spec.serving.kv_cache_size
+    return MemoryBoot(
+        page_size=spec.page_size,
+        kv_cache_bytes=None if size is None else whole_amount(size),
+    )

@@ -1,0 +1,79 @@
+"""Composes all children of a resource, in the order in which they are written."""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from specdecode_api import names
+from specdecode_api.boot import EngineBoot
+
+from specdecode_operator.children.boot_file import boot_file
+from specdecode_operator.children.config_map import config_map
+from specdecode_operator.children.deployment import deployment
+from specdecode_operator.children.disruption_budget import disruption_budget
+from specdecode_operator.children.hashes import config_hash, digest
+from specdecode_operator.children.models import mounts
+from specdecode_operator.children.pod import pod_template
+from specdecode_operator.children.service import service
+from specdecode_operator.children.service_account import service_account
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.resource import Resource, ResourceError, sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A resource's children, complete, with the boot file that they carry."""
+
+    config_hash: str
+    boot: EngineBoot
+    children: tuple[Manifest, ...]
+
+
+def build(resource: Resource, engine_image: str) -> Built:
+    """Build all children.
+
+    Raises:
+        ResourceError: when the spec is well-formed but cannot be carried out.
+    """
+    name, spec = resource.name, resource.spec
+    try:
+        places = mounts(spec)
+        boot = boot_file(name, spec, places)
+        template = pod_template(name, spec, spec.image or engine_image, places)
+    except ValidationError as error:
+        raise ResourceError(*sentences(error, EngineBoot)) from None
+    fingerprint = config_hash(template, boot.model_dump(mode="json"))
+    children = [
+        service_account(name),
+        config_map(name, fingerprint, boot),
+        service(name),
+        *([disruption_budget(name)] if spec.replicas > 1 else []),
+        deployment(name, spec, template, fingerprint),
+    ]
+    return Built(fingerprint, boot, tuple(_finished(child, resource) for child in children))
+
+
+def _finished(child: Manifest, resource: Resource) -> Manifest:
+    """Give a child its namespace, its owner and the hash of all that is desired of it."""
+    metadata = {**child["metadata"], "namespace": resource.namespace}
+    if resource.uid:
+        metadata["ownerReferences"] = [owner_reference(resource)]
+    whole = {**child, "metadata": metadata}
+    annotations = {
+        **metadata.get("annotations", {}),
+        names.ANNOTATION_DESIRED_HASH: digest(whole),
+    }
+    return {**whole, "metadata": {**metadata, "annotations": annotations}}
+
+
+def owner_reference(resource: Resource) -> Manifest:
+    """Reference by which the garbage collector removes a child after its resource.
+
+    Without `blockOwnerDeletion`, which would need rights on finalizers.
+    """
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": resource.name,
+        "uid": resource.uid,
+        "controller": True,
+    }

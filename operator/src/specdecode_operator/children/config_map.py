@@ -1,0 +1,35 @@
+"""The ConfigMap that holds the boot file of one configuration.
+
+Its name carries the config hash: pods of the previous configuration that restart in the middle of
+a rollout still find their own boot file. `plan` removes it when no pod needs it any more.
+"""
+
+from specdecode_api import names
+from specdecode_api.boot import EngineBoot
+
+from specdecode_operator.children.labels import child_labels
+from specdecode_operator.kinds import CONFIG_MAP, Manifest
+
+
+def config_map_name(name: str, config_hash: str) -> str:
+    """Name of the ConfigMap of one configuration."""
+    return f"{name}-{config_hash}"
+
+
+def boot_text(boot: EngineBoot) -> str:
+    """The boot file as written: readable, keys in the order of the contract."""
+    return boot.model_dump_json(indent=2) + "\n"
+
+
+def config_map(name: str, config_hash: str, boot: EngineBoot) -> Manifest:
+    """ConfigMap with the boot file."""
+    return {
+        "apiVersion": CONFIG_MAP.api_version,
+        "kind": CONFIG_MAP.kind,
+        "metadata": {
+            "name": config_map_name(name, config_hash),
+            "labels": child_labels(name),
+            "annotations": {names.ANNOTATION_CONFIG_HASH: config_hash},
+        },
+        "data": {names.BOOT_FILE_NAME: boot_text(boot)},
+    }

@@ -1,0 +1,50 @@
+"""The Deployment of a resource's engines."""
+
+import copy
+import math
+
+from specdecode_api import names
+from specdecode_api.v1alpha1 import Spec
+
+from specdecode_operator.children.config_map import config_map_name
+from specdecode_operator.children.labels import child_labels, pod_selector
+from specdecode_operator.kinds import DEPLOYMENT, Manifest
+
+
+def deployment(name: str, spec: Spec, pod_template: Manifest, config_hash: str) -> Manifest:
+    """Deployment that runs `pod_template` with the boot file of `config_hash`."""
+    return {
+        "apiVersion": DEPLOYMENT.api_version,
+        "kind": DEPLOYMENT.kind,
+        "metadata": {"name": name, "labels": child_labels(name)},
+        "spec": {
+            "replicas": spec.replicas,
+            "revisionHistoryLimit": 2,
+            # Loading and capturing take their time, and the image has to arrive first.
+            "progressDeadlineSeconds": math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds)
+            + 300,
+            "selector": {"matchLabels": pod_selector(name)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(spec)},
+            "template": _stamped(name, pod_template, config_hash),
+        },
+    }
+
+
+def _pace(spec: Spec) -> Manifest:
+    """How a rollout replaces pods.
+
+    A surge pod needs a free GPU. A resource with one GPU replica often sits on the only free GPU,
+    where a surge would wait for ever for the pod that waits for it; so that pod goes first, and
+    the rollout costs a start. Looking for a free GPU before choosing is a later step.
+    """
+    if spec.device == "GPU" and spec.replicas <= 1:
+        return {"maxSurge": 0, "maxUnavailable": 1}
+    return {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def _stamped(name: str, pod_template: Manifest, config_hash: str) -> Manifest:
+    stamped = copy.deepcopy(pod_template)
+    stamped["metadata"]["annotations"] = {names.ANNOTATION_CONFIG_HASH: config_hash}
+    boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
+    stamped["spec"]["volumes"].insert(0, boot)
+    return stamped

@@ -1,0 +1,145 @@
+"""The pod template of an engine."""
+
+import math
+
+from specdecode_api import names
+from specdecode_api.v1alpha1 import Lifecycle, Resources, Spec
+
+from specdecode_operator.children.boot_file import threads
+from specdecode_operator.children.labels import pod_labels
+from specdecode_operator.children.models import Mounts
+from specdecode_operator.kinds import Manifest
+
+GPU = "nvidia.com/gpu"
+USER_ID = 65532
+STARTUP_PERIOD_SECONDS = 2
+
+PRE_STOP = """\
+import time, urllib.request
+try:
+    urllib.request.urlopen("http://127.0.0.1:{port}{path}", timeout=5).read()
+finally:
+    time.sleep({seconds})
+"""
+"""Stops being ready at once, and goes on serving while endpoints forget the pod.
+
+A `sleep` action alone would leave the pod ready, an `httpGet` alone would not wait.
+"""
+
+
+def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
+    """Pod template without what names the configuration: the volume `boot` and the hash.
+
+    `deployment` adds those two after hashing what is here.
+    """
+    on_gpu = spec.device == "GPU"
+    return {
+        "metadata": {"labels": pod_labels(name)},
+        "spec": {
+            "serviceAccountName": name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": spec.lifecycle.termination_grace_period_seconds,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(spec, image, mounts)],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {}},
+                *([{"name": "shm", "emptyDir": {"medium": "Memory"}}] if on_gpu else []),
+                *mounts.volumes,
+            ],
+            # GPU nodes are commonly tainted so that only pods that use a GPU land there.
+            **({"tolerations": [_tolerate_gpu_taint()]} if on_gpu else {}),
+        },
+    }
+
+
+def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
+    on_gpu = spec.device == "GPU"
+    return {
+        "name": names.ENGINE_CONTAINER,
+        "image": image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": ["specdecode-engine"],
+        "args": ["--boot", f"{names.BOOT_FOLDER}/{names.BOOT_FILE_NAME}"],
+        "env": _environment(spec),
+        "ports": [
+            {
+                "name": names.ENGINE_PORT_NAME,
+                "containerPort": names.ENGINE_PORT,
+                "protocol": "TCP",
+            }
+        ],
+        "resources": _resources(spec.resources, on_gpu),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        # The engine writes why it ended there; without a reason the last log lines stand in.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **_probes(spec.lifecycle),
+        "lifecycle": {"preStop": {"exec": {"command": _pre_stop(spec.lifecycle)}}},
+        "volumeMounts": [
+            {"name": "boot", "mountPath": names.BOOT_FOLDER, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *([{"name": "shm", "mountPath": "/dev/shm"}] if on_gpu else []),
+            *mounts.volume_mounts,
+        ],
+    }
+
+
+def _environment(spec: Spec) -> list[Manifest]:
+    count = threads(spec)
+    environment = {
+        "HOME": "/tmp",
+        "HF_HUB_OFFLINE": "1",
+        **({"OMP_NUM_THREADS": str(count)} if count is not None else {}),
+    }
+    return [{"name": name, "value": value} for name, value in environment.items()]
+
+
+def _resources(resources: Resources, on_gpu: bool) -> Manifest:
+    limits = dict(resources.limits)
+    names_an_accelerator = any("/" in name for name in limits)
+    if on_gpu and not names_an_accelerator:
+        limits[GPU] = "1"
+    requests = dict(resources.requests)
+    return {
+        **({"limits": limits} if limits else {}),
+        **({"requests": requests} if requests else {}),
+    }
+
+
+def _probes(lifecycle: Lifecycle) -> Manifest:
+    """Probes; liveness is the scheduler's heartbeat and never a generation."""
+    attempts = math.ceil(lifecycle.startup_timeout_seconds / STARTUP_PERIOD_SECONDS)
+    return {
+        "startupProbe": _probe(names.PATH_STARTUP, STARTUP_PERIOD_SECONDS, attempts),
+        "readinessProbe": _probe(names.PATH_READY, 2, 2),
+        "livenessProbe": _probe(names.PATH_LIVE, 10, 6),
+    }
+
+
+def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": names.ENGINE_PORT_NAME},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _pre_stop(lifecycle: Lifecycle) -> list[str]:
+    script = PRE_STOP.format(
+        port=names.ENGINE_PORT, path=names.PATH_DRAIN, seconds=lifecycle.pre_stop_seconds
+    )
+    return ["python3", "-c", script]
+
+
+def _tolerate_gpu_taint() -> Manifest:
+    return {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}

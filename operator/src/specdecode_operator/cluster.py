@@ -1,0 +1,201 @@
+"""The only Kubernetes I/O of the operator: list, get, apply, delete, post an event.
+
+The official client carries the requests; objects stay plain JSON. Watching is Kopf's part.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from specdecode_api import names
+
+from specdecode_operator.kinds import BY_KIND, EVENT, RESOURCE, Kind, Manifest
+from specdecode_operator.metrics import Metrics
+
+PAGE = 500
+_APPLY = "application/apply-patch+yaml"
+_JSON = "application/json"
+
+
+class ApiError(Exception):
+    """The API server refused a request, or could not be reached (`code` 0)."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same request may succeed later, without anybody changing anything."""
+        return self.code in (0, 401, 408, 429) or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some objects of a list, and the version of the whole list."""
+
+    items: list[Manifest]
+    resource_version: str
+
+
+@asynccontextmanager
+async def connect(
+    kubeconfig: str | None, metrics: Metrics, timeout_seconds: float
+) -> AsyncIterator["Cluster"]:
+    """Open a connection as the kubeconfig says, or as the pod's service account."""
+    configuration = await load_configuration(kubeconfig)
+    async with ApiClient(configuration) as client:
+        yield Cluster(client, metrics, timeout_seconds)
+
+
+async def load_configuration(kubeconfig: str | None) -> Configuration:
+    """Where the API server is and who we are: a named file, else the pod, else `~/.kube/config`."""
+    configuration = Configuration()
+    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    else:
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=kubeconfig, client_configuration=configuration
+        )
+    return configuration
+
+
+class Cluster:
+    """Requests to the API server, counted, each with a verb that `kinds` declares."""
+
+    def __init__(self, client: ApiClient, metrics: Metrics, timeout_seconds: float) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def configuration(self) -> Configuration:
+        """Credentials and address in use, for Kopf to log in with."""
+        found: Configuration = self._client.configuration
+        return found
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, selector: str | None = None
+    ) -> AsyncIterator[Page]:
+        """All objects of a kind, a page at a time, as of one version."""
+        _check(kind.verbs, "list", kind)
+        query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            found = await self._request("GET", kind.path(namespace), query)
+            metadata = found.get("metadata") or {}
+            # Items of a list come without apiVersion and kind.
+            head = {"apiVersion": kind.api_version, "kind": kind.kind}
+            items = [head | item for item in found.get("items") or ()]
+            yield Page(items, metadata["resourceVersion"])
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """One object, or None."""
+        _check(kind.verbs, "get", kind)
+        try:
+            return await self._request("GET", kind.path(namespace, name))
+        except ApiError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    async def apply(self, manifest: Manifest, *, force: bool) -> Manifest:
+        """Write a child by server-side apply.
+
+        Forced, it takes fields back from whoever changed them. Unforced, it creates, and fails
+        with a conflict where a stranger created an object of that name a moment earlier.
+        """
+        kind = BY_KIND[manifest["kind"]]
+        _check(kind.verbs, "patch", kind)
+        _check(kind.verbs, "create", kind)
+        metadata = manifest["metadata"]
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"}
+        path = kind.path(metadata["namespace"], metadata["name"])
+        return await self._request("PATCH", path, query, manifest, _APPLY)
+
+    async def apply_status(self, resource: Manifest, status: Manifest) -> Manifest:
+        """Write the status of exactly this resource: not of one recreated under its name."""
+        _check(RESOURCE.status_verbs, "patch", RESOURCE)
+        metadata = {field: resource["metadata"][field] for field in ("name", "namespace", "uid")}
+        body = {
+            "apiVersion": RESOURCE.api_version,
+            "kind": RESOURCE.kind,
+            "metadata": metadata,
+            "status": status,
+        }
+        query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
+        path = RESOURCE.path(metadata["namespace"], metadata["name"]) + "/status"
+        return await self._request("PATCH", path, query, body, _APPLY)
+
+    async def delete(self, manifest: Manifest) -> None:
+        """Remove exactly this object; that it is gone already is fine."""
+        kind = BY_KIND[manifest["kind"]]
+        _check(kind.verbs, "delete", kind)
+        metadata = manifest["metadata"]
+        body = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": "Background"}
+        try:
+            path = kind.path(metadata["namespace"], metadata["name"])
+            await self._request("DELETE", path, {}, body)
+        except ApiError as error:
+            if error.code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                raise
+
+    async def post_event(self, event: Manifest) -> None:
+        """Post an event once; its name is derived from its content."""
+        _check(EVENT.verbs, "create", EVENT)
+        try:
+            await self._request("POST", EVENT.path(event["metadata"]["namespace"]), {}, event)
+        except ApiError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = _JSON,
+    ) -> Manifest:
+        try:
+            verb, url, headers, _, _ = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": _JSON, "Content-Type": content_type},
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(
+                verb, url, headers, body, _request_timeout=self._timeout_seconds
+            )
+            text = (await response.read()).decode()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._metrics.api_errors.labels(code="unreachable").inc()
+            raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            self._metrics.api_errors.labels(code=str(response.status)).inc()
+            raise ApiError(response.status, f"{method} {path}: {_message(text)}")
+        answer: Manifest = json.loads(text)
+        return answer
+
+
+def _check(verbs: tuple[str, ...], verb: str, kind: Kind) -> None:
+    """Keep the declared verbs true: the chart grants them and nothing else."""
+    assert verb in verbs, f"declare {verb} on {kind.plural} in kinds.py"
+
+
+def _message(text: str) -> str:
+    try:
+        answer: Any = json.loads(text)
+        return str(answer["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]

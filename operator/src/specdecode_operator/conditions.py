@@ -1,0 +1,159 @@
+"""Conditions of a resource: what holds now, merged with when it began to hold."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from specdecode_operator.outcome import Obstacle, Stopped
+from specdecode_operator.plan import Refused
+from specdecode_operator.pods import Trouble
+from specdecode_operator.rollout import Rollout
+
+
+class Type(StrEnum):
+    """Types of conditions, in the order in which they are listed."""
+
+    READY = "Ready"
+    AVAILABLE = "Available"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    MODEL_READY = "ModelReady"
+    CONFIG_RESOLVED = "ConfigResolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What holds now for one type."""
+
+    status: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that conditions are made of."""
+
+    wanted: int
+    """Replicas the user wants."""
+    available: int
+    rollout: Rollout | None
+    """None while there is no Deployment of ours."""
+    rollout_message: str
+    failure: str | None
+    """Why the Deployment cannot make pods, a quota for instance."""
+    trouble: Trouble | None
+    refused: Refused | None
+    stopped: Stopped | None
+    has_loaded_model: bool
+    """Whether a pod of the newest configuration is ready."""
+
+
+def checks(facts: Facts) -> dict[Type, Check]:
+    """What holds now; optional conditions are absent when unknown."""
+    found = {
+        Type.READY: _ready(facts),
+        Type.AVAILABLE: _available(facts),
+        Type.PROGRESSING: _progressing(facts),
+        Type.DEGRADED: _degraded(facts),
+        Type.CONFIG_RESOLVED: _config_resolved(facts),
+    }
+    model_ready = _model_ready(facts)
+    return found | ({Type.MODEL_READY: model_ready} if model_ready else {})
+
+
+def merge(
+    found: dict[Type, Check], previous: list[dict[str, Any]], generation: int, now: datetime
+) -> list[dict[str, Any]]:
+    """Write checks as conditions; `lastTransitionTime` moves only when the status does."""
+    before = {condition["type"]: condition for condition in previous}
+    merged = []
+    for kind in Type:
+        if kind not in found:
+            continue
+        check = found[kind]
+        status = "True" if check.status else "False"
+        old = before.get(kind.value, {})
+        has_moved = old.get("status") != status
+        merged.append(
+            {
+                "type": kind.value,
+                "status": status,
+                "reason": check.reason,
+                "message": check.message,
+                "lastTransitionTime": timestamp(now) if has_moved else old["lastTransitionTime"],
+                "observedGeneration": generation,
+            }
+        )
+    return merged
+
+
+def timestamp(now: datetime) -> str:
+    """A time as Kubernetes writes it."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _ready(facts: Facts) -> Check:
+    if facts.refused:
+        return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
+    if facts.stopped:
+        return Check(False, facts.stopped.reason, facts.stopped.message)
+    if facts.rollout is Rollout.COMPLETE:
+        if facts.wanted == 0:
+            return Check(True, "ScaledToZero", "no replicas are wanted")
+        return Check(True, "Serving", f"{facts.available} of {facts.wanted} engines serve")
+    if facts.failure:
+        return Check(False, "PodsNotCreated", facts.failure)
+    if facts.trouble:
+        return Check(False, facts.trouble.reason, facts.trouble.message)
+    if facts.rollout is Rollout.STUCK:
+        return Check(False, "ProgressDeadlineExceeded", facts.rollout_message)
+    reason = "Updating" if facts.available else "Starting"
+    return Check(False, reason, f"{facts.available} of {facts.wanted} engines serve")
+
+
+def _available(facts: Facts) -> Check:
+    if facts.available:
+        return Check(True, "EnginesServe", f"{facts.available} of {facts.wanted} engines serve")
+    if facts.wanted == 0:
+        return Check(False, "ScaledToZero", "no replicas are wanted")
+    return Check(False, "NoRoutableEndpoints", "no engine is ready to serve")
+
+
+def _progressing(facts: Facts) -> Check:
+    if facts.refused:
+        return Check(False, facts.refused.reason, "the spec is not carried out")
+    if facts.stopped:
+        return Check(False, facts.stopped.reason, facts.stopped.message)
+    if facts.rollout is Rollout.COMPLETE:
+        return Check(False, "Complete", "every engine runs the newest configuration")
+    if facts.rollout is Rollout.STUCK:
+        return Check(False, "ProgressDeadlineExceeded", facts.rollout_message)
+    return Check(True, "RollingOut", facts.rollout_message)
+
+
+def _degraded(facts: Facts) -> Check:
+    if facts.stopped and facts.stopped.reason is not Obstacle.WAITING_FOR_GARBAGE_COLLECTION:
+        return Check(True, facts.stopped.reason, facts.stopped.message)
+    if facts.failure:
+        return Check(True, "PodsNotCreated", facts.failure)
+    if facts.trouble and facts.trouble.is_fault:
+        return Check(True, facts.trouble.reason, facts.trouble.message)
+    if facts.rollout is Rollout.STUCK:
+        return Check(True, "ProgressDeadlineExceeded", facts.rollout_message)
+    return Check(False, "AsExpected")
+
+
+def _model_ready(facts: Facts) -> Check | None:
+    if facts.trouble and facts.trouble.reason.startswith("ModelClaim"):
+        return Check(False, facts.trouble.reason, facts.trouble.message)
+    if facts.has_loaded_model:
+        return Check(True, "Loaded", "an engine of the newest configuration has loaded it")
+    return None
+
+
+def _config_resolved(facts: Facts) -> Check:
+    if facts.refused:
+        return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
+    return Check(True, "Resolved")

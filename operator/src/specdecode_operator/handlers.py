@@ -1,0 +1,57 @@
+"""The only Kopf decorators: events into the inbox, a login, a probe; no finalizers, no patches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+from kubernetes.aio.client import Configuration
+
+from specdecode_operator.health import Vitals, problems
+from specdecode_operator.inbox import Inbox
+from specdecode_operator.kinds import WATCHED
+
+
+def register(
+    inbox: Inbox, vitals: Callable[[], Vitals], configuration: Configuration
+) -> kopf.OperatorRegistry:
+    """Make the registry that Kopf runs."""
+    registry = kopf.OperatorRegistry()
+
+    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
+        inbox.take(event["type"], dict(event["object"]))
+
+    for kind in WATCHED:
+        kopf.on.event(
+            group=kind.group,
+            version=kind.version,
+            plural=kind.plural,
+            id=kind.plural,
+            registry=registry,
+        )(on_event)
+
+    @kopf.on.login(id="login", registry=registry)
+    async def on_login(**_: Any) -> kopf.ConnectionInfo:
+        return await connection(configuration)
+
+    # By default Kopf retries a failed probe inside the request, which then hangs.
+    @kopf.on.probe(id="health", errors=kopf.ErrorsMode.PERMANENT, registry=registry)
+    async def on_probe(**_: Any) -> str:
+        if found := problems(vitals()):
+            raise kopf.PermanentError("; ".join(found))
+        return "ok"
+
+    return registry
+
+
+async def connection(configuration: Configuration) -> kopf.ConnectionInfo:
+    """The client's credentials in Kopf's words; called again whenever they are refused."""
+    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    _, _, token = (header or "").rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        token=token or None,
+    )

@@ -1,0 +1,74 @@
+"""The kinds of objects the operator touches, and the verbs it uses on each.
+
+The chart grants exactly these verbs (a test compares), and `cluster` refuses any other.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from specdecode_api import names
+
+Manifest = dict[str, Any]
+"""A Kubernetes object as JSON: the one place where the operator handles untyped data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object: where the API server keeps it and what the operator does with it."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    verbs: tuple[str, ...]
+    status_verbs: tuple[str, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` as manifests spell it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str | None = None) -> str:
+        """Path of the collection, or of one object, on the API server."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        leaf = f"/{name}" if name else ""
+        return f"{root}{scope}/{self.plural}{leaf}"
+
+
+_KEEP = ("create", "get", "list", "patch", "watch")
+_KEEP_AND_PRUNE = ("create", "delete", "get", "list", "patch", "watch")
+
+RESOURCE = Kind(names.GROUP, names.VERSION, names.KIND, names.PLURAL, ("list", "watch"), ("patch",))
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts", _KEEP)
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", _KEEP_AND_PRUNE)
+SERVICE = Kind("", "v1", "Service", "services", _KEEP)
+DISRUPTION_BUDGET = Kind(
+    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", _KEEP_AND_PRUNE
+)
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", _KEEP)
+POD = Kind("", "v1", "Pod", "pods", ("list", "watch"))
+EVENT = Kind("", "v1", "Event", "events", ("create",))
+
+CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
+"""What a resource owns, in the order of writing: the workload last, when all it needs is there."""
+
+WATCHED = (RESOURCE, *CHILDREN, POD)
+ALL = (*WATCHED, EVENT)
+
+BY_KIND = {kind.kind: kind for kind in ALL}
+
+OWNED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER}"
+"""Server-side filter for children and pods: nobody else's objects cross the wire."""
+
+
+class ChildId(NamedTuple):
+    """Names a child within the namespace of its resource."""
+
+    kind: str
+    name: str
+
+
+def child_id(manifest: Manifest) -> ChildId:
+    """Identity of a child manifest."""
+    return ChildId(manifest["kind"], manifest["metadata"]["name"])

@@ -1,0 +1,41 @@
+"""Whether a live object already says everything that a desired manifest says."""
+
+from typing import Any
+
+from specdecode_api.quantity import amount, is_quantity
+
+_QUANTITIES = frozenset({"limits", "requests"})
+
+
+def contains(live: Any, desired: Any) -> bool:
+    """Whether `desired` is part of `live`.
+
+    What the live object has beyond that, defaults and other people's fields, does not count:
+    server-side apply would leave it alone too. Lists of objects are compared as sets, because
+    another owner may add items to them; lists of scalars are atomic and must be equal.
+    """
+    if isinstance(desired, dict):
+        return isinstance(live, dict) and all(
+            key in live and _field_contains(key, live[key], value) for key, value in desired.items()
+        )
+    if isinstance(desired, list):
+        if not isinstance(live, list):
+            return False
+        if any(isinstance(item, dict) for item in desired):
+            return all(any(contains(have, want) for have in live) for want in desired)
+        return live == desired
+    return bool(live == desired) and isinstance(live, bool) == isinstance(desired, bool)
+
+
+def _field_contains(key: str, live: Any, desired: Any) -> bool:
+    if key in _QUANTITIES and isinstance(live, dict) and isinstance(desired, dict):
+        return all(name in live and _is_same(live[name], desired[name]) for name in desired)
+    return contains(live, desired)
+
+
+def _is_same(live: object, desired: object) -> bool:
+    """Compare amounts, not spellings: the API server rewrites `1000m` to `1`."""
+    left, right = str(live), str(desired)
+    if is_quantity(left) and is_quantity(right):
+        return amount(left) == amount(right)
+    return left == right

@@ -1,0 +1,60 @@
+"""What the operator counts about itself."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from specdecode_api import names
+
+from specdecode_operator.conditions import Type
+from specdecode_operator.kinds import Manifest
+
+PREFIX = f"{names.METRIC_PREFIX}operator_"
+
+
+class Metrics:
+    """The operator's metrics, in a registry of their own."""
+
+    def __init__(self, version: str) -> None:
+        self.registry = CollectorRegistry()
+        self.reconciles = self._counter("reconcile", "Reconciles by result.", "result")
+        self.reconcile_seconds = Histogram(
+            f"{PREFIX}reconcile_duration_seconds", "Time of a reconcile.", registry=self.registry
+        )
+        self.applies = self._counter("apply", "Children written, by cause.", "kind", "outcome")
+        self.prunes = self._counter("prune", "Children removed.", "kind")
+        self.status_writes = self._counter("status_write", "Statuses written.")
+        self.drifts = self._counter("drift_corrected", "Children that somebody changed.", "kind")
+        self.events = self._counter("watch_event", "Watch events received.", "kind")
+        self.missed = self._counter("missed_delete", "Deletions that only a resync found.", "kind")
+        self.api_errors = self._counter("api_error", "Requests refused, by code.", "code")
+        self.resyncs = self._counter("resync", "Resyncs by result.", "result")
+        self.resync_time = self._gauge(
+            "resync_last_success_timestamp_seconds", "When a resync last came through."
+        )
+        self._queue_depth = self._gauge("queue_depth", "Resources that wait.")
+        self._queue_oldest = self._gauge("queue_oldest_seconds", "Longest wait of a resource.")
+        self._resources = self._gauge("resources", "Resources.")
+        self._ready = self._gauge("resources_ready", "Resources whose condition Ready is true.")
+        self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
+
+    def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
+        """Read the queue's figures whenever metrics are read."""
+        self._queue_depth.set_function(depth)
+        self._queue_oldest.set_function(oldest_s)
+
+    def count_resources(self, resources: Iterable[Manifest]) -> None:
+        """Count resources, and the ready ones among them: never a series per resource."""
+        ready = [_is_ready(resource) for resource in resources]
+        self._resources.set(len(ready))
+        self._ready.set(sum(ready))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{PREFIX}{name}", text, labels, registry=self.registry)
+
+
+def _is_ready(resource: Manifest) -> bool:
+    conditions = (resource.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == Type.READY and each["status"] == "True" for each in conditions)

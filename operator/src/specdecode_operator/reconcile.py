@@ -1,0 +1,120 @@
+"""Brings one resource to what its spec says: observe, decide, act, tell."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from specdecode_api import names
+
+from specdecode_operator import events
+from specdecode_operator.cache import Cache
+from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.kinds import BY_KIND, ChildId, Manifest, child_id
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
+from specdecode_operator.outcome import Obstacle, Outcome, Stopped
+from specdecode_operator.plan import Cause, Plan, Write, plan
+from specdecode_operator.settings import Settings
+from specdecode_operator.status import status
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 60.0
+"""After an obstacle: nobody tells us when a stranger's object goes away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """Reconciles resources; level-triggered: no call knows what happened, only what is."""
+
+    cluster: Cluster
+    cache: Cache
+    settings: Settings
+    metrics: Metrics
+    now: Callable[[], datetime]
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Reconcile one resource; returns after how many seconds to look again, if at all."""
+        observed = self.cache.observe(key)
+        if observed is None:
+            return None
+        decided = plan(observed, self.settings)
+        outcome = await self._act(observed, decided)
+        await self._tell(observed, decided, outcome)
+        return LOOK_AGAIN_S if outcome.stopped else None
+
+    async def _act(self, observed: Observed, decided: Plan) -> Outcome:
+        """Write in order; what cannot be written stops what would build on it."""
+        written: list[Manifest] = []
+        removed: list[ChildId] = []
+        for write in decided.writes:
+            answer = await self._write(observed, write)
+            if isinstance(answer, Stopped):
+                log.warning("stopped", extra={"reason": answer.reason, "why": answer.message})
+                return Outcome(tuple(written), tuple(removed), answer)
+            written.append(answer)
+        for child in decided.prunes:
+            await self.cluster.delete(child)
+            self.metrics.prunes.labels(kind=child["kind"]).inc()
+            removed.append(child_id(child))
+            log.info("pruned", extra=_fields(child))
+        return Outcome(tuple(written), tuple(removed))
+
+    async def _write(self, observed: Observed, write: Write) -> Manifest | Stopped:
+        manifest = write.manifest
+        live = None if write.is_present else await self._find(manifest)
+        if live is not None and not is_controlled_by(live, observed.uid):
+            return _stranger(live, observed)
+        try:
+            answer = await self.cluster.apply(manifest, force=write.is_present or live is not None)
+        except ApiError as error:
+            self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
+            if error.is_transient:
+                raise
+            return Stopped(Obstacle.APPLY_FAILED, str(error))
+        self.cache.put(answer)
+        self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
+        if write.cause is Cause.DRIFTED:
+            self.metrics.drifts.labels(kind=manifest["kind"]).inc()
+        log.info("applied", extra=_fields(manifest) | {"cause": write.cause.value})
+        return answer
+
+    async def _find(self, manifest: Manifest) -> Manifest | None:
+        """Look past the cache, which holds only objects with our label."""
+        metadata = manifest["metadata"]
+        kind = BY_KIND[manifest["kind"]]
+        return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
+
+    async def _tell(self, observed: Observed, decided: Plan, outcome: Outcome) -> None:
+        """Write the status if it differs, and post an event for what changed in it."""
+        if decided.is_ending:
+            return
+        now = self.now()
+        told = status(observed, decided, outcome, now)
+        if told == observed.resource.get("status"):
+            return
+        self.cache.put(await self.cluster.apply_status(observed.resource, told))
+        self.metrics.status_writes.inc()
+        for event in events.transitions(observed.resource, told, now):
+            await self.cluster.post_event(event)
+
+
+def _stranger(live: Manifest, observed: Observed) -> Stopped:
+    """Say whose object is in the way: that of our namesake that was deleted, or a stranger's."""
+    kind, name = live["kind"], live["metadata"]["name"]
+    owner = controller_of(live) or {}
+    namesake = observed.resource["metadata"]["name"]
+    if (owner.get("kind"), owner.get("name")) == (names.KIND, namesake):
+        message = f"{kind} {name} belongs to a deleted resource of this name; waiting until it goes"
+        return Stopped(Obstacle.WAITING_FOR_GARBAGE_COLLECTION, message)
+    message = (
+        f"{kind} {name} exists and is not controlled by this resource, so it is left alone; "
+        "delete it, or choose another name for the resource"
+    )
+    return Stopped(Obstacle.NAME_CONFLICT, message)
+
+
+def _fields(manifest: Manifest) -> dict[str, str]:
+    metadata = manifest["metadata"]
+    return {"kind": manifest["kind"], "namespace": metadata["namespace"], "child": metadata["name"]}

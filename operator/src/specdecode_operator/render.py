@@ -1,0 +1,112 @@
+"""What the operator would write for a file, without a cluster: children, or only the boot file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+from specdecode_api import names
+from specdecode_api.boot import EngineBoot
+from specdecode_api.location import ClaimLocation, parse_uri
+
+from specdecode_operator import children
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.plan import missing_in_release
+from specdecode_operator.resource import Resource, ResourceError, is_resource, parse
+
+
+class FileError(Exception):
+    """A file that cannot be rendered; the text names value, place and remedy."""
+
+
+def read(path: str, text: str) -> list[Resource]:
+    """Read every resource of a YAML text; `path` is for messages.
+
+    Raises:
+        FileError: when the text is no YAML, has no resource, or a resource has a fault.
+    """
+    try:
+        documents: list[Any] = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        raise FileError(f"{path} is not YAML: {error}") from None
+    found = [document for document in documents if is_resource(document)]
+    if not found:
+        raise FileError(
+            f"{path} has no {names.KIND}; write one with apiVersion: {names.API_VERSION}"
+        )
+    return [_parse(path, document) for document in found]
+
+
+def _parse(path: str, document: Manifest) -> Resource:
+    try:
+        return parse(document)
+    except ResourceError as error:
+        raise _fault(path, error.sentences) from None
+
+
+def render(path: str, text: str, engine_image: str) -> str:
+    """The children of every resource in a YAML text, as one YAML stream."""
+    manifests: list[Manifest] = []
+    for resource in read(path, text):
+        manifests += _build(path, resource, engine_image).children
+    return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=100)
+
+
+def boot(path: str, text: str, models: Path | None) -> str:
+    """The boot file of the only resource in a YAML text.
+
+    With `models`, paths are those of this machine: pvc://CLAIM/FOLDER lies in MODELS/FOLDER.
+    """
+    resources = read(path, text)
+    if len(resources) > 1:
+        found = ", ".join(resource.name for resource in resources)
+        raise FileError(f"{path} has {len(resources)} resources ({found}); leave one of them")
+    built = _build(path, resources[0], "unused")
+    if models is None:
+        return children.boot_text(built.boot)
+    return children.boot_text(_localised(built.boot, resources[0], models))
+
+
+def _build(path: str, resource: Resource, engine_image: str) -> children.Built:
+    try:
+        built = children.build(resource, engine_image)
+    except ResourceError as error:
+        raise _fault(path, error.sentences) from None
+    if missing := missing_in_release(resource):
+        raise _fault(path, missing)
+    return built
+
+
+def _fault(path: str, sentences: Sequence[str]) -> FileError:
+    return FileError("\n".join(f"{path}: {each}" for each in sentences))
+
+
+def _localised(boot_file: EngineBoot, resource: Resource, models: Path) -> EngineBoot:
+    def local(uri: str) -> str:
+        location = parse_uri(uri)
+        if isinstance(location, ClaimLocation):
+            return str(models / PurePosixPath(location.folder))
+        return location.folder
+
+    data = json.loads(boot_file.model_dump_json())
+    data["model"]["path"] = local(resource.spec.model.uri)
+    if resource.spec.speculation.draft is not None:
+        data["speculation"]["draft_path"] = local(resource.spec.speculation.draft.uri)
+    data["server"]["host"] = "127.0.0.1"
+    return EngineBoot.model_validate(data)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, and nothing as an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)

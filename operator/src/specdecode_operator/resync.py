@@ -1,0 +1,76 @@
+"""Lists everything now and then: the first time before work begins, later to find missed deletes.
+
+Kopf relists after a lost watch, but says nothing about what vanished in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specdecode_operator.cache import Cache, Identity, identity_of
+from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE, WATCHED, Kind
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.observed import Key
+
+log = logging.getLogger(__name__)
+
+SPREAD_S = 30.0
+"""Over how much time a resync spreads its reconciles."""
+
+
+@dataclass(slots=True)
+class Resync:
+    """Compares lists with the cache. Owned by the one task that runs it."""
+
+    cluster: Cluster
+    cache: Cache
+    namespaces: tuple[str, ...]
+    add: Callable[[Key], None]
+    add_after: Callable[[Key, float], None]
+    metrics: Metrics
+    clock: Callable[[], float]
+    last_success: float | None = None
+
+    async def once(self) -> None:
+        """List every watched kind once, and have the owners of what vanished looked at."""
+        for kind in WATCHED:
+            for namespace in self.namespaces or (None,):
+                for key in await self._compare(kind, namespace):
+                    self.add(key)
+        self.last_success = self.clock()
+        self.metrics.resyncs.labels(result="success").inc()
+        self.metrics.resync_time.set_to_current_time()
+        self.metrics.count_resources(self.cache.resources())
+
+    async def forever(self, interval_s: float) -> None:
+        """Resync every `interval_s`, and have every resource looked at after each."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.once()
+            except ApiError as error:
+                self.metrics.resyncs.labels(result="error").inc()
+                log.warning("resync failed", extra={"why": str(error)})
+                continue
+            for key in self.cache.known_keys():
+                self.add_after(key, _share(key) * min(SPREAD_S, interval_s))
+
+    async def _compare(self, kind: Kind, namespace: str | None) -> set[Key]:
+        selector = None if kind is RESOURCE else OWNED_SELECTOR
+        listed: set[Identity] = set()
+        version = 0
+        async for page in self.cluster.pages(kind, namespace, selector):
+            version = int(page.resource_version)
+            for manifest in page.items:
+                listed.add(identity_of(manifest))
+                self.cache.put(manifest)
+        gone = self.cache.retain(kind.kind, namespace, listed, version)
+        self.metrics.missed.labels(kind=kind.kind).inc(len(gone))
+        return gone
+
+
+def _share(key: Key) -> float:
+    """A number from 0 to 1 that differs from resource to resource."""
+    return (hash(key) % 1024) / 1024
