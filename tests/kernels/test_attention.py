@@ -1,0 +1,153 @@
+"""Paged attention equals a loop over rows and heads for any layout, and never reads poison."""
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from specdecode_kernels import AttentionLayout, Tail, attend
+from specdecode_kernels.reference import attention
+from torch import Tensor
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """The arguments of one call."""
+
+    q: Tensor
+    k_pool: Tensor
+    v_pool: Tensor
+    layout: AttentionLayout
+    tail: Tail | None
+
+    def attend(self) -> Tensor:
+        return attend(self.q, self.k_pool, self.v_pool, self.layout, self.tail)
+
+
+def make_case(seed: int, dtype: torch.dtype, with_tail: bool) -> Case:
+    """Draw a layout: ragged query rows, shuffled pages, unseen rows full of NaN."""
+    chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    page_size = chance.choice((1, 2, 3, 16))
+    kv_heads, shared = chance.choice((1, 2, 3)), chance.choice((1, 2, 4))
+    dim, batch = chance.choice((2, 8, 10)), chance.randint(1, 5)
+    longest = chance.randint(1, 20)
+    lens = [chance.choice((1, 1, 3, 5)) for _ in range(batch)]
+    if with_tail:
+        lens = [lens[0]] * batch
+    pages = -(-longest // page_size)
+    page_ids = chance.sample(range(1, 1 + batch * pages), batch * pages)
+    table = torch.tensor(page_ids).view(batch, pages)
+    visible = torch.tensor([chance.randint(0, longest) for _ in range(sum(lens))])
+    layout = AttentionLayout(table, page_size, tuple(lens), visible, longest)
+    k_pool = normal((1 + batch * pages) * page_size, kv_heads, dim)
+    v_pool = normal(*k_pool.shape)
+    unseen = set(range(k_pool.shape[0])) - {row for rows in seen_rows(layout) for row in rows}
+    k_pool[sorted(unseen)] = torch.nan
+    v_pool[sorted(unseen)] = torch.nan
+    q = normal(sum(lens), kv_heads * shared, dim)
+    if not with_tail:
+        return Case(q, k_pool, v_pool, layout, None)
+    tail_rows = chance.randint(1, 6)
+    mask = torch.rand(batch, lens[0], tail_rows, generator=generator) < 0.5
+    k, v = normal(batch, tail_rows, kv_heads, dim), normal(batch, tail_rows, kv_heads, dim)
+    k[~mask.any(dim=1)] = torch.nan
+    v[~mask.any(dim=1)] = torch.nan
+    return Case(q, k_pool, v_pool, layout, Tail(k, v, mask))
+
+
+def seen_rows(layout: AttentionLayout) -> list[list[int]]:
+    """List, for every query row, the pool rows that it sees."""
+    owners = [b for b, count in enumerate(layout.query_lens) for _ in range(count)]
+    size = layout.page_size
+    return [
+        [int(layout.page_table[b, i // size]) * size + i % size for i in range(int(seen))]
+        for b, seen in zip(owners, layout.visible, strict=True)
+    ]
+
+
+def attend_slowly(case: Case) -> Tensor:
+    """Compute row by row, head by head, in float64."""
+    output = torch.zeros(case.q.shape, dtype=torch.float64)
+    shared = case.q.shape[1] // case.k_pool.shape[1]
+    queries = case.layout.query_lens[0]
+    for row, rows in enumerate(seen_rows(case.layout)):
+        for head in range(case.q.shape[1]):
+            k, v = (p[rows, head // shared].double() for p in (case.k_pool, case.v_pool))
+            if case.tail is not None:
+                batch, picked = row // queries, case.tail.mask[row // queries, row % queries]
+                k = torch.cat((k, case.tail.k[batch, picked, head // shared].double()))
+                v = torch.cat((v, case.tail.v[batch, picked, head // shared].double()))
+            weights = torch.softmax(k @ case.q[row, head].double() / k.shape[1] ** 0.5, dim=0)
+            output[row, head] = weights @ v
+    return output
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("with_tail", [False, True])
+@pytest.mark.parametrize("seed", range(25))
+def test_it_equals_the_loop(seed: int, with_tail: bool, dtype: torch.dtype) -> None:
+    case = make_case(seed, dtype, with_tail)
+    assert case.k_pool.isnan().any(), "page 0 at least is never seen"
+    result = case.attend()
+    assert result.dtype == dtype
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(result.double(), attend_slowly(case), atol=tolerance, rtol=tolerance)
+
+
+def test_a_row_that_sees_nothing_gets_zeros() -> None:
+    case = make_case(3, torch.float32, with_tail=False)
+    layout = replace(case.layout, visible=torch.zeros_like(case.layout.visible))
+    assert torch.equal(replace(case, layout=layout).attend(), torch.zeros_like(case.q))
+    assert torch.equal(
+        replace(case, layout=replace(layout, max_visible=0)).attend(), torch.zeros_like(case.q)
+    )
+
+
+def test_poison_in_a_visible_row_shows() -> None:
+    case = make_case(0, torch.float32, with_tail=False)
+    row = next(number for number, rows in enumerate(seen_rows(case.layout)) if rows)
+    case.v_pool[seen_rows(case.layout)[row][0]] = torch.nan
+    assert case.attend()[row].isnan().all()
+
+
+def test_an_empty_batch_gives_no_rows() -> None:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    layout = AttentionLayout(nothing.view(0, 1), 4, (), nothing, 0)
+    pool = torch.zeros(8, 1, 2)
+    assert attend(torch.zeros(0, 2, 2), pool, pool, layout).shape == (0, 2, 2)
+
+
+def test_requests_without_rows_are_skipped() -> None:
+    case = make_case(5, torch.float64, with_tail=False)
+    table = torch.cat((torch.zeros_like(case.layout.page_table[:1]), case.layout.page_table))
+    layout = replace(case.layout, page_table=table, query_lens=(0, *case.layout.query_lens))
+    torch.testing.assert_close(replace(case, layout=layout).attend(), case.attend())
+
+
+@pytest.mark.parametrize(
+    ("query_lens", "computations"), [((1,) * 64, 1), ((4,) * 16, 1), ((1, 1, 7, 1), 3)]
+)
+def test_equal_neighbours_are_one_computation(
+    monkeypatch: pytest.MonkeyPatch, query_lens: tuple[int, ...], computations: int
+) -> None:
+    batches = []
+    original = attention._masked_attention
+
+    def counting(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        batches.append(q.shape[0])
+        return original(q, k, v, mask)
+
+    monkeypatch.setattr(attention, "_masked_attention", counting)
+    rows, pool = sum(query_lens), torch.zeros(8, 1, 2)
+    table = torch.zeros(len(query_lens), 2, dtype=torch.int64)
+    visible = torch.ones(rows, dtype=torch.int64)
+    layout = AttentionLayout(table, 4, query_lens, visible, 8)
+    attend(torch.zeros(rows, 1, 2), pool, pool, layout)
+    assert len(batches) == computations
+    assert sum(batches) == len(query_lens)

@@ -1,0 +1,74 @@
+"""Norm, rotation, gate and store equal their formulas, in every type that weights come in."""
+
+import math
+
+import pytest
+import torch
+from specdecode_kernels import apply_rope, rms_norm, silu_and_mul, store_kv
+from torch import Tensor
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+SHAPES = [(1, 2), (3, 10), (7, 1023)]
+
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+
+
+def normal(*shape: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def assert_near(result: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    assert result.dtype == dtype
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(result.double(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rms_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    x, weight = normal(*shape, dtype=dtype), normal(shape[1], dtype=dtype)
+    wide = x.double()
+    wanted = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert_near(rms_norm(x, weight, 1e-5), wanted, dtype)
+
+
+def test_rms_norm_of_large_float16_does_not_overflow() -> None:
+    x = torch.full((1, 8), 60_000.0, dtype=torch.float16)
+    assert torch.equal(rms_norm(x, torch.ones(8, dtype=torch.float16), 1e-5), torch.ones_like(x))
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+def test_silu_and_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    gate, up = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype).flip(0)
+    wide = gate.double()
+    assert_near(silu_and_mul(gate, up), wide / (1 + (-wide).exp()) * up.double(), dtype)
+
+
+@every_dtype
+def test_rope_turns_pairs_of_halves(dtype: torch.dtype) -> None:
+    angles = torch.tensor([[0.0, 0.0], [0.3, 2.0], [math.pi / 2, math.pi]])
+    q, k = normal(3, 4, 4, dtype=dtype), normal(3, 2, 4, dtype=dtype)
+    turned = apply_rope(q, k, angles.cos(), angles.sin())
+    for x, result in zip((q, k), turned, strict=True):
+        pairs = torch.complex(x[..., :2].double(), x[..., 2:].double())
+        spun = pairs * torch.polar(torch.ones(()).double(), angles.double())[:, None]
+        tolerance = max(TOLERANCE[dtype], 1e-6)  # the angles are float32
+        wanted = torch.cat((spun.real, spun.imag), dim=-1)
+        assert result.dtype == dtype
+        torch.testing.assert_close(result.double(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@every_dtype
+def test_store_kv_writes_its_rows_and_no_other(dtype: torch.dtype) -> None:
+    k_pool = torch.full((10, 2, 3), torch.nan, dtype=dtype)
+    v_pool = k_pool.clone()
+    rows = torch.tensor([7, 0, 4])
+    k, v = normal(3, 2, 3, dtype=dtype), normal(3, 2, 3, dtype=dtype).flip(0)
+    store_kv(k_pool, v_pool, rows, k, v)
+    assert torch.equal(k_pool[rows], k)
+    assert torch.equal(v_pool[rows], v)
+    untouched = [row for row in range(10) if row not in rows.tolist()]
+    assert k_pool[untouched].isnan().all()
+    assert v_pool[untouched].isnan().all()
