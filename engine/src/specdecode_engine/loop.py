@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from specdecode_engine.commit import Ending, cut_at_ending
 from specdecode_engine.counters import Counters
+from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request, RequestStats
 from specdecode_engine.rounds.decode import run_decode_round
 from specdecode_engine.rounds.extend import run_extend_round
@@ -36,6 +37,7 @@ class EngineCore:
         self._parts = parts
         self._eos_token_ids = eos_token_ids
         self._clock = clock
+        self._num_steps = scheduler.depth.choose(1)
         self._sequences: dict[str, Sequence] = {}
 
     @property
@@ -58,6 +60,26 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._sequences)
+
+    def snapshot(self) -> CoreSnapshot:
+        """State and totals, as plain numbers."""
+        scheduler, counters = self.scheduler, self.counters
+        return CoreSnapshot(
+            running_requests=len(scheduler.running),
+            waiting_requests=len(scheduler.waiting),
+            kv_pages_total=scheduler.pages.total,
+            kv_pages_free=scheduler.pages.free,
+            num_steps=self._num_steps,
+            rounds_total=counters.decode_rounds,
+            request_rounds_total=counters.request_rounds,
+            drafted_tokens_total=counters.drafted_tokens,
+            accepted_tokens_total=counters.accepted_tokens,
+            emitted_tokens_total=counters.emitted_tokens,
+            prompt_tokens_total=counters.prompt_tokens,
+            decode_seconds_total=counters.decode_seconds,
+            prefill_seconds_total=counters.prefill_seconds,
+            retracted_total=scheduler.retracted_total,
+        )
 
     def step(self) -> list[Output]:
         """Run one step and return what it added to each request."""
@@ -124,6 +146,8 @@ class EngineCore:
         self, plan: Plan, decoded: list[Emission], prefill_s: float, decode_s: float
     ) -> None:
         counters = self.counters
+        if plan.decoding:
+            self._num_steps = plan.num_steps
         counters.steps += not plan.is_empty
         counters.decode_rounds += bool(decoded)
         counters.request_rounds += len(decoded)

@@ -1,0 +1,169 @@
+"""The scheduler under random load: nothing leaks, everything ends, order is kept."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specdecode_engine.request import (
+    FinishReason,
+    QueueFull,
+    Request,
+    RequestTooLong,
+    SamplingParams,
+)
+from specdecode_engine.schedule.depth import StaticDepth
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.pages import PageAllocator
+from specdecode_engine.schedule.scheduler import Scheduler
+
+
+def make_scheduler(
+    *, pages: int = 9, page_size: int = 4, running: int = 3, queued: int = 50, chunk: int = 5
+) -> Scheduler:
+    limits = Limits(
+        max_running=running,
+        max_queued=queued,
+        chunk_tokens=chunk,
+        context_length=64,
+        max_draft_tokens=4,
+        page_size=page_size,
+        pages=pages,
+    )
+    return Scheduler(limits, StaticDepth(3))
+
+
+def make_request(name: str, prompt: int, answer: int) -> Request:
+    sampling = SamplingParams(seed=0, max_tokens=answer)
+    return Request(name, tuple(range(prompt)), sampling)
+
+
+def run_step(scheduler: Scheduler, emitted: int) -> None:
+    """Pretend to compute a plan: every decoding sequence gets up to `emitted` tokens."""
+    plan = scheduler.plan()
+    for chunk in plan.chunks:
+        assert chunk.start == chunk.sequence.computed
+        chunk.sequence.computed = chunk.end
+    ready = [chunk.sequence for chunk in plan.chunks if chunk.is_last]
+    for sequence, count in [(s, 1) for s in ready] + [(s, emitted) for s in plan.decoding]:
+        held_rows = len(sequence.pages) * scheduler.limits.page_size
+        if sequence in plan.decoding:
+            assert held_rows >= len(sequence.tokens) - 1 + scheduler.limits.max_draft_tokens
+        room = sequence.total_limit - len(sequence.tokens)
+        sequence.tokens += [7] * min(count, room)
+        sequence.computed = len(sequence.tokens) - 1
+        if len(sequence.tokens) == sequence.total_limit:
+            scheduler.finish(sequence, FinishReason.LENGTH)
+    scheduler.check()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=12),
+    page_size=st.sampled_from([1, 2, 4, 8]),
+    rows=st.integers(32, 90),
+    running=st.integers(1, 5),
+    chunk=st.integers(1, 40),
+    emitted=st.integers(1, 4),
+)
+def test_everything_ends_and_nothing_leaks(
+    sizes: list[tuple[int, int]], page_size: int, rows: int, running: int, chunk: int, emitted: int
+) -> None:
+    scheduler = make_scheduler(
+        pages=1 + rows // page_size, page_size=page_size, running=running, chunk=chunk
+    )
+    sequences = [
+        scheduler.add(make_request(str(number), prompt, answer))
+        for number, (prompt, answer) in enumerate(sizes)
+    ]
+    for _ in range(3000):
+        if not scheduler.running and not scheduler.waiting:
+            break
+        run_step(scheduler, emitted)
+    assert all(s.finish_reason is FinishReason.LENGTH for s in sequences)
+    assert scheduler.pages.free == scheduler.pages.total
+
+
+def test_memory_for_one_retracts_the_youngest_and_keeps_its_tokens() -> None:
+    scheduler = make_scheduler(pages=9, page_size=4, running=2)
+    old = scheduler.add(make_request("old", 4, 20))
+    young = scheduler.add(make_request("young", 4, 20))
+    while scheduler.retracted_total == 0:
+        run_step(scheduler, 4)
+    assert young.slot is None
+    assert old.slot is not None
+    assert len(young.tokens) > 4
+    assert scheduler.waiting[0] is young
+
+
+def test_a_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
+    scheduler = make_scheduler(pages=9, page_size=4)
+    with pytest.raises(RequestTooLong, match=r"20 prompt tokens and max_tokens 9 make 29.*28"):
+        scheduler.add(make_request("long", 20, 9))
+    scheduler.add(make_request("fits", 20, 8))
+
+
+def test_a_full_queue_refuses_and_says_the_limit() -> None:
+    scheduler = make_scheduler(running=1, queued=2)
+    scheduler.add(make_request("runs", 4, 4))
+    run_step(scheduler, 1)
+    scheduler.add(make_request("waits", 4, 4))
+    scheduler.add(make_request("waits too", 4, 4))
+    with pytest.raises(QueueFull, match="2 requests wait already, the limit is 2"):
+        scheduler.add(make_request("one too many", 4, 4))
+
+
+def test_without_a_queue_a_free_engine_still_takes_a_request() -> None:
+    scheduler = make_scheduler(running=1, queued=0)
+    scheduler.add(make_request("first", 4, 4))
+    with pytest.raises(QueueFull):
+        scheduler.add(make_request("second", 4, 4))
+
+
+def test_chunks_share_the_budget_in_order_of_arrival() -> None:
+    scheduler = make_scheduler(pages=40, chunk=5)
+    scheduler.add(make_request("a", 7, 2))
+    scheduler.add(make_request("b", 7, 2))
+    first = scheduler.plan()
+    assert [(c.start, c.end) for c in first.chunks] == [(0, 5)]
+    first.chunks[0].sequence.computed = 5
+    second = scheduler.plan()
+    assert [(c.start, c.end) for c in second.chunks] == [(5, 7), (0, 3)]
+
+
+def test_decoding_goes_on_while_a_long_prompt_is_computed_in_chunks() -> None:
+    scheduler = make_scheduler(pages=40, chunk=4)
+    short = scheduler.add(make_request("short", 3, 30))
+    run_step(scheduler, 1)
+    scheduler.add(make_request("long", 30, 2))
+    for expected in range(2, 6):
+        run_step(scheduler, 1)
+        assert short.output_tokens == expected
+
+
+def test_an_aborted_request_gives_everything_back_wherever_it_is() -> None:
+    scheduler = make_scheduler(running=1)
+    running = scheduler.add(make_request("running", 6, 4))
+    waiting = scheduler.add(make_request("waiting", 6, 4))
+    run_step(scheduler, 1)
+    scheduler.finish(waiting, FinishReason.ABORT)
+    scheduler.finish(running, FinishReason.ABORT)
+    scheduler.check()
+    assert scheduler.pages.free == scheduler.pages.total
+    assert scheduler.plan().is_empty
+
+
+def test_static_depth_keeps_within_the_candidates_of_the_batch_size() -> None:
+    depth = StaticDepth(3, {1: (1, 3, 5), 8: (0, 1), 32: (0,), 64: (4, 6)})
+    assert [depth.choose(size) for size in (1, 7, 8, 31, 32, 63, 64, 500)] == [
+        3, 3, 1, 1, 0, 0, 4, 4,
+    ]  # fmt: skip
+    assert StaticDepth(2).choose(10) == 2
+
+
+def test_page_zero_is_never_handed_out_and_double_free_is_caught() -> None:
+    pages = PageAllocator(4, 16)
+    taken = pages.take(3)
+    assert sorted(taken) == [1, 2, 3]
+    pages.give_back(taken)
+    with pytest.raises(KeyError):
+        pages.give_back([1])
+    assert (pages.pages_for(0), pages.pages_for(16), pages.pages_for(17)) == (0, 1, 2)
