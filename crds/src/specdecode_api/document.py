@@ -30,6 +30,13 @@ HOT: dict[str, Any] = {CHANGE_KEY: Change.HOT.value}
 RESTART: dict[str, Any] = {CHANGE_KEY: Change.RESTART.value}
 
 
+def without_nulls(fields: Any) -> Any:
+    """Take null for absent in an object or a map, as the API server does."""
+    if not isinstance(fields, Mapping):
+        return fields
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 class ResourceRecord(BaseModel):
     """A part of a Kubernetes resource: camelCase in YAML, immutable, no unknown keys.
 
@@ -53,9 +60,7 @@ class ResourceRecord(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, fields: Any) -> Any:
-        if not isinstance(fields, Mapping):
-            return fields
-        return {name: value for name, value in fields.items() if value is not None}
+        return without_nulls(fields)
 
     @model_validator(mode="after")
     def _keep_rules(self) -> Self:

@@ -7,6 +7,8 @@ from typing import Final
 MAX_QUANTITY_LENGTH: Final = 32
 QUANTITY_PATTERN: Final = "^([0-9]+|[0-9]+[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
+_QUANTITY: Final = re.compile(QUANTITY_PATTERN)
+
 _FACTORS: Final = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -17,7 +19,7 @@ _FACTORS: Final = {
 
 def is_quantity(text: str) -> bool:
     """Say whether `text` is a quantity: digits, perhaps a fraction, perhaps a unit."""
-    return len(text) <= MAX_QUANTITY_LENGTH and re.search(QUANTITY_PATTERN, text) is not None
+    return len(text) <= MAX_QUANTITY_LENGTH and _QUANTITY.fullmatch(text) is not None
 
 
 def amount(quantity: str) -> Decimal:

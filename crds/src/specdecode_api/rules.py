@@ -9,18 +9,20 @@ Rules hang on a record's `rules` or, for a single value, on its type through `Ch
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 R = TypeVar("R")
 
-VALIDATIONS_KEY = "x-kubernetes-validations"
+RULE_ERROR: Final = "rule"
+"""Type of the error that a broken rule raises in pydantic."""
 
-Reason = Literal[
-    "FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"
-]
+VALIDATIONS_KEY: Final = "x-kubernetes-validations"
+
+# FieldValueDuplicate is left out: the server then says no message.
+Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,7 @@ class Rule(Generic[R]):
         if self.holds(value):
             return None
         shown = f"; {self.shows} is {getattr(value, self.shows)}" if self.shows else ""
-        place = f"{self.field}: " if self.field else ""
-        return f"{place}{self.message}{shown}"
+        return f"{self.message}{shown}"
 
     def as_validation(self) -> dict[str, str]:
         """Write the rule as an item of `x-kubernetes-validations`."""
@@ -54,11 +55,15 @@ class Rule(Generic[R]):
 
 
 def refuse(rules: Sequence[Rule[Any]], value: Any) -> None:
-    """Raise, with every refusal in one message, unless all `rules` hold for `value`."""
-    refusals = [refusal for rule in rules if (refusal := rule.refusal(value)) is not None]
+    """Raise, with every refusal, unless all `rules` hold for `value`.
+
+    The error's context has the refusals one by one as `(field, message)`: see `problems`.
+    """
+    refusals = [(rule.field, said) for rule in rules if (said := rule.refusal(value)) is not None]
     if refusals:
+        text = "; ".join(f"{field}: {said}" if field else said for field, said in refusals)
         # The text goes in as a value: a template would read the braces in it.
-        raise PydanticCustomError("rule", "{text}", {"text": "; ".join(refusals)})
+        raise PydanticCustomError(RULE_ERROR, "{text}", {"text": text, "refusals": refusals})
 
 
 def as_validations(rules: Sequence[Rule[Any]]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import re
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.document import RESTART, ResourceRecord, without_nulls
 from specdecode_api.quantity import amount
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.scalars import Quantity
@@ -27,7 +27,7 @@ _NAMES_RULE: Final[Rule[dict[str, str]]] = Rule(
     message="a resource is named as Kubernetes names it, such as cpu, memory or nvidia.com/gpu",
 )
 
-Quantities = Annotated[dict[str, Quantity], Checked(_NAMES_RULE)]
+Quantities = Annotated[dict[str, Quantity], Checked(_NAMES_RULE), BeforeValidator(without_nulls)]
 
 _EXCEEDS: Final = (
     "(k in self.limits && quantity(string(self.requests[k]))"

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from specdecode_api.location import URI_RULES
-from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN
-from specdecode_api.rules import Checked, Rule
+from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
+from specdecode_api.rules import Checked, Rule, as_validations
 
 # Strict: the API server takes neither "3" nor true for a number.
 Int = Annotated[int, Field(strict=True)]
@@ -50,16 +50,46 @@ def _digits(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-QUANTITY_SCHEMA: Final = {
-    "x-kubernetes-int-or-string": True,
-    "maxLength": MAX_QUANTITY_LENGTH,
-    "minimum": 0,
-    "pattern": QUANTITY_PATTERN,
-}
+QUANTITY_RULE: Final[Rule[str]] = Rule(
+    cel=f"type(self) == int || self.matches('{QUANTITY_PATTERN}')",
+    holds=is_quantity,
+    message="a quantity is a whole number or a text of digits and a unit: "
+    "write 2, '0.5', 500m, 16Gi or the like",
+)
+
+_MIN_BYTES: Final = "1Mi"
+
+BYTE_SIZE_RULE: Final[Rule[str]] = Rule(
+    cel="!isQuantity(string(self)) || "
+    f"quantity(string(self)).compareTo(quantity('{_MIN_BYTES}')) >= 0",
+    holds=lambda text: not is_quantity(text) or amount(text) >= amount(_MIN_BYTES),
+    message=f"a size counts bytes and is at least {_MIN_BYTES}: add a unit, such as 8Gi",
+)
+
+
+def _quantity_schema(*rules: Rule[str]) -> WithJsonSchema:
+    return WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": MAX_QUANTITY_LENGTH,
+            "minimum": 0,
+            **as_validations(rules),
+        }
+    )
+
 
 Quantity = Annotated[
     str,
-    StringConstraints(max_length=MAX_QUANTITY_LENGTH, pattern=QUANTITY_PATTERN),
+    StringConstraints(max_length=MAX_QUANTITY_LENGTH),
+    Checked(QUANTITY_RULE),
     BeforeValidator(_digits),
-    WithJsonSchema(QUANTITY_SCHEMA),
+    _quantity_schema(QUANTITY_RULE),
+]
+
+ByteSize = Annotated[
+    str,
+    StringConstraints(max_length=MAX_QUANTITY_LENGTH),
+    Checked(QUANTITY_RULE, BYTE_SIZE_RULE),
+    BeforeValidator(_digits),
+    _quantity_schema(QUANTITY_RULE, BYTE_SIZE_RULE),
 ]

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from specdecode_api.document import RESTART, ResourceRecord
 from specdecode_api.rules import Rule
-from specdecode_api.v1alpha1.scalars import Int, Quantity
+from specdecode_api.v1alpha1.scalars import ByteSize, Int
 
 SPARE_SECONDS: Final = 10
 """What a pod needs to end after its drain, before Kubernetes kills it."""
@@ -36,7 +36,7 @@ class Serving(ResourceRecord):
         json_schema_extra=RESTART,
         description="Prompt tokens computed between two decode rounds.",
     )
-    kv_cache_size: Quantity | None = Field(
+    kv_cache_size: ByteSize | None = Field(
         default=None,
         json_schema_extra=RESTART,
         description="Memory for the key-value cache, such as 8Gi; what is left where absent.",

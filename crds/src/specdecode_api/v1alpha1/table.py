@@ -3,9 +3,9 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from specdecode_api.document import HOT, RESTART, ResourceRecord
+from specdecode_api.document import HOT, RESTART, ResourceRecord, without_nulls
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import (
     BATCH_SIZE_PATTERN,
@@ -25,7 +25,6 @@ CandidateSteps = Annotated[
             cel="self.all(x, self.exists_one(y, y == x))",
             holds=lambda steps: len(set(steps)) == len(steps),
             message="every depth may stand in candidateSteps once: remove the repeated one",
-            reason="FieldValueDuplicate",
         )
     ),
 ]
@@ -99,6 +98,7 @@ Table = Annotated[
             "at most 999999: rename the key",
         )
     ),
+    BeforeValidator(without_nulls),
 ]
 
 

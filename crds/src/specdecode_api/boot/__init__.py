@@ -1,0 +1,25 @@
+"""The boot file: everything an engine needs to start, with or without Kubernetes.
+
+Written by the operator or by hand, as JSON. `speculation` has the rules that span fields.
+"""
+
+from specdecode_api.boot.engine import (
+    BOOT_VERSION,
+    EngineBoot,
+    MemoryBoot,
+    ModelBoot,
+    SchedulingBoot,
+    ServerBoot,
+)
+from specdecode_api.boot.speculation import SpeculationBoot, TableEntry
+
+__all__ = [
+    "BOOT_VERSION",
+    "EngineBoot",
+    "MemoryBoot",
+    "ModelBoot",
+    "SchedulingBoot",
+    "ServerBoot",
+    "SpeculationBoot",
+    "TableEntry",
+]
