@@ -1,4 +1,4 @@
-"""The program `specdecode-operator`: run, render, boot."""
+"""The program `specdecode-operator`: run, render, boot, check."""
 
 import argparse
 import asyncio
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdecode_operator import logs, render
+from specdecode_operator import check, logs, render
 from specdecode_operator.run import StartError, run
 from specdecode_operator.settings import Settings, from_environment, version
 
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = parser.add_subparsers(required=True)
     _add_run(actions.add_parser("run", help="reconcile resources until told to stop"))
     _add_render(actions.add_parser("render", help="print what would be written for a file"))
+    _add_check(actions.add_parser("check", help="say whether an installation works"))
     _add_boot(actions.add_parser("boot", help="print the boot file that a file asks for"))
     return parser
 
@@ -79,6 +80,13 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_boot)
 
 
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--health", metavar="URL", help="the operator's health endpoint")
+    parser.add_argument("-n", "--namespace", default="default", metavar="NS")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="cluster to check")
+    parser.set_defaults(action=_check)
+
+
 def _run(options: argparse.Namespace) -> int:
     settings = _settings(options)
     logs.configure(settings.log_level, settings.log_format)
@@ -108,6 +116,14 @@ def _render(options: argparse.Namespace) -> int:
 def _boot(options: argparse.Namespace) -> int:
     sys.stdout.write(render.boot(options.file, _text(options.file), options.models))
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    kubeconfig = options.kubeconfig or from_environment().kubeconfig
+    findings = asyncio.run(check.check(kubeconfig, options.namespace, options.health))
+    for finding in findings:
+        print(finding)
+    return 0 if all(finding.is_good for finding in findings) else FAILED
 
 
 def _text(path: str) -> str:

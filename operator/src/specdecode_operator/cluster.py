@@ -20,6 +20,7 @@ from specdecode_operator.kinds import BY_KIND, EVENT, RESOURCE, Kind, Manifest
 from specdecode_operator.metrics import Metrics
 
 PAGE = 500
+MAX_MESSAGE = 800
 _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 
@@ -102,7 +103,8 @@ class Cluster:
         """One object, or None."""
         _check(kind.verbs, "get", kind)
         try:
-            return await self._request("GET", kind.path(namespace, name))
+            path = kind.path(namespace, name)
+            return await self._request("GET", path, usual=(HTTPStatus.NOT_FOUND,))
         except ApiError as error:
             if error.code == HTTPStatus.NOT_FOUND:
                 return None
@@ -142,21 +144,33 @@ class Cluster:
         _check(kind.verbs, "delete", kind)
         metadata = manifest["metadata"]
         body = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": "Background"}
+        usual = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
         try:
             path = kind.path(metadata["namespace"], metadata["name"])
-            await self._request("DELETE", path, {}, body)
+            await self._request("DELETE", path, {}, body, usual=usual)
         except ApiError as error:
-            if error.code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            if error.code not in usual:
                 raise
 
     async def post_event(self, event: Manifest) -> None:
         """Post an event once; its name is derived from its content."""
         _check(EVENT.verbs, "create", EVENT)
+        path = EVENT.path(event["metadata"]["namespace"])
         try:
-            await self._request("POST", EVENT.path(event["metadata"]["namespace"]), {}, event)
+            await self._request("POST", path, {}, event, usual=(HTTPStatus.CONFLICT,))
         except ApiError as error:
             if error.code != HTTPStatus.CONFLICT:
                 raise
+
+    async def served_kinds(self, group: str, version: str) -> list[str]:
+        """Plural names, and sub-resources, that a group serves; needs no rights of its own."""
+        found = await self._request("GET", f"/apis/{group}/{version}")
+        return [str(each["name"]) for each in found["resources"]]
+
+    async def try_create(self, manifest: Manifest) -> Manifest:
+        """Ask what creating a resource would give, without creating it."""
+        path = RESOURCE.path(manifest["metadata"]["namespace"])
+        return await self._request("POST", path, {"dryRun": "All"}, manifest)
 
     async def _request(
         self,
@@ -165,7 +179,9 @@ class Cluster:
         query: dict[str, str] | None = None,
         body: Manifest | None = None,
         content_type: str = _JSON,
+        usual: tuple[int, ...] = (),
     ) -> Manifest:
+        """Send a request; errors with a `usual` code are part of the plan and not counted."""
         try:
             verb, url, headers, _, _ = await self._client.param_serialize(
                 method,
@@ -182,7 +198,8 @@ class Cluster:
             self._metrics.api_errors.labels(code="unreachable").inc()
             raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
         if response.status >= HTTPStatus.BAD_REQUEST:
-            self._metrics.api_errors.labels(code=str(response.status)).inc()
+            if response.status not in usual:
+                self._metrics.api_errors.labels(code=str(response.status)).inc()
             raise ApiError(response.status, f"{method} {path}: {_message(text)}")
         answer: Manifest = json.loads(text)
         return answer
@@ -196,6 +213,6 @@ def _check(verbs: tuple[str, ...], verb: str, kind: Kind) -> None:
 def _message(text: str) -> str:
     try:
         answer: Any = json.loads(text)
-        return str(answer["message"])
+        return str(answer["message"])[:MAX_MESSAGE]
     except (ValueError, KeyError, TypeError):
-        return text[:500]
+        return text[:MAX_MESSAGE]

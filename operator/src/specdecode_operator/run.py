@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 import kopf
-from prometheus_client import start_http_server
+from prometheus_client import disable_created_metrics, start_http_server
 
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
@@ -44,6 +44,7 @@ async def run(settings: Settings) -> None:
     # Process 1 of a container ignores signals without a handler. Kopf later sets its own.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(own_settings.version())
     server, _ = start_http_server(settings.metrics_port, registry=metrics.registry)
     try:

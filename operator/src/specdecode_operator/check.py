@@ -1,0 +1,93 @@
+"""Checks an installation from inside the cluster; `helm test` runs it."""
+
+from dataclasses import dataclass
+
+import httpx
+from specdecode_api import names
+
+from specdecode_operator.cluster import ApiError, Cluster, connect
+from specdecode_operator.kinds import RESOURCE, Manifest
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.settings import version
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at, and how it is."""
+
+    subject: str
+    problem: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.problem is None
+
+    def __str__(self) -> str:
+        return f"{'ok  ' if self.is_good else 'FAIL'} {self.subject}" + (
+            f": {self.problem}" if self.problem else ""
+        )
+
+
+async def check(kubeconfig: str | None, namespace: str, health_url: str | None) -> list[Finding]:
+    """Look at the resource definition, at what the API server makes of it, and at the operator."""
+    async with connect(kubeconfig, Metrics(version()), TIMEOUT_S) as cluster:
+        findings = [
+            await _definition(cluster),
+            await _good_resource(cluster, namespace),
+            await _bad_resource(cluster, namespace),
+        ]
+    if health_url is not None:
+        findings.append(await _health(health_url))
+    return findings
+
+
+async def _definition(cluster: Cluster) -> Finding:
+    subject = f"the API server serves {RESOURCE.plural}.{RESOURCE.group} with status and scale"
+    try:
+        served = await cluster.served_kinds(RESOURCE.group, RESOURCE.version)
+    except ApiError as error:
+        return Finding(subject, f"{error}; install the chart with crds.install=true")
+    wanted = [RESOURCE.plural, f"{RESOURCE.plural}/status", f"{RESOURCE.plural}/scale"]
+    missing = [each for each in wanted if each not in served]
+    return Finding(subject, f"missing: {', '.join(missing)}" if missing else None)
+
+
+async def _good_resource(cluster: Cluster, namespace: str) -> Finding:
+    subject = "a resource is accepted and its defaults are filled in (dry run)"
+    try:
+        created = await cluster.try_create(_resource(namespace, {}))
+    except ApiError as error:
+        return Finding(subject, str(error))
+    is_filled = "pageSize" in created["spec"] and "replicas" in created["spec"]
+    return Finding(subject, None if is_filled else f"the answer lacks them: {created['spec']}")
+
+
+async def _bad_resource(cluster: Cluster, namespace: str) -> Finding:
+    subject = "a resource whose pageSize is no power of two is refused (dry run)"
+    try:
+        await cluster.try_create(_resource(namespace, {"pageSize": 3}))
+    except ApiError as error:
+        return Finding(subject, None if error.code == 422 else str(error))
+    return Finding(subject, "it was accepted; the definition in the cluster is not this chart's")
+
+
+async def _health(url: str) -> Finding:
+    subject = f"the operator answers on {url}"
+    try:
+        async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
+            response = await client.get(url)
+    except httpx.HTTPError as error:
+        return Finding(subject, f"{type(error).__name__}: {error}")
+    return Finding(subject, None if response.is_success else f"{response.status_code}")
+
+
+def _resource(namespace: str, more: Manifest) -> Manifest:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "installation-check", "namespace": namespace},
+        "spec": {"model": {"uri": "pvc://installation-check/model"}, **more},
+    }
