@@ -1,0 +1,90 @@
+{{- define "specdecode.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- printf "%s-operator" .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s-operator" .Release.Name $name | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which the Service and the Deployment find the pod: they never change. */}}
+{{- define "specdecode.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 53 | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "specdecode.labels" -}}
+{{ include "specdecode.selector" . }}
+app.kubernetes.io/part-of: specdecode
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "specdecode.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "specdecode.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "specdecode.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "specdecode.engineImage" -}}
+{{- default (printf "specdecode-engine:%s" .Chart.AppVersion) .Values.engine.image -}}
+{{- end -}}
+
+{{- define "specdecode.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+{{- end -}}
+
+{{- define "specdecode.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Exactly the verbs that the operator declares in kinds.py; a test compares the two. */}}
+{{- define "specdecode.rules" -}}
+- apiGroups: [specdecode.io]
+  resources: [specdecodedeployments]
+  verbs: [list, watch]
+- apiGroups: [specdecode.io]
+  resources: [specdecodedeployments/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [serviceaccounts, services]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, delete, get, list, patch, watch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create, delete, get, list, patch, watch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}
