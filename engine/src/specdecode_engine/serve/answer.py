@@ -1,0 +1,91 @@
+"""Runs one call: its outputs become deltas of text, and in the end its usage."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from specdecode_engine.request import FinishReason
+from specdecode_engine.serve.async_engine import Generation
+from specdecode_engine.serve.call import Call
+from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.transcript import Delta, ScoredToken, Transcript
+
+
+@dataclass(slots=True)
+class Choice:
+    """One finished answer, put together from its deltas."""
+
+    text: str
+    scored: list[ScoredToken] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+class Answer:
+    """The deltas of a call that the core has taken, all its sequences mixed as they come."""
+
+    def __init__(self, service: Service, call: Call, outputs: Generation) -> None:
+        self.call = call
+        self._service = service
+        self._outputs = outputs
+        vocabulary = service.text.vocabulary
+        self._transcripts = {
+            request.request_id: Transcript(index, vocabulary, call.stops, len(echo))
+            for index, (request, echo) in enumerate(zip(call.requests, call.echoes, strict=True))
+        }
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """Yield what each output adds, unless nothing, until every sequence has ended."""
+        metrics, clock = self._service.metrics, self._service.clock
+        watches = {name: metrics.stopwatch(self.call.started_s) for name in self._transcripts}
+        async for output in self._outputs:
+            transcript, watch = self._transcripts[output.request_id], watches[output.request_id]
+            before = transcript.completion_tokens
+            delta = transcript.push(output)
+            watch.tick(transcript.completion_tokens - before, clock())
+            if delta.finish_reason is not None:
+                watch.stop(delta.finish_reason, clock())
+                if output.finish_reason is None:
+                    self._outputs.finish(output.request_id)
+            if delta.text or delta.scored or delta.finish_reason:
+                yield delta
+
+    async def choices(self) -> list[Choice]:
+        """Wait for the whole answers."""
+        choices = [Choice(echo) for echo in self.call.echoes]
+        async for delta in self.deltas():
+            choice = choices[delta.index]
+            choice.text += delta.text
+            choice.scored.extend(delta.scored)
+            choice.finish_reason = delta.finish_reason
+        return choices
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of all sequences so far, stop tokens included."""
+        return sum(transcript.completion_tokens for transcript in self._transcripts.values())
+
+    def usage(self) -> dict[str, object]:
+        """Return OpenAI's usage; the details say what speculation did."""
+        stats = [transcript.stats for transcript in self._transcripts.values()]
+        accepted = sum(entry.accepted for entry in stats)
+        return {
+            "prompt_tokens": self.call.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.call.prompt_tokens + self.completion_tokens,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": sum(entry.drafted for entry in stats) - accepted,
+            },
+        }
+
+
+@asynccontextmanager
+async def answering(service: Service, call: Call) -> AsyncIterator[Answer]:
+    """Have the core take a call; leaving aborts what still runs of it."""
+    with service.lifecycle.call():
+        async with service.engine.generation(call.requests) as outputs:
+            answer = Answer(service, call, outputs)
+            try:
+                yield answer
+            finally:
+                service.metrics.count_call(call.prompt_tokens, answer.completion_tokens)

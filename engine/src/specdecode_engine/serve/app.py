@@ -1,0 +1,20 @@
+"""Puts the routes together."""
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+
+from specdecode_engine.request import RequestRefused
+from specdecode_engine.serve import chat, completions, errors, health, models
+from specdecode_engine.serve.core import EngineFailed
+from specdecode_engine.serve.service import Service
+
+
+def build_app(service: Service) -> FastAPI:
+    """Return the application that serves one engine."""
+    app = FastAPI(title="specdecode", openapi_url=None)
+    app.state.service = service
+    for part in (completions, chat, models, health):
+        app.include_router(part.router)
+    for kind in (errors.ApiError, RequestRefused, EngineFailed, HTTPException, Exception):
+        app.add_exception_handler(kind, errors.answer_error)
+    return app

@@ -1,0 +1,138 @@
+"""A core without a model, for testing what surrounds one: it repeats the prompt for ever."""
+
+import time
+from collections.abc import Sequence
+
+from specdecode_engine.metrics import CoreSnapshot
+from specdecode_engine.request import (
+    FinishReason,
+    Output,
+    QueueFull,
+    Request,
+    RequestStats,
+    RequestTooLong,
+    TokenLogprobs,
+)
+
+
+class EchoCore:
+    """Token n of an answer is token n of the prompt, which begins again at its end.
+
+    Args:
+        context_length: prompt and answer together.
+        tokens_per_step: how many tokens a step adds to each request, as if all drafts were kept.
+        step_seconds: how long a step takes.
+        max_requests: more than these are refused.
+        eos_token_ids: tokens that end an answer.
+        failing_step: the step that raises, counted from 1.
+    """
+
+    def __init__(
+        self,
+        context_length: int = 256,
+        tokens_per_step: int = 3,
+        step_seconds: float = 0.0,
+        max_requests: int = 64,
+        eos_token_ids: Sequence[int] = (),
+        failing_step: int | None = None,
+    ) -> None:
+        self.context_length = context_length
+        self.aborted: list[str] = []
+        self.steps = 0
+        self._tokens_per_step = tokens_per_step
+        self._step_seconds = step_seconds
+        self._max_requests = max_requests
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._failing_step = failing_step
+        self._running: dict[str, Request] = {}
+        self._done: dict[str, int] = {}
+        self._emitted = 0
+        self._request_rounds = 0
+
+    def submit(self, request: Request) -> None:
+        """Queue a request."""
+        length = len(request.prompt_ids) + request.sampling.max_tokens
+        if length > self.context_length:
+            raise RequestTooLong(f"{length} tokens exceed the context of {self.context_length}")
+        if len(self._running) >= self._max_requests:
+            raise QueueFull(f"{len(self._running)} requests run already; come back later")
+        self._running[request.request_id] = request
+        self._done[request.request_id] = 0
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request."""
+        if self._running.pop(request_id, None) is not None:
+            self.aborted.append(request_id)
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._running)
+
+    def step(self) -> list[Output]:
+        """Add the next tokens to each request."""
+        self.steps += 1
+        time.sleep(self._step_seconds)
+        if self.steps == self._failing_step:
+            raise RuntimeError("this core was told to fail")
+        return [self._advance(request) for request in list(self._running.values())]
+
+    def snapshot(self) -> CoreSnapshot:
+        """State and totals."""
+        return CoreSnapshot(
+            running_requests=len(self._running),
+            kv_pages_total=100,
+            kv_pages_free=100 - len(self._running),
+            num_steps=self._tokens_per_step - 1,
+            rounds_total=self.steps,
+            request_rounds_total=self._request_rounds,
+            drafted_tokens_total=self._request_rounds * (self._tokens_per_step - 1),
+            accepted_tokens_total=self._emitted - self._request_rounds,
+            emitted_tokens_total=self._emitted,
+        )
+
+    def _advance(self, request: Request) -> Output:
+        start = self._done[request.request_id]
+        token_ids, reason = self._next(request, start)
+        self._done[request.request_id] = start + len(token_ids)
+        self._emitted += len(token_ids)
+        self._request_rounds += 1
+        if reason is not None:
+            del self._running[request.request_id]
+        emitted, rounds = start + len(token_ids), -(-start // self._tokens_per_step) + 1
+        return Output(
+            request_id=request.request_id,
+            token_ids=token_ids,
+            logprobs=_score(request, token_ids),
+            finish_reason=reason,
+            stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
+            stats=RequestStats(
+                rounds, rounds * (self._tokens_per_step - 1), emitted - rounds, emitted
+            ),
+        )
+
+    def _next(self, request: Request, start: int) -> tuple[tuple[int, ...], FinishReason | None]:
+        sampling, prompt = request.sampling, request.prompt_ids
+        stops = sampling.stop_token_ids
+        stops = stops if sampling.ignore_eos else stops | self._eos_token_ids
+        token_ids: list[int] = []
+        for position in range(start, start + self._tokens_per_step):
+            token_ids.append(prompt[position % len(prompt)])
+            if token_ids[-1] in stops:
+                return tuple(token_ids), FinishReason.STOP
+            if position + 1 == sampling.max_tokens:
+                return tuple(token_ids), FinishReason.LENGTH
+        return tuple(token_ids), None
+
+
+def _score(request: Request, token_ids: tuple[int, ...]) -> tuple[TokenLogprobs, ...] | None:
+    count = request.sampling.logprobs
+    if count is None:
+        return None
+    return tuple(
+        TokenLogprobs(
+            token_id=token_id,
+            logprob=-0.5,
+            top=tuple((rank, -0.5 * (rank + 1)) for rank in range(count)),
+        )
+        for token_id in token_ids
+    )

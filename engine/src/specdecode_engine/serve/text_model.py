@@ -1,0 +1,79 @@
+"""The text side of a checkpoint: tokenizer, chat template, sampling defaults."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from specdecode_engine.serve.chat_template import ChatTemplate
+from specdecode_engine.serve.vocabulary import Vocabulary
+
+
+class SamplingDefaults(BaseModel):
+    """What the checkpoint's generation_config.json proposes where a request says nothing."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """Everything that is needed between text and ids."""
+
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    chat: ChatTemplate
+    defaults: SamplingDefaults
+    vocab_size: int
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Return the ids of a text; safe in any thread."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text of ids, special tokens left out."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+
+def load_text_model(folder: Path) -> TextModel:
+    """Read a checkpoint folder in the Hugging Face layout."""
+    wrapped = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    tokenizer = getattr(wrapped, "backend_tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ValueError(f"{folder} has no tokenizer.json; save one with transformers")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return TextModel(
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        chat=ChatTemplate(wrapped),
+        defaults=_read_defaults(folder / "generation_config.json"),
+        vocab_size=_read_vocab_size(folder / "config.json") or tokenizer.get_vocab_size(),
+    )
+
+
+def _read_defaults(path: Path) -> SamplingDefaults:
+    given = {name: value for name, value in _read_json(path).items() if value is not None}
+    return SamplingDefaults.model_validate(given)
+
+
+def _read_vocab_size(path: Path) -> int | None:
+    config = _read_json(path)
+    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}

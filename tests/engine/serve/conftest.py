@@ -1,0 +1,281 @@
+"""Tokenizers, and servers over real HTTP: on the echo core, and on the real one if it is built."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.serve.core import Core, LoadedEngine, Progress
+from specdecode_engine.serve.server import SignalledServer, listen
+from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.testing import EchoCore
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "<|turn|>{{ message['role'] }}\n{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
+SPECIAL = ["<|end|>", "<|turn|>"]
+TEXT = [
+    "the quick brown fox jumps over the lazy dog and then it sleeps in the warm sun",
+    "größer naïve café 北京 😀 emoji, numbers 12345 and STOP words",
+]
+
+
+def byte_level_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT * 10, trainer)
+    return tokenizer
+
+
+def sentencepiece_tokenizer() -> Tokenizer:
+    """The layout of Llama 2: spaces as U+2581, unknown characters as lone bytes."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "▁the", "▁a", "the", "a", "b", "c", "▁▁", "é", "▁fox", ",", "\n"]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens(["<s>", "</s>", "<unk>"])
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return tokenizer
+
+
+def metaspace_tokenizer() -> Tokenizer:
+    pieces = ["<unk>", "▁", "▁the", "▁a", "the", "a", "b", "▁fox", ",", "é", "▁▁"]
+    vocab = [(piece, -float(index)) for index, piece in enumerate(pieces)]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=False))
+    tokenizer.add_special_tokens(["<unk>"])
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def byte_level() -> Tokenizer:
+    return byte_level_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def sentencepiece() -> Tokenizer:
+    return sentencepiece_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def metaspace() -> Tokenizer:
+    return metaspace_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def write_model(byte_level: Tokenizer) -> Callable[..., Path]:
+    def write(
+        folder: Path, chat_template: str | None = CHAT_TEMPLATE, **generation: object
+    ) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        byte_level.save(str(folder / "tokenizer.json"))
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": SPECIAL[0],
+            "additional_special_tokens": SPECIAL[1:],
+            "clean_up_tokenization_spaces": False,
+        }
+        if chat_template:
+            config["chat_template"] = chat_template
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(json.dumps({"vocab_size": 320}))
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def model_folder(
+    tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]
+) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "echo")
+
+
+class RunningServer:
+    """A server in a thread of its own; `stop` is what SIGTERM does."""
+
+    def __init__(self, boot: EngineBoot, load: Callable[[Progress], LoadedEngine]) -> None:
+        self.loaded: LoadedEngine | None = None
+        self.exit_code: Future[int] = Future()
+        self._boot = boot
+        self._load = load
+        self._socket = listen("127.0.0.1", 0)
+        self._made: Future[tuple[Service, asyncio.AbstractEventLoop]] = Future()
+        host, port = self._socket.getsockname()
+        self.url = f"http://{host}:{port}"
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self.service, self._loop = self._made.result(10)
+
+    def _run(self) -> None:
+        try:
+            self.exit_code.set_result(asyncio.run(self._main()))
+        except BaseException as error:
+            self.exit_code.set_exception(error)
+
+    async def _main(self) -> int:
+        service = Service(self._boot, self._keep)
+        self._made.set_result((service, asyncio.get_running_loop()))
+        code = await SignalledServer(service, self._socket).run_until_end()
+        assert await service.engine.close(5)
+        return code
+
+    def _keep(self, progress: Progress) -> LoadedEngine:
+        self.loaded = self._load(progress)
+        return self.loaded
+
+    @property
+    def core(self) -> Core:
+        assert self.loaded is not None
+        return self.loaded.core
+
+    @property
+    def client(self) -> openai.OpenAI:
+        return self.connect(is_strict=True)
+
+    def connect(self, is_strict: bool) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=30,
+            _strict_response_validation=is_strict,
+        )
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=10)
+
+    def post(self, path: str, **options: object) -> httpx.Response:
+        return httpx.post(self.url + path, timeout=30, **options)  # type: ignore[arg-type]
+
+    def wait_ready(self, timeout_s: float = 120) -> "RunningServer":
+        wait_until(lambda: self.get("/health/ready").status_code == 200, timeout_s)
+        return self
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.service.lifecycle.stop)
+
+    def close(self) -> None:
+        self.stop()
+        self.stop()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    ended = threading.Event()
+    for _ in range(int(timeout_s / 0.01)):
+        if condition():
+            return
+        ended.wait(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., None]:
+    return wait_until
+
+
+def echo_boot(folder: Path, **server: object) -> EngineBoot:
+    return EngineBoot.model_validate(
+        {
+            "model": {"path": str(folder), "served_name": "echo"},
+            "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
+            "server": server,
+        }
+    )
+
+
+@pytest.fixture
+def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
+    """Start servers on echo cores; all are ended with the test."""
+    running: list[RunningServer] = []
+
+    def start(
+        load: Callable[[Progress], LoadedEngine] | None = None,
+        folder: Path = model_folder,
+        drain_seconds: float = 10.0,
+        is_ready: bool = True,
+        **core: object,
+    ) -> RunningServer:
+        boot = echo_boot(folder, drain_seconds=drain_seconds)
+        server = RunningServer(
+            boot,
+            load or (lambda progress: LoadedEngine(EchoCore(**core), folder)),  # type: ignore[arg-type]
+        )
+        running.append(server)
+        return server.wait_ready() if is_ready else server
+
+    yield start
+    for server in running:
+        server.close()
+
+
+def real_server() -> RunningServer:
+    build = pytest.importorskip("specdecode_engine.build")
+    folder = Path(__file__).parents[3] / "examples/models/target"
+    if not (folder / "config.json").is_file():
+        pytest.skip("examples/models/target is not trained yet")
+    boot = EngineBoot.model_validate(
+        {
+            "model": {
+                "path": str(folder),
+                "served_name": "echo",
+                "dtype": "float32",
+                "context_length": 256,
+            },
+            "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
+            "memory": {"kv_cache_bytes": 64 * 2**20},
+            "device": "cpu",
+            "threads": 1,
+        }
+    )
+    return RunningServer(
+        boot, lambda progress: LoadedEngine(build.build_core(boot, progress=False), folder)
+    )
+
+
+@pytest.fixture(scope="session", params=["echo", "real"])
+def server(request: pytest.FixtureRequest, model_folder: Path) -> Iterator[RunningServer]:
+    """One server for every test that leaves it as it was."""
+    if request.param == "real":
+        running = real_server()
+    else:
+        core = EchoCore(context_length=512, eos_token_ids=[0])
+        boot = echo_boot(model_folder)
+        running = RunningServer(boot, lambda progress: LoadedEngine(core, model_folder))
+    yield running.wait_ready()
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
