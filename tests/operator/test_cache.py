@@ -1,0 +1,104 @@
+"""The cache: the newest version of everything, whoever brings it."""
+
+import pytest
+from specdecode_operator.cache import Cache, identity_of
+from specdecode_operator.kinds import ChildId
+from specdecode_operator.observed import Key
+
+KEY = Key("default", "chat")
+
+
+@pytest.fixture
+def cache(example):
+    cache = Cache()
+    cache.put(example())
+    return cache
+
+
+@pytest.fixture
+def service(example, build, live):
+    def at(version):
+        return live(build(example())["Service"], resourceVersion=str(version))
+
+    return at
+
+
+def test_a_resource_is_seen_with_its_children(cache, service):
+    assert cache.put(service(5)) == KEY
+    observed = cache.observe(KEY)
+    assert observed.resource["metadata"]["name"] == "chat"
+    assert list(observed.children) == [ChildId("Service", "chat")]
+
+
+def test_pods_are_no_children(cache, service):
+    pod = service(5) | {"kind": "Pod"}
+    assert cache.put(pod) == KEY
+    observed = cache.observe(KEY)
+    assert observed.children == {}
+    assert observed.pods == (pod,)
+
+
+def test_nothing_is_seen_of_an_unknown_resource(cache):
+    assert cache.observe(Key("default", "other")) is None
+
+
+def test_old_versions_and_echoes_are_no_news(cache, service):
+    cache.put(service(5))
+    assert cache.put(service(5)) is None
+    assert cache.put(service(4)) is None
+    assert cache.put(service(6)) == KEY
+
+
+def test_a_removal_is_news_once(cache, service):
+    cache.put(service(5))
+    assert cache.remove(service(7)) == KEY
+    assert cache.remove(service(7)) is None
+    assert cache.observe(KEY).children == {}
+
+
+def test_a_late_removal_does_not_hit_the_successor(cache, service):
+    cache.put(service(5))
+    cache.put(service(9))
+    assert cache.remove(service(7)) is None
+    assert cache.observe(KEY).children
+
+
+def test_a_list_from_before_a_removal_brings_nothing_back(cache, service):
+    cache.put(service(5))
+    cache.remove(service(7))
+    assert cache.put(service(5)) is None
+    assert cache.put(service(8)) == KEY
+
+
+def test_what_a_list_lacks_goes_but_not_what_came_after_it(cache, service):
+    cache.put(service(5))
+    assert cache.retain("Service", None, set(), version=4) == set()
+    assert cache.retain("Service", "elsewhere", set(), version=9) == set()
+    assert cache.retain("Service", None, {identity_of(service(5))}, version=9) == set()
+    assert cache.retain("Service", None, set(), version=9) == {KEY}
+    assert cache.observe(KEY).children == {}
+
+
+def test_removals_are_not_remembered_for_ever(cache, service):
+    cache.remove(service(7))
+    cache.retain("Service", None, set(), version=8)
+    assert cache.put(service(5)) == KEY
+
+
+def test_a_child_that_changes_its_owner_leaves_the_first(cache, example, service):
+    other = example()
+    other["metadata"]["name"] = "other"
+    cache.put(other)
+    cache.put(service(5))
+    moved = service(6)
+    moved["metadata"]["labels"]["specdecode.io/deployment"] = "other"
+    assert cache.put(moved) == Key("default", "other")
+    assert cache.observe(KEY).children == {}
+    assert cache.observe(Key("default", "other")).children
+
+
+def test_resources_are_listed(cache, example, service):
+    cache.put(service(5))
+    assert cache.known_keys() == [KEY]
+    cache.remove(example())
+    assert cache.known_keys() == []

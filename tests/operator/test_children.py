@@ -1,0 +1,191 @@
+"""What the operator writes for a resource."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from specdecode_api import names
+from specdecode_api.boot import EngineBoot
+from specdecode_operator import render
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = ("specdecode", "standalone", "gpu")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_children_of_the_examples_are_as_recorded(name):
+    path = f"examples/{name}.yaml"
+    rendered = render.render(path, (ROOT / path).read_text(), "specdecode-engine:test")
+    golden = GOLDEN / f"{name}.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(rendered)
+    assert rendered == golden.read_text(), "UPDATE_GOLDEN=1 writes the files anew: look at the diff"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_selectors_match_labels_and_never_name_what_varies(name, example, build):
+    children = build(example(name, replicas=2))
+    pod = children["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = {
+        "Deployment": children["Deployment"]["spec"]["selector"]["matchLabels"],
+        "Service": children["Service"]["spec"]["selector"],
+        "PodDisruptionBudget": children["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+    }
+    for kind, selector in selectors.items():
+        assert selector.items() <= pod.items(), kind
+        assert names.LABEL_DEPLOYMENT in selector, kind
+        assert names.LABEL_MANAGED_BY not in selector, kind
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_pods_meet_the_restricted_security_standard(name, example, build):
+    pod = build(example(name))["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
+    assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_child_is_owned_and_told_apart(name, example, build):
+    for kind, child in build(example(name, replicas=2)).items():
+        metadata = child["metadata"]
+        (owner,) = metadata["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == ("uid-1", True), kind
+        assert "blockOwnerDeletion" not in owner, kind
+        assert metadata["labels"][names.LABEL_MANAGED_BY] == names.FIELD_MANAGER, kind
+        assert metadata["annotations"][names.ANNOTATION_DESIRED_HASH], kind
+
+
+def test_the_boot_file_says_what_the_resource_says(example, build):
+    manifest = example(
+        serving={"kvCacheSize": "1536Mi", "maxRunningRequests": 7, "threads": 3},
+        lifecycle={"drainSeconds": 12},
+        pageSize=64,
+    )
+    data = build(manifest)["ConfigMap"]["data"]
+    assert set(data) == {names.BOOT_FILE_NAME}
+    boot = EngineBoot.model_validate_json(data[names.BOOT_FILE_NAME])
+    assert boot.model.path == "/models/target/target"
+    assert boot.model.served_name == "chat"
+    assert boot.speculation.draft_path == "/models/target/eagle3"
+    assert boot.memory.page_size == 64
+    assert boot.memory.kv_cache_bytes == 1536 * 2**20
+    assert boot.scheduling.max_running_requests == 7
+    assert boot.server.drain_seconds == 12
+    assert (boot.device, boot.threads) == ("cpu", 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "paths", "sources"),
+    [
+        (
+            "pvc://models/a/b",
+            "pvc://models/c",
+            ("/models/target/a/b", "/models/target/c"),
+            [{"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}],
+        ),
+        (
+            "pvc://one",
+            "pvc://two/d",
+            ("/models/target", "/models/draft/d"),
+            [
+                {"persistentVolumeClaim": {"claimName": "one", "readOnly": True}},
+                {"persistentVolumeClaim": {"claimName": "two", "readOnly": True}},
+            ],
+        ),
+        (
+            "file:///srv/target",
+            "file:///srv/draft",
+            ("/models/target", "/models/draft"),
+            [
+                {"hostPath": {"path": "/srv/target", "type": "Directory"}},
+                {"hostPath": {"path": "/srv/draft", "type": "Directory"}},
+            ],
+        ),
+    ],
+)
+def test_checkpoints_are_mounted_read_only_and_once(target, draft, paths, sources, example, build):
+    manifest = example(model={"uri": target})
+    manifest["spec"]["speculation"]["draft"]["uri"] = draft
+    children = build(manifest)
+    boot = EngineBoot.model_validate_json(children["ConfigMap"]["data"][names.BOOT_FILE_NAME])
+    assert (boot.model.path, boot.speculation.draft_path) == paths
+    pod = children["Deployment"]["spec"]["template"]["spec"]
+    volumes = [volume for volume in pod["volumes"] if volume["name"].startswith("model-")]
+    assert [{k: v for k, v in each.items() if k != "name"} for each in volumes] == sources
+    mounts = pod["containers"][0]["volumeMounts"]
+    models = [mount for mount in mounts if mount["name"].startswith("model-")]
+    assert [mount["name"] for mount in models] == [volume["name"] for volume in volumes]
+    assert all(mount["readOnly"] and "subPath" not in mount for mount in models)
+
+
+def test_a_gpu_is_asked_for_unless_another_accelerator_is(example, build):
+    def limits(**resources):
+        manifest = example("gpu", resources=resources)
+        pod = build(manifest)["Deployment"]["spec"]["template"]["spec"]
+        return pod["containers"][0]["resources"]["limits"]
+
+    assert limits() == {"nvidia.com/gpu": "1"}
+    assert limits(limits={"memory": "8Gi"}) == {"memory": "8Gi", "nvidia.com/gpu": "1"}
+    assert limits(limits={"nvidia.com/mig-1g.10gb": 1}) == {"nvidia.com/mig-1g.10gb": "1"}
+
+
+def test_a_cpu_pod_asks_for_no_gpu_and_uses_the_threads_it_pays_for(example, build):
+    manifest = example(resources={"limits": {"cpu": "2500m"}})
+    children = build(manifest)
+    (container,) = children["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"cpu": "2500m"}}
+    assert {"name": "OMP_NUM_THREADS", "value": "2"} in container["env"]
+    assert '"threads": 2' in children["ConfigMap"]["data"][names.BOOT_FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "pace"),
+    [
+        ("specdecode", 1, {"maxSurge": 1, "maxUnavailable": 0}),
+        ("gpu", 1, {"maxSurge": 0, "maxUnavailable": 1}),
+        ("gpu", 2, {"maxSurge": 1, "maxUnavailable": 0}),
+    ],
+)
+def test_a_lone_gpu_engine_makes_room_for_its_successor(name, replicas, pace, example, build):
+    strategy = build(example(name, replicas=replicas))["Deployment"]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == pace
+
+
+def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
+    manifest = example(lifecycle={"preStopSeconds": 7})
+    (container,) = build(manifest)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    interpreter, flag, script = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert (interpreter, flag) == ("python3", "-c")
+    compile(script, "preStop", "exec")
+    assert script.index("/drain") < script.index("sleep(7)")
+
+
+def test_startup_may_take_as_long_as_the_resource_says(example, build):
+    manifest = example(lifecycle={"startupTimeoutSeconds": 601})
+    deployment = build(manifest)["Deployment"]["spec"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 601
+    assert deployment["progressDeadlineSeconds"] >= 1.2 * 601
+
+
+def test_a_budget_is_there_for_more_than_one_replica(example, build):
+    assert "PodDisruptionBudget" not in build(example(replicas=1))
+    assert "PodDisruptionBudget" in build(example(replicas=2))
+
+
+def test_golden_files_name_no_owner():
+    # rendered from files, which have no uid: what is applied by hand must not be collected
+    for name in EXAMPLES:
+        for child in yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()):
+            assert "ownerReferences" not in child["metadata"]

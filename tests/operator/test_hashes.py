@@ -1,0 +1,158 @@
+"""What replaces pods and what does not."""
+
+import copy
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from specdecode_api.document import CHANGE_KEY, Change
+from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children.hashes import HASH_VERSION, canonical, digest
+
+BASE = {
+    "model": {"uri": "pvc://models/target"},
+    "speculation": {
+        "algorithm": "EAGLE3",
+        "draft": {"uri": "pvc://models/eagle3"},
+        "topk": 2,
+        "numSteps": 3,
+        "adaptive": {"policy": "ema", "batchSizes": {"1": {"candidateSteps": [1, 3]}}},
+    },
+}
+_ENTRY = ("speculation", "adaptive", "batchSizes", "1")
+
+# One other value for every field of the spec, by path.
+OTHERS = {
+    ("model", "uri"): "pvc://models/other",
+    ("model", "servedName"): "other",
+    ("model", "dtype"): "float32",
+    ("model", "contextLength"): 4096,
+    ("pageSize",): 32,
+    ("speculation", "algorithm"): "STANDALONE",
+    ("speculation", "draft"): {"uri": "pvc://models/third"},
+    ("speculation", "draft", "uri"): "pvc://models/other",
+    ("speculation", "topk"): 3,
+    ("speculation", "numSteps"): 1,
+    ("speculation", "numDraftTokens"): 5,
+    ("speculation", "adaptive", "policy"): "static",
+    ("speculation", "adaptive", "batchSizes"): {"2": {"candidateSteps": [1, 3]}},
+    (*_ENTRY, "candidateSteps"): [1, 3, 5],
+    (*_ENTRY, "upHysteresis"): 0.5,
+    (*_ENTRY, "downHysteresis"): -0.5,
+    (*_ENTRY, "ceilingCoeff"): 1.5,
+    (*_ENTRY, "emaAlpha"): 0.3,
+    (*_ENTRY, "updateInterval"): 7,
+    (*_ENTRY, "warmupBatches"): 1,
+    ("serving", "maxRunningRequests"): 8,
+    ("serving", "maxQueuedRequests"): 8,
+    ("serving", "chunkedPrefillTokens"): 128,
+    ("serving", "kvCacheSize"): "1Gi",
+    ("serving", "threads"): 2,
+    ("lifecycle", "preStopSeconds"): 1,
+    ("lifecycle", "drainSeconds"): 30,
+    ("lifecycle", "terminationGracePeriodSeconds"): 120,
+    ("lifecycle", "startupTimeoutSeconds"): 60,
+    ("replicas",): 3,
+    ("device",): "CPU",
+    ("resources", "limits"): {"memory": "8Gi"},
+    ("resources", "requests"): {"memory": "1Gi"},
+    ("image",): "engine:other",
+    ("imagePullPolicy",): "Always",
+}
+
+
+def fields(model, path=()):
+    """Every field of a spec with the change that the contract says it brings."""
+    for name, info in model.model_fields.items():
+        here = (*path, info.alias or name)
+        change = (info.json_schema_extra or {}).get(CHANGE_KEY)
+        if change is not None:
+            yield here, Change(change)
+        nested = [info.annotation, *getattr(info.annotation, "__args__", ())]
+        for each in nested:
+            inner = [each, *getattr(each, "__args__", ())]
+            for kind in inner:
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    is_table = here[-1] == "batchSizes"
+                    yield from fields(kind, (*here, "1") if is_table else here)
+
+
+CHANGES = dict(fields(Spec))
+
+
+def edited(spec, path, value):
+    spec = copy.deepcopy(spec)
+    place = spec
+    for part in path[:-1]:
+        place = place.setdefault(part, {})
+    place[path[-1]] = value
+    return spec
+
+
+def test_every_field_of_the_contract_is_tried():
+    assert set(OTHERS) == set(CHANGES)
+
+
+@pytest.mark.parametrize("path", sorted(OTHERS), ids=".".join)
+def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example, config_hash):
+    manifest = example()
+    before = config_hash({**manifest, "spec": BASE})
+    after = config_hash({**manifest, "spec": edited(BASE, path, OTHERS[path])})
+    assert (before != after) == (CHANGES[path] is Change.RESTART)
+
+
+def test_another_default_image_replaces_pods(example):
+    from specdecode_operator import children, resource
+
+    parsed = resource.parse(example())
+    hashes = {children.build(parsed, image).config_hash for image in ("engine:1", "engine:2")}
+    assert len(hashes) == 2
+
+
+def test_the_hash_names_its_version(example, config_hash):
+    assert config_hash(example()).startswith(f"{HASH_VERSION}-")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def shuffled(data, rng):
+    if isinstance(data, dict):
+        items = [(key, shuffled(value, rng)) for key, value in data.items()]
+        rng.shuffle(items)
+        return dict(items)
+    if isinstance(data, list):
+        return [shuffled(item, rng) for item in data]
+    return data
+
+
+@given(JSON, st.integers())
+def test_the_order_of_keys_does_not_matter(data, seed):
+    assert canonical(shuffled(data, random.Random(seed))) == canonical(data)
+
+
+@given(JSON, JSON)
+def test_different_data_have_different_digests(left, right):
+    assert (digest(left) == digest(right)) == (canonical(left) == canonical(right))
+
+
+@given(st.integers())
+def test_the_order_of_keys_in_a_resource_does_not_matter(seed):
+    from specdecode_operator import children, resource
+
+    manifest = {
+        "apiVersion": "specdecode.io/v1alpha1",
+        "kind": "SpecDecodeDeployment",
+        "metadata": {"name": "chat"},
+        "spec": BASE,
+    }
+    mixed = shuffled(manifest, random.Random(seed))
+    built = [children.build(resource.parse(each), "engine:1") for each in (manifest, mixed)]
+    assert built[0].config_hash == built[1].config_hash
+    assert built[0].children == built[1].children

@@ -1,0 +1,258 @@
+"""What the operator answers: conditions, counts and events, from what it sees."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from specdecode_api import names
+from specdecode_api.v1alpha1 import Status
+from specdecode_operator import events
+from specdecode_operator.kinds import child_id
+from specdecode_operator.observed import Observed
+from specdecode_operator.outcome import Obstacle, Outcome, Stopped
+from specdecode_operator.plan import plan
+from specdecode_operator.settings import Settings
+from specdecode_operator.status import status
+
+SETTINGS = Settings(engine_image="specdecode-engine:test")
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+
+
+@pytest.fixture
+def world(example, build, live, config_hash):
+    """A resource, its Deployment with a given status, and pods with given statuses."""
+
+    def make(*, spec=None, deployment=None, pods=(), previous=None):
+        manifest = example(**(spec or {}))
+        if previous is not None:
+            manifest["status"] = previous
+        children = {}
+        if deployment is not None:
+            child = live(build(manifest)["Deployment"])
+            child["status"] = {"observedGeneration": 1, **deployment}
+            children = {child_id(child): child}
+        return Observed(
+            manifest, children, tuple(pod(each, config_hash(manifest)) for each in pods)
+        )
+
+    return make
+
+
+def pod(state, config_hash):
+    annotations = {names.ANNOTATION_CONFIG_HASH: config_hash}
+    return {"metadata": {"name": "chat-1", "annotations": annotations}, "status": state}
+
+
+def tell(observed, outcome=Outcome(), now=NOW):  # noqa: B008
+    return status(observed, plan(observed, SETTINGS), outcome, now)
+
+
+def conditions(told):
+    return {each["type"]: (each["status"], each["reason"]) for each in told["conditions"]}
+
+
+def message(told, kind):
+    return next(each["message"] for each in told["conditions"] if each["type"] == kind)
+
+
+def replicas(count, **more):
+    fields = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    return dict.fromkeys(fields, count) | more
+
+
+SERVING = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+def waiting(reason, text=""):
+    state = {"waiting": {"reason": reason, "message": text}}
+    container = {"name": "engine", "ready": False, "state": state, "image": "engine:1"}
+    return {"containerStatuses": [container]}
+
+
+def crashed(code=1, text="", reason="Error"):
+    ended = {"terminated": {"exitCode": code, "message": text, "reason": reason}}
+    state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
+    container = {"name": "engine", "ready": False, "state": state, "lastState": ended}
+    return {"containerStatuses": [container]}
+
+
+def unscheduled(text):
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "message": text}]}
+
+
+def test_a_serving_resource(world):
+    told = tell(world(deployment=replicas(1), pods=[SERVING]))
+    assert conditions(told) == {
+        "Ready": ("True", "Serving"),
+        "Available": ("True", "EnginesServe"),
+        "Progressing": ("False", "Complete"),
+        "Degraded": ("False", "AsExpected"),
+        "ModelReady": ("True", "Loaded"),
+        "ConfigResolved": ("True", "Resolved"),
+    }
+    assert told["url"] == "http://chat.default.svc/v1"
+    assert (told["replicas"], told["readyReplicas"], told["updatedReplicas"]) == (1, 1, 1)
+    assert told["observedGeneration"] == 1
+    assert told["configHash"].startswith("v1-")
+    assert "specdecode.io/deployment=chat" in told["selector"]
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "is_degraded", "text"),
+    [
+        (waiting("ContainerCreating"), "Starting", False, "0 of 1"),
+        (waiting("ImagePullBackOff", "no such tag"), "ImagePullFailed", True, "engine:1: no such"),
+        (waiting("ErrImageNeverPull"), "ImagePullFailed", True, "ErrImageNeverPull"),
+        (waiting("CreateContainerConfigError", "x"), "ContainerCannotStart", True, "x"),
+        (crashed(2, "no checkpoint in /models/target"), "EngineCrashing", True, "code 2: no check"),
+        (crashed(137, "", "OOMKilled"), "EngineCrashing", True, "raise resources.limits.memory"),
+        (
+            unscheduled("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
+            "InsufficientGPU",
+            False,
+            "Insufficient nvidia.com/gpu",
+        ),
+        (unscheduled("0/1 nodes: 1 Insufficient memory."), "Unschedulable", False, "memory"),
+        (
+            unscheduled('0/1 nodes are available: persistentvolumeclaim "models" not found.'),
+            "ModelClaimMissing",
+            True,
+            "create the claim",
+        ),
+        (
+            unscheduled("pod has unbound immediate PersistentVolumeClaims"),
+            "ModelClaimPending",
+            False,
+            "unbound",
+        ),
+    ],
+)
+def test_ready_tells_why_the_pods_do_not_serve(state, ready, is_degraded, text, world):
+    deployment = {"replicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1}
+    told = tell(world(deployment=deployment, pods=[state]))
+    found = conditions(told)
+    assert found["Ready"] == ("False", ready)
+    assert text in message(told, "Ready")
+    assert found["Available"] == ("False", "NoRoutableEndpoints")
+    assert found["Degraded"] == (("True", ready) if is_degraded else ("False", "AsExpected"))
+    is_about_data = ready.startswith("ModelClaim")
+    assert found.get("ModelReady") == (("False", ready) if is_about_data else None)
+
+
+def test_an_update_that_fails_is_told_while_the_old_pods_serve(world):
+    deployment = replicas(1, replicas=2, updatedReplicas=1)
+    observed = world(deployment=deployment, pods=[crashed(1, "out of memory at capture")])
+    found = conditions(tell(observed))
+    assert found["Ready"] == ("False", "EngineCrashing")
+    assert found["Available"] == ("True", "EnginesServe")
+    assert found["Degraded"] == ("True", "EngineCrashing")
+
+
+def test_old_status_of_a_deployment_is_not_taken_for_the_new(world):
+    deployment = replicas(1, observedGeneration=0)
+    found = conditions(tell(world(deployment=deployment, pods=[])))
+    assert found["Ready"] == ("False", "Updating")
+    assert found["Progressing"][0] == "True"
+
+
+def test_the_words_of_a_quota_reach_the_user(world):
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods=1"}
+    told = tell(world(deployment={"conditions": [failure]}))
+    assert conditions(told)["Ready"] == ("False", "PodsNotCreated")
+    assert message(told, "Ready") == "exceeded quota: pods=1"
+
+
+def test_a_missed_deadline_is_a_fault(world):
+    late = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
+    told = tell(world(deployment={"replicas": 1, "conditions": [late]}))
+    assert conditions(told)["Progressing"] == ("False", "ProgressDeadlineExceeded")
+    assert conditions(told)["Degraded"] == ("True", "ProgressDeadlineExceeded")
+
+
+def test_no_replicas_is_a_wish_and_not_a_fault(world):
+    found = conditions(tell(world(spec={"replicas": 0}, deployment=replicas(0))))
+    assert found["Ready"] == ("True", "ScaledToZero")
+    assert found["Available"] == ("False", "ScaledToZero")
+
+
+def test_a_spec_that_this_release_cannot_run(world):
+    previous = {"configHash": "v1-last", "observedGeneration": 0}
+    observed = world(deployment=replicas(1), pods=[], previous=previous)
+    observed.resource["spec"]["speculation"] |= {"topk": 4}
+    told = tell(observed)
+    found = conditions(told)
+    assert found["ConfigResolved"] == found["Ready"] == ("False", "NotAvailable")
+    assert found["Available"] == ("True", "EnginesServe")
+    assert "use topk 1" in message(told, "ConfigResolved")
+    assert told["configHash"] == "v1-last"
+
+
+@pytest.mark.parametrize("obstacle", list(Obstacle))
+def test_an_obstacle_is_told(obstacle, world):
+    outcome = Outcome(stopped=Stopped(obstacle, "Service chat exists"))
+    told = tell(world(deployment=replicas(1), pods=[SERVING]), outcome)
+    assert conditions(told)["Ready"] == ("False", obstacle)
+    assert message(told, "Ready") == "Service chat exists"
+    is_fault = obstacle is not Obstacle.WAITING_FOR_GARBAGE_COLLECTION
+    assert (conditions(told)["Degraded"][0] == "True") == is_fault
+
+
+def test_transition_times_move_with_the_status_only(world):
+    first = tell(world(deployment={"replicas": 1}, pods=[waiting("ContainerCreating")]))
+    second = tell(world(deployment={"replicas": 1}, pods=[crashed()], previous=first), now=LATER)
+    third = tell(world(deployment=replicas(1), pods=[SERVING], previous=second), now=LATER)
+    times = [
+        {each["type"]: each["lastTransitionTime"] for each in told["conditions"]}
+        for told in (first, second, third)
+    ]
+    assert times[0]["Ready"] == times[1]["Ready"] == "2026-11-21T12:00:00Z"
+    assert times[1]["Degraded"] == times[2]["Ready"] == "2026-11-21T12:05:00Z"
+
+
+def test_telling_twice_tells_the_same(world):
+    first = tell(world(deployment=replicas(1), pods=[SERVING]))
+    again = tell(world(deployment=replicas(1), pods=[SERVING], previous=first), now=LATER)
+    assert again == first
+
+
+def test_a_status_fits_the_contract(world):
+    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, "x" * 5000)]))
+    Status.from_resource(told)
+    assert len(message(told, "Ready")) <= 1000
+
+
+def test_one_event_per_transition_of_ready(world):
+    observed = world(deployment={"replicas": 1}, pods=[waiting("ContainerCreating")])
+    first = tell(observed)
+    (event,) = events.transitions(observed.resource, first, NOW)
+    assert (event["reason"], event["type"]) == ("Starting", "Normal")
+    assert event["involvedObject"]["uid"] == "uid-1"
+
+    observed = world(deployment={"replicas": 1}, pods=[crashed(3, "gone")], previous=first)
+    second = tell(observed, now=LATER)
+    (event,) = events.transitions(observed.resource, second, LATER)
+    assert (event["reason"], event["type"]) == ("EngineCrashing", "Warning")
+    assert "gone" in event["message"]
+
+    observed = world(deployment={"replicas": 1}, pods=[crashed(3, "gone")], previous=second)
+    assert events.transitions(observed.resource, tell(observed), LATER) == ()
+
+
+def test_a_refused_spec_is_told_once_and_its_repair_too(world):
+    observed = world(deployment=replicas(1), pods=[SERVING])
+    observed.resource["spec"]["speculation"] |= {"topk": 4}
+    refused = tell(observed)
+    reasons = [each["reason"] for each in events.transitions(observed.resource, refused, NOW)]
+    assert reasons == ["NotAvailable"]
+    repaired = world(deployment=replicas(1), pods=[SERVING], previous=refused)
+    reasons = [
+        each["reason"] for each in events.transitions(repaired.resource, tell(repaired), NOW)
+    ]
+    assert reasons == ["Resolved", "Serving"]
+
+
+def test_the_same_news_has_the_same_name(world):
+    observed = world(deployment={"replicas": 1})
+    told = tell(observed)
+    posted = [events.transitions(observed.resource, told, when) for when in (NOW, LATER)]
+    assert posted[0][0]["metadata"]["name"] == posted[1][0]["metadata"]["name"]
