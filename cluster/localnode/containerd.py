@@ -5,7 +5,6 @@ mounts, running tasks) dies with the node. The system's containerd, if there is 
 """
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -92,7 +91,7 @@ def start_containerd(paths: Paths, launcher: Launcher, mtu: int) -> None:
 
 def answers(paths: Paths) -> bool:
     """Tell whether containerd is there."""
-    version = ["ctr", "--address", paths.containerd_socket, "version"]
+    version = ["ctr", "--address", str(paths.containerd_socket), "version"]
     return paths.containerd_socket.exists() and succeeds(version)
 
 
@@ -111,13 +110,18 @@ def forget_containers(paths: Paths, ids: Sequence[str]) -> None:
                 raise
 
 
-def image_labels(paths: Paths) -> dict[str, dict[str, str]]:
-    """Read the labels of each image that containerd has."""
-    lines = ctr(paths, "images", "list").splitlines()[1:]
-    return {line.split()[0]: parse_labels(line) for line in lines}
+def has_image(paths: Paths, reference: str, label: str, value: str) -> bool:
+    """Tell whether containerd has this image and it carries this label."""
+    wanted = f'name=={reference},labels."{label}"=={value}'
+    return reference in ctr(paths, "images", "list", "--quiet", wanted).split()
 
 
-def parse_labels(line: str) -> dict[str, str]:
-    """Read the last column of `ctr images list`: `key=value,key=value`, or `-`."""
-    column = re.split(r"\s{2,}|\s(?=\S*=\S*$)|\s(?=-$)", line.strip())[-1]
-    return dict(pair.split("=", 1) for pair in column.split(",") if "=" in pair)
+def label_image(paths: Paths, reference: str, label: str, value: str) -> None:
+    """Write a label on an image."""
+    ctr(paths, "images", "label", reference, f"{label}={value}")
+
+
+def unlabel_image(paths: Paths, reference: str, label: str) -> None:
+    """Take a label away from an image, if there is such an image."""
+    if reference in ctr(paths, "images", "list", "--quiet").split():
+        ctr(paths, "images", "label", reference, f"{label}=")

@@ -84,7 +84,7 @@ def apiserver_command(settings: ApiServerSettings) -> list[str]:
 
 
 def apiserver_with_kubelet_flags(authority: Authority, client: Identity) -> list[str]:
-    """What an API server needs beside a real node: to trust kubelets just so far, and reach them."""
+    """What an API server needs beside a real node: to reach it, and trust it just so far."""
     return [
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
@@ -114,6 +114,7 @@ def controller_manager_command(
         f"--kubeconfig={kubeconfig}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
+        "--authentication-skip-lookup",  # of a CA for aggregated servers, which we have none of
         f"--bind-address={address}",
         f"--root-ca-file={authority.bundle}",
         f"--service-account-private-key-file={token_keys.private}",
@@ -140,6 +141,7 @@ def scheduler_command(program: Path, kubeconfig: Path, address: str) -> list[str
         f"--kubeconfig={kubeconfig}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
+        "--authentication-skip-lookup",  # of a CA for aggregated servers, which we have none of
         f"--bind-address={address}",
         "--leader-elect=false",
         "--profiling=false",

@@ -1,4 +1,4 @@
-"""Starts the programs of one cluster: where they log, how they are marked, who must outlive whom."""
+"""Starts the programs of one cluster: where they log, how they are marked, when they end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Where everything lies: a cache that outlives the node, and a state that dies with it.
 
-    cache   programs, images, containerd's store: safe to keep, costly to make again
-    state   certificates, sockets, logs, kubelet's mounts: thrown away by `down`
+cache   programs, images, containerd's store: safe to keep, costly to make again
+state   certificates, sockets, logs, kubelet's mounts: thrown away by `down`
 """
 
 import os

@@ -46,9 +46,7 @@ TOOLS = (
     _kubernetes("kube-proxy"),
     Tool("coredns", "coredns", "github.com/coredns/coredns", COREDNS),
     Tool("helm", "helm", "helm.sh/helm/v3/cmd/helm", HELM, _HELM_VARIABLES),
-    Tool(
-        "kubeconform", "kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform", KUBECONFORM
-    ),
+    Tool("kubeconform", "kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform", KUBECONFORM),
     Tool("pause", "pause", "specdecode.io/cluster/pause", PAUSE),
 )
 

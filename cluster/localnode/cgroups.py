@@ -1,0 +1,54 @@
+"""The corner of the cgroup tree that holds every pod of the node, and nothing else.
+
+Works with both layouts: one unified tree, or one tree for each controller.
+"""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from localnode.processes import Process, find
+
+NAME = "specdecode"  # the kubelet's cgroupRoot
+_ROOT = Path("/sys/fs/cgroup")
+_GONE_S = 5
+
+
+def trees(root: Path = _ROOT) -> list[Path]:
+    """List the roots of the cgroup trees of this machine."""
+    if (root / "cgroup.controllers").exists():
+        return [root]
+    return [folder for folder in sorted(root.iterdir()) if folder.is_dir()]
+
+
+def create_cgroups() -> None:
+    """Make our corner, which the kubelet asks to find."""
+    for tree in trees():
+        (tree / NAME).mkdir(exist_ok=True)
+
+
+def is_ours(membership: str) -> bool:
+    """Tell from /proc/PID/cgroup whether a process runs in a pod of this node."""
+    paths = (line.split(":", 2)[2] for line in membership.splitlines() if line.count(":") >= 2)
+    return any(path == f"/{NAME}" or path.startswith(f"/{NAME}/") for path in paths)
+
+
+def find_pod_processes() -> list[Process]:
+    """Find every process that runs in a pod of this node."""
+    return find(lambda folder: is_ours((folder / "cgroup").read_text()))
+
+
+def remove_cgroups() -> None:
+    """Remove our corner once its processes are gone; the kernel needs a moment to notice."""
+    deadline = time.monotonic() + _GONE_S
+    while any((tree / NAME).exists() for tree in trees()) and time.monotonic() < deadline:
+        for tree in trees():
+            _remove_tree(tree / NAME)
+        time.sleep(0.02)
+
+
+def _remove_tree(folder: Path) -> None:
+    for inner, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(inner)

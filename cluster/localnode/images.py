@@ -1,0 +1,126 @@
+"""Builds the two images when their inputs have changed, and loads them where pods can use them.
+
+What an image was built from is written on it as a label, in the place that has it: containerd says
+whether it has the image of today's inputs, so nothing is recorded that could be wrong.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from localnode import buildah, containerd, docker, oci
+from localnode.base_image import make_base_image
+from localnode.errors import NodeError
+from localnode.locks import exclusive
+from localnode.paths import REPOSITORY, Paths
+from localnode.progress import say, step
+
+_LABEL = "specdecode.io/inputs"
+_SHARED_INPUTS = (".dockerignore", "pyproject.toml", "uv.lock")
+_LOAD_TIMEOUT_S = 1800
+_MEMBERS = ("crds", "kernels", "engine", "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One of our images and the workspace members it is made of."""
+
+    program: str
+    members: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"specdecode-{self.program}:dev"
+
+    @property
+    def reference(self) -> str:
+        """The name as Kubernetes completes it."""
+        return f"docker.io/library/{self.name}"
+
+    @property
+    def dockerfile(self) -> Path:
+        return REPOSITORY / self.program / "Dockerfile"
+
+
+IMAGES = (
+    Image("operator", ("crds", "operator")),
+    Image("engine", ("crds", "kernels", "engine")),
+)
+
+
+def update_images(paths: Paths) -> None:
+    """Bring both images up to date in the node's containerd."""
+    with exclusive(paths.cache / "images.lock"):
+        for image in IMAGES:
+            _update(paths, image)
+
+
+def load(paths: Paths, image: str) -> None:
+    """Load an archive file, or an image that docker knows by this name, into the node."""
+    if not containerd.answers(paths):
+        raise NodeError("no node is up to load an image into: `localnode up` first")
+    archive = Path(image)
+    with TemporaryDirectory() as folder, step(f"load {image}"):
+        if not archive.is_file():
+            archive = Path(folder) / "image.tar"
+            docker.save_image(image, archive)
+        containerd.ctr(paths, "images", "import", archive, timeout_s=_LOAD_TIMEOUT_S)
+
+
+def input_files(image: Image, root: Path) -> list[Path]:
+    """List every file that can change the image."""
+    shared = [root / name for name in _SHARED_INPUTS]
+    shared += [root / member / "pyproject.toml" for member in _MEMBERS]
+    sources = (path for member in image.members for path in (root / member / "src").rglob("*"))
+    kept = (path for path in sources if path.is_file() and "__pycache__" not in path.parts)
+    return sorted([*shared, root / image.program / "Dockerfile", *kept])
+
+
+def inputs_hash(files: Iterable[Path], root: Path, base: str) -> str:
+    """Name the content of these files on this base."""
+    digest = hashlib.sha256(base.encode())
+    for path in files:
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(root)} {content}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _update(paths: Paths, image: Image) -> None:
+    builder = "docker" if docker.answers() else "buildah"
+    inputs = inputs_hash(input_files(image, REPOSITORY), REPOSITORY, builder)
+    has_node = containerd.answers(paths)
+    if has_node and containerd.has_image(paths, image.reference, _LABEL, inputs):
+        say(f"  {image.name} is up to date")
+        return
+    layout = paths.image_builds / image.program
+    if builder == "docker":
+        _build_with_docker(image, layout)
+    else:
+        _build_with_buildah(paths, image, layout)
+    if not has_node:
+        say(f"  {image.name} is built but not loaded: no node is up (`localnode up`)")
+        return
+    with step(f"load {image.name}"):
+        oci.drop_unused_blobs(layout)
+        containerd.unlabel_image(paths, image.reference, _LABEL)
+        sent = oci.import_image(paths, layout, image.reference)
+        containerd.label_image(paths, image.reference, _LABEL, inputs)
+    say(f"  {image.name}: {sent / 1e6:.1f} MB were new to the node")
+
+
+def _build_with_buildah(paths: Paths, image: Image, layout: Path) -> None:
+    base = make_base_image(paths)
+    local_name = f"localhost/{image.name}"
+    with step(f"build {image.name}"):
+        buildah.build_image(paths, local_name, image.dockerfile, base)
+    with step(f"export {image.name}"):
+        buildah.export_image(paths, local_name, layout)
+
+
+def _build_with_docker(image: Image, layout: Path) -> None:
+    with step(f"build {image.name} with docker"):
+        docker.build_image(image.name, image.dockerfile)
+    with step(f"export {image.name}"):
+        docker.export_image(image.name, layout)
