@@ -48,10 +48,10 @@ images: setup ## Build both images and load them into the cluster
 	$(LOCALNODE) images
 
 demo: setup ## From nothing to a speculative answer on a Kubernetes node
-	@$(RUN) python -m demo
+	@PYTHONPATH=cluster:. $(RUN) python -m demo
 
 serve: setup ## Serve the demo's resource on this machine, without Kubernetes
-	@$(RUN) python -m demo.serve
+	@PYTHONPATH=. $(RUN) python -m demo.serve
 
 test: setup ## Run all suites, the real node included, with the time each took
 	@$(RUN) python scripts/test.py

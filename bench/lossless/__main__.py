@@ -93,12 +93,11 @@ def _differs(
 def _prompts(tokenizer: "AutoTokenizer") -> tuple[tuple[int, ...], ...]:
     prompts = []
     for entry in json.loads((EXAMPLES / "prompts.json").read_text()):
+        text = entry["text"]
         if entry["kind"] == "chat":
             text = tokenizer.apply_chat_template(
-                entry["messages"], tokenize=False, add_generation_prompt=True
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
             )
-        else:
-            text = entry["text"]
         prompts.append(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
     return tuple(prompts)
 

@@ -13,7 +13,7 @@ from specdecode_api.speculation import Algorithm, not_yet_available
 from specdecode_engine.drafters import DraftModel, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
-from specdecode_engine.host import available_bytes, choose_device
+from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.memory import MemoryDemand, plan_memory
 from specdecode_engine.rounds.parts import Parts
@@ -67,8 +67,7 @@ def build_core(
         CannotServe, CheckpointError, NotEnoughMemory, RuntimeError: with what to change.
     """
     _refuse_unavailable(boot.speculation)
-    if boot.threads is not None:
-        torch.set_num_threads(boot.threads)
+    torch.set_num_threads(boot.threads or default_threads())
     loaded = _load(boot, progress)
     limits = _plan_limits(boot, loaded, pool_tokens)
     table = SlotTable(

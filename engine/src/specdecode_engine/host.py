@@ -1,5 +1,6 @@
 """Facts of the machine: which device to compute on and how much memory it has left."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -29,6 +30,27 @@ def available_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
     return min(_free_of_machine(), _free_of_container(Path("/sys/fs/cgroup")))
+
+
+def default_threads() -> int:
+    """Processor threads for torch on a CPU: one less than there are, for the server beside it.
+
+    Threads that wait for a busy core cost far more than they bring, so a container's own quota
+    counts where it has one.
+    """
+    return max(1, min(len(os.sched_getaffinity(0)), _quota_cores(Path("/sys/fs/cgroup"))) - 1)
+
+
+def _quota_cores(root: Path) -> int:
+    """Whole cores that the container may use; many where it has no quota."""
+    file = root / "cpu.max"
+    if file.exists():
+        quota, period = file.read_text().split()
+        return 1 << 20 if quota == "max" else int(quota) // int(period)
+    quota_file, period_file = root / "cpu/cpu.cfs_quota_us", root / "cpu/cpu.cfs_period_us"
+    if not quota_file.exists() or int(quota_file.read_text()) < 0:
+        return 1 << 20
+    return int(quota_file.read_text()) // int(period_file.read_text())
 
 
 def _free_of_machine() -> int:

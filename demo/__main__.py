@@ -1,0 +1,105 @@
+"""`make demo`: cluster, images, chart, resource, answer; the last line is JSON."""
+
+import json
+import os
+import sys
+import time
+
+import httpx
+
+from demo.chat import MODEL, QUESTION, accept_length, ask_inside, ask_streaming
+from demo.checkpoints import load_checkpoints
+from demo.console import Console, DemoFailed
+from demo.kubernetes import ROOT, Cluster, wait_until
+
+NAMESPACE = "specdecode-system"
+OPERATOR_IMAGE = "specdecode-operator:dev"
+ENGINE_IMAGE = "specdecode-engine:dev"
+RESOURCE = ROOT / "examples" / "specdecode.yaml"
+
+
+def main() -> int:
+    """Run the steps; 1 with a reason where one fails."""
+    cluster = Cluster(os.environ.get("CONTEXT") or None)
+    console = Console()
+    started = time.monotonic()
+    try:
+        result = _run(cluster, console)
+    except DemoFailed as failure:
+        print(f"\nThe demo stopped: {failure}", file=sys.stderr)
+        print(json.dumps({"ready": False, "cold_seconds": console.seconds}))
+        return 1
+    print(f"\nThe whole demo took {time.monotonic() - started:.0f} s. What to try next:\n{_NEXT}")
+    print(json.dumps({"ready": True, **result, "cold_seconds": console.seconds}))
+    return 0
+
+
+def _run(cluster: Cluster, console: Console) -> dict[str, object]:
+    where = "a local Kubernetes node" if cluster.is_local else f"the cluster {cluster.context}"
+    with console.step("cluster", f"Look for {where}, or start it"):
+        cluster.localnode("up")
+        cluster.use_programs()
+        cluster.show("get", "nodes")
+    with console.step("images", "Build the images of operator and engine, and load them"):
+        cluster.localnode("images")
+    with console.step("chart", "Install the operator with its Helm chart"):
+        install_chart(cluster)
+    with console.step("checkpoints", "Put the example checkpoints into a volume"):
+        load_checkpoints(cluster, console, OPERATOR_IMAGE)
+    with console.step("ready", "Apply examples/specdecode.yaml and wait until it is Ready"):
+        console.note(cluster.kubectl("apply", "-f", str(RESOURCE)).strip())
+        wait_until(lambda: resource_state(cluster), console.note, seconds=900)
+    with console.step("inside", f"Ask from inside the cluster: {QUESTION}"):
+        inside = ask_inside(cluster, OPERATOR_IMAGE)
+        console.note(inside.text.replace("\n", "\n    "))
+    with (
+        console.step("streamed", "Ask again through a port-forward, streamed"),
+        cluster.port_forward(f"service/{MODEL}", 80) as url,
+    ):
+        streamed = ask_streaming(url, console)
+        accepted = accept_length(httpx.get(f"{url}/metrics", timeout=10).text)
+    if streamed.text != inside.text:
+        raise DemoFailed("the two answers differ, and greedy decoding must not")
+    print(f"\nEach verify round gave {accepted:.2f} tokens on average (accept length).")
+    cluster.show("get", "sdd")
+    return {"answer_tokens": streamed.tokens, "accept_length": round(accepted, 3)}
+
+
+def install_chart(cluster: Cluster) -> None:
+    """Install or upgrade the operator and wait until it runs."""
+    cluster.helm(
+        "upgrade", "--install", "specdecode", "charts/specdecode",
+        "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
+        "--set", "image.repository=specdecode-operator", "--set", "image.tag=dev",
+        "--set", f"engine.image={ENGINE_IMAGE}",
+    )  # fmt: skip
+    # An image of the same name may be newer than the pod that runs it.
+    cluster.kubectl("-n", NAMESPACE, "rollout", "status", "deployment", "--timeout=5m")
+
+
+def resource_state(cluster: Cluster, name: str = MODEL) -> str | None:
+    """Say why a resource is not Ready for its generation; None when it is."""
+    resource = cluster.get("sdd", name)
+    conditions = {c["type"]: c for c in resource.get("status", {}).get("conditions", [])}
+    ready = conditions.get("Ready")
+    if ready is None:
+        return "the operator has not answered yet"
+    if ready["status"] == "True" and (
+        ready.get("observedGeneration") == resource["metadata"]["generation"]
+    ):
+        return None
+    return f"{ready['reason']}: {ready['message']}"
+
+
+_NEXT = """\
+  kubectl explain sdd.spec.speculation           what can be written in a resource
+  kubectl edit sdd chat                          change numSteps, and watch the pods roll
+  kubectl apply -f examples/standalone.yaml      draft with a small model instead of a head
+  make serve                                     the same resource without Kubernetes
+  make lossless N=50 SEED=7                      compare random speculative runs with plain ones
+  make cluster-down                              stop the local node
+  (kubectl here: eval "$(PYTHONPATH=cluster uv run python -m localnode env)")"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

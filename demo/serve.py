@@ -1,0 +1,37 @@
+"""`make serve`: the demo's resource on this machine, without Kubernetes.
+
+The operator's own code writes the boot file from the resource; only the volume is replaced by the
+folder it would hold.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from specdecode_engine.__main__ import main as serve_engine
+from specdecode_operator.render import boot
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Write the boot file and serve it; FILE and PORT choose another resource and port."""
+    resource = Path(os.environ.get("FILE") or ROOT / "examples" / "specdecode.yaml")
+    document = boot(str(resource), resource.read_text(), ROOT / "examples" / "models")
+    with tempfile.TemporaryDirectory(prefix="specdecode-") as folder:
+        file = Path(folder) / "boot.json"
+        file.write_text(document)
+        port = os.environ.get("PORT") or "8000"
+        print(
+            f"try: curl -s http://127.0.0.1:{port}/v1/chat/completions "
+            "-H 'Content-Type: application/json' -d "
+            '\'{"model": "chat", "messages": [{"role": "user", "content": '
+            '"What is speculative decoding?"}]}\'',
+            file=sys.stderr,
+        )
+        return serve_engine(["--boot", str(file), "--host", "127.0.0.1", "--port", port])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
