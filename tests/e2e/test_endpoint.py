@@ -6,6 +6,7 @@ import time
 
 import httpx
 import pytest
+
 from demo.chat import accept_length, ask_inside
 from demo.kubernetes import Cluster, wait_until
 
