@@ -67,17 +67,22 @@ def _version() -> dict[str, Any]:
             _column("Model", ".spec.model.uri"),
             _column("Algorithm", ".spec.speculation.algorithm"),
             _column("Age", ".metadata.creationTimestamp", kind="date"),
-            _column("Draft", ".spec.speculation.draft.uri", priority=1),
-            _column("Policy", ".spec.speculation.adaptive.policy", priority=1),
-            _column("Config", ".status.configHash", priority=1),
-            _column("URL", ".status.url", priority=1),
+            _wide_column("Draft", ".spec.speculation.draft.uri"),
+            _wide_column("Policy", ".spec.speculation.adaptive.policy"),
+            _wide_column("Config", ".status.configHash"),
+            _wide_column("URL", ".status.url"),
         ],
     }
 
 
-def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> dict[str, Any]:
-    """Describe a column of `kubectl get`; priority 1 is for `-o wide`."""
-    return {"name": name, "type": kind, "jsonPath": path, "priority": priority}
+def _column(name: str, path: str, kind: str = "string") -> dict[str, Any]:
+    """Describe a column of `kubectl get`."""
+    return {"name": name, "type": kind, "jsonPath": path}
+
+
+def _wide_column(name: str, path: str) -> dict[str, Any]:
+    """Describe a column that only `kubectl get -o wide` shows."""
+    return {**_column(name, path), "priority": 1}
 
 
 def _without(key: str, schema: Any) -> Any:

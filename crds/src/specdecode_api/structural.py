@@ -4,6 +4,7 @@ What the server would refuse, or drop without a word, is translated or refused h
 list and map must have a bound: the server estimates the cost of a rule from them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,6 @@ Schema = dict[str, Any]
 
 _NULL = {"type": "null"}
 _INT_OR_STRING = "x-kubernetes-int-or-string"
-_INT32 = range(-(2**31), 2**31)
 
 # JSON schema says one of these, the API server knows none, and what it stands for would be lost.
 _REFUSED = {
@@ -152,8 +152,8 @@ def _write_exclusive_bounds(schema: Schema) -> None:
 
 
 def _integer_format(schema: Mapping[str, Any]) -> str:
-    bounds = (schema.get("minimum"), schema.get("maximum"))
-    return "int32" if all(bound in _INT32 for bound in bounds) else "int64"
+    lowest, highest = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    return "int32" if lowest >= -(2**31) and highest < 2**31 else "int64"
 
 
 def _without_nulls(value: Any) -> Any:

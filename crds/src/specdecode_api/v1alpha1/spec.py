@@ -37,8 +37,6 @@ class Spec(ResourceRecord):
     model: Model = Field(description="The target model.")
     page_size: PageSize = Field(
         default=16,
-        ge=1,
-        le=MAX_PAGE_SIZE,
         json_schema_extra=RESTART,
         description="Tokens in a page of the key-value cache; a power of two.",
     )

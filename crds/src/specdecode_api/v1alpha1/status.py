@@ -9,7 +9,7 @@ from specdecode_api.v1alpha1.scalars import Int
 
 DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
-Generation = Annotated[Int, Field(ge=0, le=2**63 - 1)]
+Generation = Annotated[Int, Field(ge=0)]
 
 
 class Condition(ResourceRecord):

@@ -1,0 +1,188 @@
+"""The boot file: what is read comes back, and what is wrong is said with place and remedy."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from specdecode_api.boot import EngineBoot
+from specdecode_api.problems import problems
+
+LEAST = {"model": {"path": "/models/target"}}
+EVERYTHING = {
+    "version": 1,
+    "model": {
+        "path": "/models/target",
+        "served_name": "meta/llama",
+        "dtype": "bfloat16",
+        "context_length": 4096,
+    },
+    "speculation": {
+        "algorithm": "EAGLE3",
+        "draft_path": "/models/draft",
+        "topk": 1,
+        "num_steps": 3,
+        "num_draft_tokens": 4,
+        "policy": "ema",
+        "table": {
+            "1": {
+                "candidate_steps": [1, 3, 5],
+                "up_hysteresis": 0.5,
+                "down_hysteresis": 0.0,
+                "ceiling_coeff": 1.5,
+                "ema_alpha": 0.5,
+                "update_interval": 2,
+                "warmup_batches": 0,
+            }
+        },
+    },
+    "memory": {"page_size": 1, "kv_cache_bytes": 1048576, "kv_cache_fraction": 0.5},
+    "scheduling": {
+        "max_running_requests": 2,
+        "max_queued_requests": 0,
+        "chunked_prefill_tokens": 16,
+    },
+    "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
+    "device": "cpu",
+    "threads": 2,
+}
+
+
+@pytest.mark.parametrize("document", [LEAST, EVERYTHING], ids=["least", "everything"])
+def test_boot_file_survives_a_round_trip(document):
+    boot = EngineBoot.model_validate_json(json.dumps(document))
+    assert EngineBoot.model_validate_json(boot.model_dump_json()) == boot
+
+
+def test_nothing_of_a_boot_file_is_lost():
+    boot = EngineBoot.model_validate_json(json.dumps(EVERYTHING))
+    assert json.loads(boot.model_dump_json()) == EVERYTHING
+
+
+def test_everything_is_everything():
+    """The document above has every field there is."""
+
+    def keys(value):
+        if not isinstance(value, dict):
+            return value if not isinstance(value, list) else None
+        return {key: keys(item) for key, item in value.items()}
+
+    schema = EngineBoot.model_json_schema()
+    written = keys(EVERYTHING)
+    assert written.keys() == schema["properties"].keys()
+    for name, part in schema["$defs"].items():
+        if part.get("type") == "object":
+            assert part["properties"].keys() <= _all_keys(EVERYTHING), name
+
+
+def _all_keys(value):
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(_all_keys(item) for item in value.values()))
+
+
+BAD = {
+    "no model": ({"model": None}, "model: input should be a valid dictionary"),
+    "no path": ({"model": {}}, "model.path: is required: add it"),
+    "typo": ({"modle": {}}, "modle: no such field; did you mean model?"),
+    "typo below": (
+        {"memory": {"page_sise": 1}},
+        "memory.page_sise: no such field; did you mean page_size?",
+    ),
+    "typo in the table": (
+        {"speculation": {"table": {"1": {"candidate_steps": [1], "alpha": 1}}}},
+        "speculation.table.1.alpha: no such field; did you mean ema_alpha?",
+    ),
+    "unlike any field": (
+        {"server": {"xyzzy": 1}},
+        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds",
+    ),
+    "another version": ({"version": 2}, "version: input should be 1; got 2"),
+    "type": (
+        {"model": {"path": "m", "dtype": "int8"}},
+        "model.dtype: input should be 'auto', 'bfloat16', 'float16', 'float32' or 'float64'; "
+        "got 'int8'",
+    ),
+    "page": ({"memory": {"page_size": 12}}, "memory.page_size: page_size must be a power of two"),
+    "page too large": (
+        {"memory": {"page_size": 512}},
+        "memory.page_size: input should be less than or equal to 256; got 512",
+    ),
+    "no draft": (
+        {"speculation": {"algorithm": "EAGLE", "num_steps": 1}},
+        "speculation: algorithm EAGLE needs draft_path: add it",
+    ),
+    "draft too many": (
+        {"speculation": {"algorithm": "NGRAM", "draft_path": "d"}},
+        "speculation: algorithm NGRAM takes no draft_path: remove it",
+    ),
+    "none with depth": (
+        {"speculation": {"num_steps": 1}},
+        "speculation: algorithm NONE decodes plainly: remove num_steps",
+    ),
+    "none with a table": (
+        {"speculation": {"table": {"1": {"candidate_steps": [0]}}}},
+        "speculation: algorithm NONE decodes plainly: remove table",
+    ),
+    "two faults at once": (
+        {"speculation": {"topk": 2, "num_draft_tokens": 3}},
+        "remove topk, or choose an algorithm; algorithm NONE decodes plainly: remove num_draft",
+    ),
+    "chain": (
+        {"speculation": {"algorithm": "NGRAM", "num_steps": 3, "num_draft_tokens": 3}},
+        "speculation: num_draft_tokens 3 must be num_steps + 1 = 4 with topk 1: remove it",
+    ),
+    "tree": (
+        {"speculation": {"algorithm": "NGRAM", "topk": 2, "num_steps": 2, "num_draft_tokens": 9}},
+        "num_draft_tokens 9 is outside 2..7, the bounds for topk 2 and num_steps 2",
+    ),
+    "depth at start": (
+        {
+            "speculation": {
+                "algorithm": "NGRAM",
+                "num_steps": 2,
+                "table": {"1": {"candidate_steps": [1, 3]}},
+            }
+        },
+        "speculation: num_steps 2 is in no entry of the table: use one of [1, 3]",
+    ),
+    "batch size": (
+        {"speculation": {"table": {"08": {"candidate_steps": [1]}}}},
+        "string should match pattern '^[1-9][0-9]{0,5}$'; got '08'",
+    ),
+    "port": (
+        {"server": {"port": 65536}},
+        "server.port: input should be less than or equal to 65535; got 65536",
+    ),
+}
+
+
+@pytest.mark.parametrize(("document", "says"), BAD.values(), ids=BAD)
+def test_bad_boot_file_is_refused_with_place_and_remedy(document, says):
+    with pytest.raises(ValidationError) as refusal:
+        EngineBoot.model_validate({**LEAST, **document})
+    sentences = problems(refusal.value, EngineBoot)
+    assert any(says in said for said in sentences), sentences
+
+
+def test_every_problem_is_said_at_once():
+    with pytest.raises(ValidationError) as refusal:
+        EngineBoot.model_validate(
+            {"memory": {"page_size": 3}, "threads": 0, "server": {"port": -1}}
+        )
+    places = [said.partition(": ")[0] for said in problems(refusal.value, EngineBoot)]
+    assert places == ["model", "memory.page_size", "server.port", "threads"]
+
+
+def test_long_value_does_not_bury_the_message():
+    with pytest.raises(ValidationError) as refusal:
+        EngineBoot.model_validate({**LEAST, "device": "x" * 500})
+    (said,) = problems(refusal.value, EngineBoot)
+    assert said == "device: input should be 'auto', 'cpu' or 'cuda'"
+
+
+def test_text_that_is_no_json_is_said_so():
+    with pytest.raises(ValidationError) as refusal:
+        EngineBoot.model_validate_json("{")
+    (said,) = problems(refusal.value, EngineBoot)
+    assert said.startswith("document: invalid JSON")

@@ -1,0 +1,153 @@
+"""Random resources near the border: the API server and pydantic take and refuse the same ones."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from specdecode_api import names
+from specdecode_api.v1alpha1 import SpecDecodeDeployment
+
+pytestmark = pytest.mark.apiserver
+
+EXAMPLES = 300
+
+
+def near(low: int, high: int) -> st.SearchStrategy[Any]:
+    """A number just inside or outside the bounds, mostly inside, seldom no number at all."""
+    inside = st.sampled_from([low, low + 1, high - 1, high])
+    outside = st.sampled_from([low - 1, high + 1, None, "1", True])
+    return st.one_of(*[inside] * 5, outside)
+
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+URIS = st.sampled_from(
+    [
+        *["pvc://models/x", "pvc://a.b/c/d", "file:///srv/x", "pvc://models"] * 9,
+        *("pvc://A/b", "pvc://a..b/c", "pvc://-a/b", "pvc://a/../b", "pvc://a/b/.", "pvc://a//b"),
+        *("file://srv", "file:///a/..", "file:///..a/b", "s3://x/yz", "pvc://a/é", ""),
+    ]
+)
+STEPS = near(0, 16) | st.integers(0, 5)
+ENTRIES = st.fixed_dictionaries(
+    {"candidateSteps": st.lists(STEPS, max_size=4) | st.lists(st.integers(0, 4), max_size=3)},
+    optional={
+        "emaAlpha": st.sampled_from([0, 0.1, 1, 1.5]),
+        "upHysteresis": st.sampled_from([-16, 0.5, 16, 17]),
+        "updateInterval": near(1, 100_000),
+    },
+)
+KEYS = st.sampled_from([*["1", "8", "64", "999999"] * 9, "0", "01", "1000000", "", "a", "1 "])
+TABLES = st.dictionaries(KEYS, ENTRIES | st.none(), max_size=3)
+SPECULATIONS = some(
+    algorithm=st.sampled_from(
+        ["NONE", "EAGLE", "EAGLE3", "NGRAM", "NGRAM", "NGRAM", "MTP", "ngram", None]
+    ),
+    draft=st.none() | st.fixed_dictionaries({}, optional={"uri": URIS}),
+    topk=st.sampled_from([1, 1, 1, 2, 4, 16]) | near(1, 16),
+    numSteps=STEPS,
+    numDraftTokens=st.sampled_from([2, 3, 4, 5, 7, 8, 21, 22]) | near(2, 256),
+    adaptive=some(policy=st.sampled_from(["static", "ema", "goodput", "off"]), batchSizes=TABLES),
+)
+QUANTITIES = st.sampled_from(
+    [
+        *[1, 2, "1", "500m", "2Gi", "2147483648", "1.5", 0] * 3,
+        -1,
+        "1e3",
+        "",
+        ".5",
+        " 1",
+        1.5,
+        True,
+        None,
+    ]
+)
+RESOURCE_NAMES = st.sampled_from([*["cpu", "memory", "nvidia.com/gpu"] * 5, "a b", "", "/x", "x/"])
+RESOURCES = st.dictionaries(RESOURCE_NAMES, QUANTITIES, max_size=3)
+SPECS = st.fixed_dictionaries(
+    {
+        "model": st.fixed_dictionaries(
+            {"uri": URIS},
+            optional={
+                "servedName": st.sampled_from(["a", "a/b-1", "-a", "a b", ""]),
+                "contextLength": near(16, 10_000_000),
+            },
+        )
+    },
+    optional={
+        "pageSize": st.sampled_from([1, 16, 256, 16, 0, 3, 512, "16", None]),
+        "speculation": SPECULATIONS,
+        "serving": some(
+            maxRunningRequests=near(1, 4096),
+            kvCacheSize=st.sampled_from([1048575, 1048576, "1Mi", "1023Ki", "8Gi", "8", "x", None]),
+        ),
+        "lifecycle": some(
+            preStopSeconds=near(0, 600),
+            drainSeconds=st.sampled_from([0, 60, 75, 76]),
+            terminationGracePeriodSeconds=st.sampled_from([9, 10, 75, 90, 611, 90_000]),
+        ),
+        "replicas": near(0, 1000),
+        "resources": some(limits=RESOURCES, requests=RESOURCES),
+        "image": st.sampled_from(["a", "ab", "r/x:1", "r/x@sha256:0", "x:", "a b", None]),
+    },
+)
+# Most random resources are bad in many ways. One part at a time gets close to the border.
+ONE_PART = st.one_of(
+    *(
+        st.fixed_dictionaries({"model": st.just({"uri": "pvc://models/x"}), name: strategy})
+        for name, strategy in {
+            "speculation": SPECULATIONS,
+            "serving": some(kvCacheSize=QUANTITIES),
+            "lifecycle": some(
+                drainSeconds=st.integers(70, 80), terminationGracePeriodSeconds=st.integers(85, 95)
+            ),
+            "resources": some(limits=RESOURCES, requests=RESOURCES),
+        }.items()
+    ),
+    SPECULATIONS.map(lambda it: {"model": {"uri": "pvc://m/x"}, "speculation": it}),
+)
+NAMES = st.sampled_from([*["chat", "a" * 40] * 6, "a" * 41, "1a", "a.b"])
+
+
+def read_or_refuse(resource: dict[str, Any]) -> tuple[SpecDecodeDeployment | None, str]:
+    try:
+        return SpecDecodeDeployment.from_resource(resource), ""
+    except ValidationError as refusal:
+        return None, str(refusal)
+
+
+def test_both_agree(server):
+    verdicts: Counter[bool] = Counter()
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(NAMES, SPECS | ONE_PART | ONE_PART)
+    def agree(name, spec):
+        resource = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        answer = server.try_out(resource)
+        is_admitted = answer.status_code == 201
+        assert is_admitted or answer.status_code in (400, 422), answer.text
+        read, refusal = read_or_refuse(resource)
+        assert is_admitted == (read is not None), refusal or answer.json()["message"]
+        if read is not None:
+            assert SpecDecodeDeployment.from_resource(answer.json()).spec == read.spec
+        verdicts[is_admitted] += 1
+
+    agree()
+    assert min(verdicts[True], verdicts[False]) >= math.floor(EXAMPLES / 4), verdicts

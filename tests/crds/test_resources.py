@@ -1,0 +1,59 @@
+"""The dozens of resources against pydantic: taken or refused, and what is said."""
+
+import pytest
+from pydantic import ValidationError
+
+from specdecode_api.boot import SpeculationBoot
+from specdecode_api.fields import fields
+from specdecode_api.problems import problems
+from specdecode_api.schema import resource_schema
+from specdecode_api.v1alpha1 import SpecDecodeDeployment, resolve
+
+
+def test_good_resource_is_taken(good_case):
+    SpecDecodeDeployment.from_resource(good_case.resource)
+
+
+def test_good_resource_survives_a_round_trip(good_case):
+    read = SpecDecodeDeployment.from_resource(good_case.resource)
+    written = read.model_dump(by_alias=True, exclude_none=True, mode="json")
+    assert SpecDecodeDeployment.from_resource(written) == read
+
+
+def test_good_resource_makes_a_good_boot_file(good_case):
+    speculation = SpecDecodeDeployment.from_resource(good_case.resource).spec.speculation
+    resolved = resolve(speculation)
+    SpeculationBoot(
+        algorithm=speculation.algorithm,
+        draft_path="/models/draft" if speculation.draft else None,
+        topk=speculation.topk,
+        num_steps=resolved.num_steps,
+        num_draft_tokens=resolved.num_draft_tokens,
+        policy=speculation.adaptive.policy,
+        table={key: entry.model_dump() for key, entry in speculation.adaptive.batch_sizes.items()},
+    )
+
+
+def test_bad_resource_is_refused_with_place_and_remedy(bad_case):
+    with pytest.raises(ValidationError) as refusal:
+        SpecDecodeDeployment.from_resource(bad_case.resource)
+    sentences = problems(refusal.value, SpecDecodeDeployment)
+    place = bad_case.field or "document"
+    said = [sentence.replace("[", ".").replace("]", "") for sentence in sentences]
+    assert any(
+        sentence.startswith(f"{place}: ") and bad_case.python in sentence for sentence in said
+    ), sentences
+
+
+def test_bad_resource_is_refused_for_one_reason(bad_case):
+    with pytest.raises(ValidationError) as refusal:
+        SpecDecodeDeployment.from_resource(bad_case.resource)
+    assert len(problems(refusal.value, SpecDecodeDeployment)) == 1
+
+
+def test_every_rule_has_a_bad_resource(read_cases):
+    """Each sentence that the definition can say is asked for above."""
+    asked = [case.says.partition("; algorithm is")[0] for case in read_cases("bad").values()]
+    rules = [rule["message"] for row in fields(resource_schema()) for rule in row.rules]
+    rules += [rule.message for rule in SpecDecodeDeployment.rules]
+    assert [rule for rule in rules if not any(said and said in rule for said in asked)] == []

@@ -1,0 +1,74 @@
+"""The arithmetic of trees, and the numbers that are worked out where the user chose none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdecode_api.speculation import (
+    MAX_DRAFT_TOKENS,
+    MAX_STEPS,
+    MAX_TOPK,
+    Algorithm,
+    default_draft_tokens,
+    effective_num_steps,
+    max_tree_tokens,
+)
+from specdecode_api.v1alpha1 import Speculation, resolve
+
+
+@pytest.mark.parametrize(
+    ("topk", "steps", "nodes"), [(1, 0, 1), (4, 0, 1), (1, 3, 4), (4, 1, 5), (4, 2, 21), (2, 3, 11)]
+)
+def test_tree_has_a_root_a_first_row_and_squares(topk, steps, nodes):
+    assert max_tree_tokens(topk, steps) == nodes
+
+
+@given(st.integers(1, MAX_TOPK), st.integers(1, MAX_STEPS))
+def test_default_width_fits_every_tree(topk, steps):
+    width = default_draft_tokens(topk, steps)
+    assert 2 <= width <= min(max_tree_tokens(topk, steps), MAX_DRAFT_TOKENS)
+    assert topk > 1 or width == steps + 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "candidates", "effective"),
+    [
+        (5, (), 5),
+        (0, (), 0),
+        (None, (), 3),
+        (None, (0, 1, 3, 5), 3),
+        (None, (0, 1), 1),
+        (None, (7,), 7),
+        (None, (0, 1, 2, 5, 7), 2),
+    ],
+)
+def test_depth_at_start(chosen, candidates, effective):
+    assert effective_num_steps(Algorithm.NGRAM, chosen, candidates) == effective
+
+
+def test_plain_decoding_has_depth_0():
+    assert effective_num_steps(Algorithm.NONE, None, ()) == 0
+    assert resolve(Speculation()).num_draft_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "steps", "width"),
+    [
+        ({}, 3, 4),
+        ({"num_steps": 5}, 5, 6),
+        ({"num_steps": 0}, 0, None),
+        ({"topk": 4}, 3, 13),
+        ({"topk": 4, "num_steps": 1}, 1, 5),
+        ({"topk": 4, "num_draft_tokens": 8}, 3, 8),
+        ({"topk": 16, "num_steps": 16}, 16, 256),
+        ({"adaptive": {"batchSizes": {"1": {"candidateSteps": [1, 5]}}}}, 5, None),
+        (
+            {"numSteps": 1, "adaptive": {"batchSizes": {"1": {"candidateSteps": [1, 5]}}}},
+            1,
+            None,
+        ),
+    ],
+)
+def test_numbers_of_the_boot_file(fields, steps, width):
+    resolved = resolve(Speculation(algorithm=Algorithm.NGRAM, **fields))
+    assert (resolved.num_steps, resolved.num_draft_tokens) == (steps, width)
