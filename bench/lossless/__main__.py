@@ -7,13 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from specdecode_engine.loop import EngineCore
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
+from specdecode_engine.loop import EngineCore
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm, not_yet_available
-
 from specdecode_engine.drafters import DraftModel, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
@@ -135,7 +135,7 @@ def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> 
         page_bytes=_page_bytes(loaded, memory.page_size),
         page_size=memory.page_size,
         most_rows=most_rows if pool_tokens is None else pool_tokens + width,
-        fewest_rows=min(context, 16) + width,
+        fewest_rows=min(pool_tokens or context, 16) + width,
     )
     plan = plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction)
     for line in plan.lines():

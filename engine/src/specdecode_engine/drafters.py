@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-
 from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.llama import Llama
