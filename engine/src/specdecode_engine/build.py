@@ -86,7 +86,19 @@ def build_core(
         drafter = loaded.draft.make_drafter(draft_pool, table, sampler, limits)
     parts = Parts(loaded.target, pool, table, sampler, drafter)
     depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
-    return EngineCore(parts, Scheduler(limits, depth), frozenset(config.eos_token_ids), clock)
+    eos = frozenset(config.eos_token_ids)
+    return EngineCore(parts, Scheduler(limits, depth), eos, clock, _facts(loaded, limits))
+
+
+def _facts(loaded: _Loaded, limits: Limits) -> dict[str, object]:
+    return {
+        "device": str(loaded.device),
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "max_draft_tokens": limits.max_draft_tokens,
+        "kv_pages": limits.pages,
+        "longest_sequence": limits.longest_sequence,
+    }
 
 
 def max_draft_tokens(speculation: SpeculationBoot) -> int:
@@ -120,6 +132,12 @@ def _load(boot: EngineBoot, progress: bool) -> _Loaded:
         context_length=boot.model.context_length,
         progress=progress,
     )
+    trained = target.config.rope.trained_positions
+    if target.context_length > trained:
+        raise CannotServe(
+            f"model.context_length {target.context_length} is more than the {trained} positions "
+            f"that {boot.model.path} was trained for; lower it"
+        )
     draft = load_draft(boot, target, device, progress)
     return _Loaded(target, draft, device, target.dtype)
 

@@ -1,6 +1,6 @@
 """The engine core: one step is plan, extend, decode, commit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from specdecode_engine.commit import Ending, cut_at_ending
@@ -23,6 +23,7 @@ class EngineCore:
         scheduler: who runs.
         eos_token_ids: tokens that end an answer unless the request ignores them.
         clock: seconds, monotonic.
+        facts: what the engine runs on, for people to read.
     """
 
     def __init__(
@@ -31,7 +32,9 @@ class EngineCore:
         scheduler: Scheduler,
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
+        facts: Mapping[str, object],
     ) -> None:
+        self.facts = facts
         self.counters = Counters()
         self.scheduler = scheduler
         self._parts = parts
