@@ -10,6 +10,8 @@ from specdecode_operator.plan import Refused
 from specdecode_operator.pods import Trouble
 from specdecode_operator.rollout import Rollout
 
+MAX_MESSAGE = 4096
+
 
 class Type(StrEnum):
     """Types of conditions, in the order in which they are listed."""
@@ -81,7 +83,7 @@ def merge(
                 "type": kind.value,
                 "status": status,
                 "reason": check.reason,
-                "message": check.message,
+                "message": check.message[:MAX_MESSAGE],
                 "lastTransitionTime": timestamp(now) if has_moved else old["lastTransitionTime"],
                 "observedGeneration": generation,
             }

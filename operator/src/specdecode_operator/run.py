@@ -41,7 +41,10 @@ async def run(settings: Settings) -> None:
     obey_signals(stop)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(own_settings.version())
-    server, _ = start_http_server(settings.metrics_port, registry=metrics.registry)
+    try:
+        server, _ = start_http_server(settings.metrics_port, registry=metrics.registry)
+    except OSError as error:
+        raise StartError(f"metrics port {settings.metrics_port}: {error}") from error
     try:
         timeout_s = settings.request_timeout_seconds
         async with connect(settings.kubeconfig, metrics, timeout_s) as cluster:
@@ -57,6 +60,7 @@ async def _reconcile_all(
     cache = Cache()
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
+    metrics.watch_resources(cache.resources)
     reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC))
     resync = Resync(
         cluster, cache, settings.namespaces, queue.add, queue.add_after, metrics, time.monotonic
