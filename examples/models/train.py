@@ -10,12 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+
 from recipe import answers, documents, draft, eagle3_training, target, vocabulary
 
 FOLDER = Path(__file__).parent
 PROMPT_SEED, PROMPTS = 7, 60
 ANSWER_SEED, ANSWERS = 8, 768
-TARGET_STEPS, DRAFT_STEPS, EAGLE3_STEPS = 2800, 3000, 1500
+TARGET_STEPS, DRAFT_STEPS, EAGLE3_STEPS = 2200, 1800, 1000
 
 Train = Callable[[Path, Path, Path, int], float]  # folder, target, answers, steps -> seconds
 
@@ -40,7 +41,8 @@ def main() -> None:
     if not flags.keep_target:
         steps = round(flags.scale * TARGET_STEPS)
         print(f"target: {target.train(base, steps):.0f} s for {steps} steps")
-    held_out = [asdict(p) for p in documents.prompts(PROMPT_SEED, PROMPTS)]
+    drawn = documents.prompts(PROMPT_SEED, PROMPTS, per_topic=3, held_out=True)
+    held_out = [asdict(p) for p in drawn]
     (folder / "prompts.json").write_text(json.dumps(held_out, indent=2) + "\n")
     with tempfile.TemporaryDirectory() as scratch:
         texts = Path(scratch) / "answers.json"
