@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run this case number alone")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float32")
     options = parser.parse_args()
     torch.set_num_threads(1)
     drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}
@@ -77,7 +77,7 @@ def _differs(
     answer: Answer,
     plain_core: EngineCore,
     models: Models,
-    tokenizer: "AutoTokenizer",
+    tokenizer: PreTrainedTokenizerBase,
 ) -> bool:
     plain = run_alone(plain_core, request)
     is_aborted = request.aborted_at_step is not None and answer.finish_reason == "abort"
@@ -90,7 +90,7 @@ def _differs(
     return difference is not None
 
 
-def _prompts(tokenizer: "AutoTokenizer") -> tuple[tuple[int, ...], ...]:
+def _prompts(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], ...]:
     prompts = []
     for entry in json.loads((EXAMPLES / "prompts.json").read_text()):
         text = entry["text"]
