@@ -24,7 +24,12 @@ Train = Callable[[Path, Path, Path, int], float]  # folder, target, answers, ste
 def _in_own_process(train: Train, folder: Path, base: Path, texts: Path, steps: int) -> None:
     torch.set_num_threads(1)
     seconds = train(folder, base, texts, steps)
-    print(f"{folder.name}: {seconds:.0f} s for {steps} steps", flush=True)
+    _report(folder.name, seconds, steps)
+
+
+def _report(name: str, seconds: float, steps: int) -> None:
+    busy = time.process_time()  # on a shared machine much less than the seconds that passed
+    print(f"{name}: {seconds:.0f} s for {steps} steps, {busy:.0f} s of them on a core", flush=True)
 
 
 def main() -> None:
@@ -40,7 +45,7 @@ def main() -> None:
     base = folder / "target"
     if not flags.keep_target:
         steps = round(flags.scale * TARGET_STEPS)
-        print(f"target: {target.train(base, steps):.0f} s for {steps} steps")
+        _report("target", target.train(base, steps), steps)
     drawn = documents.prompts(PROMPT_SEED, PROMPTS, per_topic=3, held_out=True)
     held_out = [asdict(p) for p in drawn]
     (folder / "prompts.json").write_text(json.dumps(held_out, indent=2) + "\n")

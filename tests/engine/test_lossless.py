@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from lossless.cases import Material, draw_case
 from lossless.compare import find_difference
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
