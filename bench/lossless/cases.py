@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.request import SamplingParams
 
 ALGORITHMS = ("STANDALONE", "EAGLE3")
@@ -25,6 +26,8 @@ class Case:
     number: int
     algorithm: str
     num_steps: int
+    topk: int
+    num_draft_tokens: int | None
     table: tuple[tuple[int, tuple[int, ...]], ...]
     page_size: int
     chunk_tokens: int
@@ -47,10 +50,13 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     requests = tuple(_draw_request(rng, material) for _ in range(rng.choice((1, 1, 2, 3, 5, 8))))
     longest = max(len(r.prompt_ids) + r.sampling.max_tokens for r in requests)
     num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
+    topk = rng.choice((1, 1, 2, 3, 4, 8, 16))
     return Case(
         number=number,
         algorithm=rng.choice(ALGORITHMS),
         num_steps=num_steps,
+        topk=topk if num_steps else 1,
+        num_draft_tokens=_draw_width(rng, num_steps, topk),
         table=_draw_table(rng, num_steps),
         page_size=rng.choice((1, 2, 4, 8, 16, 32, 64, 128)),
         chunk_tokens=rng.choice((1, 3, 7, 16, 64, 512)),
@@ -58,6 +64,13 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         pool_tokens=longest + rng.choice((0, 8, 40, 4000)),
         requests=requests,
     )
+
+
+def _draw_width(rng: random.Random, num_steps: int, topk: int) -> int | None:
+    """A tree's number of nodes, anywhere in its bounds; half of the time the usual one."""
+    if topk == 1 or num_steps == 0 or rng.random() < 0.5:
+        return None
+    return rng.randint(2, min(max_tree_tokens(topk, num_steps), 64))
 
 
 def _draw_table(rng: random.Random, num_steps: int) -> tuple[tuple[int, tuple[int, ...]], ...]:

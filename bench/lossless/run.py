@@ -43,6 +43,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "algorithm": case.algorithm,
         "draft_path": str(models.drafts[case.algorithm]),
         "num_steps": case.num_steps,
+        "topk": case.topk,
+        "num_draft_tokens": case.num_draft_tokens,
         "table": {str(bound): {"candidate_steps": steps} for bound, steps in case.table},
     }
     scheduling = {

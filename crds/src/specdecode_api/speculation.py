@@ -93,6 +93,4 @@ def not_yet_available(algorithm: Algorithm, policy: Policy, topk: int) -> tuple[
     if policy not in AVAILABLE_POLICIES:
         names = ", ".join(sorted(AVAILABLE_POLICIES))
         reasons.append(f"policy {policy} is not available in this release; use one of {names}")
-    if topk != 1:
-        reasons.append(f"topk {topk} is not available in this release; use topk 1")
     return tuple(reasons)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import torch
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm, not_yet_available
 
-from specdecode_engine.drafters import DraftModel, load_draft
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.drafters import DraftLimits, DraftModel, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.host import available_bytes, choose_device, default_threads
@@ -69,6 +70,7 @@ def build_core(
     _refuse_unavailable(boot.speculation)
     torch.set_num_threads(boot.threads or default_threads())
     loaded = _load(boot, progress)
+    shapes = draft_shapes(boot.speculation)
     limits = _plan_limits(boot, loaded, pool_tokens)
     table = SlotTable(
         slots=limits.max_running + 1,
@@ -83,18 +85,33 @@ def build_core(
     drafter = None
     if loaded.draft is not None:
         draft_pool = loaded.draft.make_pool(limits, poison)
-        drafter = loaded.draft.make_drafter(draft_pool, table, sampler, limits)
+        drafter = loaded.draft.make_drafter(
+            draft_pool, table, sampler, limits.max_running, DraftLimits.over(shapes.values())
+        )
     parts = Parts(loaded.target, pool, table, sampler, drafter)
     depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
-    return EngineCore(parts, Scheduler(limits, depth), frozenset(config.eos_token_ids), clock)
+    eos = frozenset(config.eos_token_ids)
+    return EngineCore(parts, Scheduler(limits, depth), shapes, eos, clock)
+
+
+def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
+    """Every shape that a round may draft in, by its number of steps."""
+    if speculation.algorithm is Algorithm.NONE:
+        return {0: DraftShape.chain(0)}
+    depths = {steps for entry in speculation.table.values() for steps in entry.candidate_steps}
+    return {
+        steps: DraftShape.of(
+            steps,
+            speculation.topk,
+            speculation.num_draft_tokens if steps == speculation.num_steps else None,
+        )
+        for steps in sorted(depths | {speculation.num_steps})
+    }
 
 
 def max_draft_tokens(speculation: SpeculationBoot) -> int:
-    """Rows of the widest verify: the largest depth over all candidates, and the bonus token's."""
-    if speculation.algorithm is Algorithm.NONE:
-        return 1
-    depths = [steps for entry in speculation.table.values() for steps in entry.candidate_steps]
-    return 1 + max([speculation.num_steps, *depths])
+    """Rows of the widest verify over all shapes, the bonus token's included."""
+    return max(shape.num_tokens for shape in draft_shapes(speculation).values())
 
 
 def _candidates(speculation: SpeculationBoot) -> dict[int, tuple[int, ...]]:
@@ -131,11 +148,16 @@ def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> 
     most_rows = scheduling.max_running_requests * (context + width)
     demand = MemoryDemand(
         available_bytes=available_bytes(loaded.device),
-        fixed_bytes=_fixed_bytes(loaded, scheduling.max_running_requests, width, context),
+        fixed_bytes=_fixed_bytes(
+            loaded,
+            scheduling.max_running_requests,
+            draft_shapes(boot.speculation).values(),
+            context,
+        ),
         page_bytes=_page_bytes(loaded, memory.page_size),
         page_size=memory.page_size,
         most_rows=most_rows if pool_tokens is None else pool_tokens + width,
-        fewest_rows=min(context, 16) + width,
+        fewest_rows=min(pool_tokens or context, 16) + width,
     )
     plan = plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction)
     for line in plan.lines():
@@ -163,11 +185,14 @@ def _page_bytes(loaded: _Loaded, page_size: int) -> int:
     return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
 
 
-def _fixed_bytes(loaded: _Loaded, running: int, width: int, context: int) -> int:
+def _fixed_bytes(
+    loaded: _Loaded, running: int, shapes: Iterable[DraftShape], context: int
+) -> int:
     """Slot tables, verify logits with their float copies, and what the drafter keeps."""
+    width = max(shape.num_tokens for shape in shapes)
     logits = running * width * loaded.target.config.vocab_size * 4 * 3
     tables = (running + 1) * (context + width) * 8 * 2
-    draft = loaded.draft.fixed_bytes(running, width) if loaded.draft else 0
+    draft = loaded.draft.fixed_bytes(running, DraftLimits.over(shapes)) if loaded.draft else 0
     return logits + tables + draft
 
 

@@ -1,10 +1,11 @@
 """The engine core: one step is plan, extend, decode, commit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from specdecode_engine.commit import Ending, cut_at_ending
 from specdecode_engine.counters import Counters
+from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request, RequestStats
 from specdecode_engine.rounds.decode import run_decode_round
@@ -21,6 +22,7 @@ class EngineCore:
     Args:
         parts: what the rounds compute with.
         scheduler: who runs.
+        shapes: how a round of so many steps drafts.
         eos_token_ids: tokens that end an answer unless the request ignores them.
         clock: seconds, monotonic.
     """
@@ -29,12 +31,14 @@ class EngineCore:
         self,
         parts: Parts,
         scheduler: Scheduler,
+        shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
     ) -> None:
         self.counters = Counters()
         self.scheduler = scheduler
         self._parts = parts
+        self._shapes = shapes
         self._eos_token_ids = eos_token_ids
         self._clock = clock
         self._num_steps = scheduler.depth.choose(1)
@@ -88,15 +92,16 @@ class EngineCore:
         started = self._clock()
         extended = run_extend_round(self._parts, plan.chunks) if plan.chunks else []
         between = self._clock()
-        decoded = (
-            run_decode_round(self._parts, plan.decoding, plan.num_steps) if plan.decoding else []
-        )
+        decoded = self._decode(plan) if plan.decoding else []
         self._count(plan, decoded, between - started, self._clock() - between)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
         return [self._commit(emission, 0) for emission in extended] + [
             self._commit(emission, 1) for emission in decoded
         ]
+
+    def _decode(self, plan: Plan) -> list[Emission]:
+        return run_decode_round(self._parts, plan.decoding, self._shapes[plan.num_steps])
 
     def _open_slots(self, plan: Plan) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""

@@ -138,10 +138,31 @@ class SlotTable:
         longest = batch.longest + count
         return self._rows(batch.slots, row_slots, positions, lens, positions + 1, longest)
 
-    def prefix_layout(self, batch: DecodeBatch, visible: Tensor) -> AttentionLayout:
-        """Lay out one query row per sequence that sees the first `visible` [B] i64 pool rows."""
-        lens = (1,) * batch.size
+    def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
+        """Lay out the nodes of a tree: node j at position length + depth, in pool row length + j.
+
+        Every node sees the rows before its length; what it sees of the tree is not in the layout.
+
+        Args:
+            depths: [B, N] i64.
+        """
+        nodes = depths.shape[1]
+        places = batch.lengths[:, None] + torch.arange(nodes, device=self.device)
+        row_slots = batch.slots.repeat_interleave(nodes)
+        visible = batch.lengths.repeat_interleave(nodes)
+        positions = (batch.lengths[:, None] + depths).flatten()
+        layout = self._layout(batch.slots, (nodes,) * batch.size, visible, batch.longest)
+        return Rows(row_slots, positions, self.pool_rows(row_slots, places.flatten()), layout)
+
+    def prefix_layout(self, batch: DecodeBatch, visible: Tensor, count: int) -> AttentionLayout:
+        """Lay out `count` query rows per sequence that see `visible` [B * count] i64 pool rows."""
+        lens = (count,) * batch.size
         return self._layout(batch.slots, lens, visible, batch.longest + 1)
+
+    def pool_rows(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Return the rows of the pool that hold `positions` of `slots`, elementwise."""
+        pages = self._pages[slots, positions // self.page_size]
+        return pages * self.page_size + positions % self.page_size
 
     def _rows(
         self,
@@ -152,8 +173,7 @@ class SlotTable:
         visible: Tensor,
         longest: int,
     ) -> Rows:
-        pages = self._pages[row_slots, positions // self.page_size]
-        kv_rows = pages * self.page_size + positions % self.page_size
+        kv_rows = self.pool_rows(row_slots, positions)
         layout = self._layout(slots, lens, visible, longest)
         return Rows(row_slots, positions, kv_rows, layout)
 

@@ -5,7 +5,8 @@ keeps anything between two passes except in the pools that the caller hands in. 
 kernel is in `specdecode_kernels`.
 """
 
-from specdecode_engine.forward.eagle3 import DraftHidden, Eagle3Head
+from specdecode_engine.forward.eagle3 import Eagle3Head
+from specdecode_engine.forward.eagle_head import Capture, DraftHidden, EagleHead
 from specdecode_engine.forward.errors import CheckpointError
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.kv_view import KvView, PagedView, ScratchView
@@ -13,10 +14,12 @@ from specdecode_engine.forward.llama import Hidden, Llama
 from specdecode_engine.forward.model_config import LlamaConfig
 
 __all__ = [
+    "Capture",
     "CheckpointError",
     "DraftHidden",
     "DraftScratch",
     "Eagle3Head",
+    "EagleHead",
     "Hidden",
     "KvPool",
     "KvView",

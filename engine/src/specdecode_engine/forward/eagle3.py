@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from specdecode_engine.forward.checkpoint import Checkpoint, Placement, Shape
 from specdecode_engine.forward.eagle3_config import LAYER_IDS, Eagle3Config
+from specdecode_engine.forward.eagle_head import Capture, DraftHidden
 from specdecode_engine.forward.errors import TensorError
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.layers import DecoderLayer, Linear, Norm
@@ -22,14 +23,6 @@ from specdecode_engine.forward.rope import Angles, build_angles
 from specdecode_engine.forward.weights import Weights, decoder_shapes
 
 EMBEDDING = "embed_tokens.weight"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftHidden:
-    """What the head leaves per row, both [rows, hidden]."""
-
-    normed: Tensor  # what `logits` takes
-    recurrent: Tensor  # what the next row's `hidden` is, not normed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,9 +78,9 @@ class Eagle3Head:
         )
 
     @property
-    def capture(self) -> tuple[int, ...]:
-        """Layers of the target whose output the head reads."""
-        return self.config.capture
+    def capture(self) -> Capture:
+        """What the head reads of the target."""
+        return Capture(layers=self.config.capture)
 
     def fuse(self, features: Tensor) -> Tensor:
         """Map captured features [rows, layers * target hidden] to hidden states [rows, hidden]."""

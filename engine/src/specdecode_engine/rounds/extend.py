@@ -16,9 +16,9 @@ def run_extend_round(parts: Parts, chunks: tuple[Chunk, ...]) -> list[Emission]:
     rows = parts.table.span_rows(spans)
     ids = parts.table.tokens_at(rows.slots, rows.positions)
     view = PagedView(parts.pool, rows.kv_rows, rows.layout)
-    hidden = parts.target.forward(ids, rows.positions, view, parts.capture)
+    hidden = parts.target.forward(ids, rows.positions, view, parts.capture.layers)
     if parts.drafter is not None:
-        parts.drafter.follow(spans, hidden.captured)
+        parts.drafter.follow(spans, parts.features_of(hidden))
     for span in spans:
         parts.table.set_computed(span.slot, span.end)
     last_rows = torch.tensor([span.end - span.start for span in spans]).cumsum(0) - 1

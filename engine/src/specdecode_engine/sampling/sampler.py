@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from specdecode_engine.draft import Draft
 from specdecode_engine.request import SamplingParams
 from specdecode_engine.sampling.filters import filter_logits
 from specdecode_engine.sampling.noise import gumbel_noise
@@ -32,7 +33,7 @@ class Sampler:
         self._penalties.close(slot)
 
     def choose(
-        self, logits: Tensor, slots: list[int], positions: Tensor, path: Tensor | None = None
+        self, logits: Tensor, slots: list[int], positions: Tensor, draft: Draft | None = None
     ) -> Tensor:
         """Choose the token of every node by the target's rule.
 
@@ -40,12 +41,12 @@ class Sampler:
             logits: [batch, nodes, vocab] float, the target's, unprocessed.
             slots: the slot of each batch row.
             positions: [batch, nodes] i64, absolute positions of the tokens to be chosen.
-            path: [batch, nodes - 1] i64, the drafted chain the nodes stand on.
+            draft: what the nodes behind the first one were drafted as.
 
         Returns:
             [batch, nodes] i64.
         """
-        processed = self._penalties.apply(logits, slots, path)
+        processed = self._penalties.apply(logits, slots, draft)
         return self._pick(processed, slots, positions, filters=True)
 
     def choose_draft(
@@ -68,8 +69,34 @@ class Sampler:
         Returns:
             [batch] i64 ids of the target.
         """
-        chosen = self._pick(logits[:, None], slots, positions[:, None], False, target_ids)[:, 0]
-        return chosen if target_ids is None else target_ids[chosen]
+        ids = self._pick(logits[:, None], slots, positions[:, None], False, target_ids)[:, 0]
+        return ids if target_ids is None else target_ids[ids]
+
+    def score_draft(
+        self,
+        logits: Tensor,
+        slots: list[int],
+        positions: Tensor,
+        target_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Score draft tokens as children of a tree's nodes.
+
+        Where a request samples, the logits are perturbed with the request's noise first: the
+        softmax of the perturbed ones grows with the chance that the target chooses the token.
+
+        Args:
+            logits: [batch, nodes, draft_vocab] float, the draft's.
+            positions: [batch, nodes] i64.
+
+        Returns:
+            [batch, nodes, draft_vocab] f32 log-probabilities.
+        """
+        sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
+        if sampled:
+            rows = torch.tensor(sampled, device=logits.device)
+            perturbed = self._perturb(logits, slots, sampled, positions, False, target_ids)
+            logits = logits.index_copy(0, rows, perturbed)
+        return torch.log_softmax(logits.float(), dim=-1)
 
     def _pick(
         self,
@@ -80,17 +107,30 @@ class Sampler:
         target_ids: Tensor | None = None,
     ) -> Tensor:
         greedy = logits.argmax(dim=-1)
-        chosen = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
-        if not chosen:
+        sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
+        if not sampled:
             return greedy
-        rows = torch.tensor(chosen, device=logits.device)
+        perturbed = self._perturb(logits, slots, sampled, positions, filters, target_ids)
+        rows = torch.tensor(sampled, device=logits.device)
+        return greedy.index_copy(0, rows, perturbed.argmax(dim=-1))
+
+    def _perturb(
+        self,
+        logits: Tensor,
+        slots: list[int],
+        rows: list[int],
+        positions: Tensor,
+        filters: bool,
+        target_ids: Tensor | None,
+    ) -> Tensor:
+        """Temperature, filters and noise for the batch rows `rows`; [len(rows), nodes, vocab]."""
+        chosen = torch.tensor(rows, device=logits.device)
         nodes, vocab = logits.shape[1:]
-        slot_rows = torch.tensor([slots[row] for row in chosen], device=logits.device)
+        slot_rows = torch.tensor([slots[row] for row in rows], device=logits.device)
         params = self._table.rows(slot_rows.repeat_interleave(nodes))
-        scaled = logits[rows].reshape(-1, vocab) / params.temperature[:, None].to(logits.dtype)
-        if filters and any(slots[row] in self._table.filtered for row in chosen):
+        scaled = logits[chosen].reshape(-1, vocab) / params.temperature[:, None].to(logits.dtype)
+        if filters and any(slots[row] in self._table.filtered for row in rows):
             scaled = filter_logits(scaled, params.top_k, params.top_p, params.min_p)
         tokens = self._vocabulary if target_ids is None else target_ids
-        noise = gumbel_noise(params.seeds, positions[rows].reshape(-1), tokens)
-        sampled = (scaled + noise.to(logits.dtype)).argmax(dim=-1).view(len(chosen), nodes)
-        return greedy.index_copy(0, rows, sampled)
+        noise = gumbel_noise(params.seeds, positions[chosen].reshape(-1), tokens)
+        return (scaled + noise.to(logits.dtype)).view(len(rows), nodes, vocab)

@@ -5,6 +5,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specdecode_engine.draft import Draft
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.slots import DecodeBatch, Span
 
 
@@ -17,8 +20,8 @@ class Drafter(Protocol):
     """
 
     @property
-    def capture(self) -> tuple[int, ...]:
-        """Output ids of the target layers whose values `follow` and `observe` need; () for none."""
+    def capture(self) -> Capture:
+        """What `follow` and `observe` need of the target."""
         ...
 
     def open(self, slot: int) -> None:
@@ -30,18 +33,20 @@ class Drafter(Protocol):
 
         Args:
             spans: consecutive per slot from 0 on.
-            features: [rows of all spans, width], or None where `capture` is ().
+            features: [rows of all spans, width], or None where `capture` is empty.
         """
         ...
 
-    def propose(self, batch: DecodeBatch, num_steps: int) -> Tensor:
-        """Return [B, num_steps] i64 draft tokens that continue each bonus token; num_steps >= 1."""
+    def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+        """Draft behind each bonus token, in ids of the target; `shape.num_steps` >= 1."""
         ...
 
     def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
-        """Take up what the target computed at positions length .. length + num_rows - 1.
+        """Take up what a round committed at positions length .. length + num_rows - 1.
 
         Args:
-            features: [B * num_rows, width], or None where `capture` is ().
+            num_rows: the widest path of the round; a sequence may have accepted less, what stands
+                behind that means nothing.
+            features: [B, num_rows, width] along the accepted path, or None where `capture` is empty.
         """
         ...

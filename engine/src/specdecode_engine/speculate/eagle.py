@@ -1,9 +1,9 @@
-"""EAGLE-3: a one-layer head drafts from the target's own features.
+"""EAGLE, EAGLE-2 and EAGLE-3: a one-layer head drafts from the target's own features.
 
-Source: Li et al., "EAGLE-3", 2025. Row i of the draft's KV consumes the pair (feature of position
-i, token i + 1) and predicts token i + 2; its rotary position is i. So a sequence of L computed
-tokens and a bonus token has exactly L draft rows, under the target's pages. After the last row the
-head goes on from its own output, in a scratch that the round forgets.
+Sources: Li et al., "EAGLE", 2024, "EAGLE-2", 2024, and "EAGLE-3", 2025. Row i of the draft's KV
+consumes the pair (feature of position i, token i + 1) and predicts token i + 2; its rotary position
+is i. So a sequence of L computed tokens and a bonus token has exactly L draft rows, under the
+target's pages. Behind drafted tokens the head goes on from its own output, the parent node's.
 """
 
 from collections.abc import Sequence as Items
@@ -11,39 +11,39 @@ from collections.abc import Sequence as Items
 import torch
 from torch import Tensor
 
-from specdecode_engine.forward.eagle3 import Eagle3Head
-from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
-from specdecode_engine.forward.kv_view import PagedView, ScratchView
-from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.draft import Draft
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.eagle_head import Capture, DraftHidden, EagleHead
+from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.kv_view import KvView, PagedView
 from specdecode_engine.slots import DecodeBatch, Rows, SlotTable, Span
+from specdecode_engine.speculate.expander import Expander
 from specdecode_engine.speculate.features import FeatureRing
 from specdecode_engine.speculate.lag import Lag
 
 
-class Eagle3Drafter:
-    """Drafts a chain with an EAGLE-3 head."""
+class EagleDrafter:
+    """Drafts with an EAGLE head of any generation."""
 
     def __init__(
         self,
-        head: Eagle3Head,
+        head: EagleHead,
         pool: KvPool,
-        scratch: DraftScratch,
         table: SlotTable,
-        sampler: Sampler,
+        expander: Expander,
         ring: FeatureRing,
         window: int,
     ) -> None:
         self._head = head
         self._pool = pool
-        self._scratch = scratch
         self._table = table
-        self._sampler = sampler
+        self._expander = expander
         self._ring = ring
         self._lag = Lag(window)
 
     @property
-    def capture(self) -> tuple[int, ...]:
-        """Output ids of the target layers that the head was trained on."""
+    def capture(self) -> Capture:
+        """What the head reads of the target."""
         return self._head.capture
 
     def open(self, slot: int) -> None:
@@ -72,43 +72,29 @@ class Eagle3Drafter:
         for span in paired:
             self._lag.reach(span.slot, span.end)
 
-    def propose(self, batch: DecodeBatch, num_steps: int) -> Tensor:
-        """Draft a chain behind each bonus token; see `Drafter.propose`."""
-        normed, recurrent = self._catch_up(batch)
-        drafted = []
-        for step in range(num_steps):
-            token = self._choose(normed, batch, step)
-            drafted.append(token)
-            if step + 1 < num_steps:
-                layout = self._table.prefix_layout(batch, batch.lengths)
-                view = ScratchView(self._pool, self._scratch, step, layout)
-                out = self._head.forward(token, recurrent, batch.lengths + step, view)
-                normed, recurrent = out.normed, out.recurrent
-        return torch.stack(drafted, dim=1)
+    def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+        """Draft behind each bonus token; see `Drafter.propose`."""
+        out = self._catch_up(batch)
+        first = self._head.logits(out.normed)
+        return self._expander.expand(batch, shape, first, _Chain(self._head, out.recurrent))
 
     def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
-        """Keep the features of the rows just verified; those of rejected rows are overwritten."""
+        """Keep the features along the accepted path; what stands behind it is overwritten."""
         assert features is not None
         self._ring.write_rows(batch, num_rows, features)
 
-    def _choose(self, normed: Tensor, batch: DecodeBatch, step: int) -> Tensor:
-        logits = self._head.logits(normed)
-        slots = list(batch.slot_ids)
-        ids = self._head.draft_to_target
-        return self._sampler.choose_draft(logits, slots, batch.lengths + 1 + step, ids)
-
-    def _catch_up(self, batch: DecodeBatch) -> tuple[Tensor, Tensor]:
+    def _catch_up(self, batch: DecodeBatch) -> DraftHidden:
         """Compute every row up to the bonus token's pair; return the last one's outputs."""
         goals = batch.host_lengths
         for span in self._lag.far(batch.slot_ids, goals):
             self._replay(span, batch.host_lengths[batch.slot_ids.index(span.slot)])
         count = self._lag.count(batch.slot_ids, goals)
         rows = self._table.window_rows(batch, batch.lengths - count, count)
-        normed, recurrent = self._compute(rows, self._ring.read(rows.slots, rows.positions))
+        out = self._compute(rows, self._ring.read(rows.slots, rows.positions))
         for slot, goal in zip(batch.slot_ids, goals, strict=True):
             self._lag.reach(slot, goal)
         shape = (batch.size, count, -1)
-        return normed.view(shape)[:, -1], recurrent.view(shape)[:, -1]
+        return DraftHidden(out.normed.view(shape)[:, -1], out.recurrent.view(shape)[:, -1])
 
     def _replay(self, span: Span, length: int) -> None:
         """Catch up on rows that rounds without drafting left out, as far back as the ring goes."""
@@ -122,8 +108,32 @@ class Eagle3Drafter:
             self._compute(rows, self._ring.read(rows.slots, rows.positions))
         self._lag.reach(span.slot, span.end)
 
-    def _compute(self, rows: Rows, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute(self, rows: Rows, features: Tensor) -> DraftHidden:
         ids = self._table.tokens_at(rows.slots, rows.positions + 1)
         view = PagedView(self._pool, rows.kv_rows, rows.layout)
-        out = self._head.forward(ids, self._head.fuse(features), rows.positions, view)
-        return out.normed, out.recurrent
+        return self._head.forward(ids, self._head.fuse(features), rows.positions, view)
+
+
+class _Chain:
+    """The head on drafted tokens: every node goes on from its parent's output."""
+
+    def __init__(self, head: EagleHead, recurrent: Tensor) -> None:
+        self._head = head
+        self._recurrent = recurrent  # [B, hidden] of the roots, then [B, k, hidden]
+
+    def __call__(
+        self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView
+    ) -> Tensor:
+        out = self._head.forward(ids, self._of_parents(parents), positions, view)
+        shape = out.recurrent.shape if parents is None else (*parents.shape, -1)
+        self._recurrent = out.recurrent.view(shape)
+        return self._head.logits(out.normed)
+
+    def _of_parents(self, parents: Tensor | None) -> Tensor:
+        """Output of each node's parent, [B * k, hidden]."""
+        if parents is None:
+            return self._recurrent
+        if self._recurrent.dim() == 2:
+            return self._recurrent.repeat_interleave(parents.shape[1], dim=0)
+        width = self._recurrent.shape[2]
+        return self._recurrent.gather(1, parents[:, :, None].expand(-1, -1, width)).flatten(0, 1)
