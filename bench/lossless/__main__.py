@@ -7,13 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from specdecode_engine.loop import EngineCore
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
+from specdecode_engine.loop import EngineCore
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run this case number alone")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float32")
     options = parser.parse_args()
     torch.set_num_threads(1)
     drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lossless.cases import Case, CaseRequest
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import FinishReason, Output, Request, TokenLogprobs
-
-from lossless.cases import Case, CaseRequest
 
 MOST_STEPS = 20_000
 

@@ -6,9 +6,14 @@ build by read-only mounts, and leaves no trace in the image.
 
 import json
 import os
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from localnode.errors import NodeError
 from localnode.paths import REPOSITORY, Paths
 from localnode.shell import run
 
@@ -16,8 +21,14 @@ _CERTIFICATES = Path("/etc/ssl")
 _PIP_OPTIONS = ("CERT", "INDEX_URL", "EXTRA_INDEX_URL", "TRUSTED_HOST", "PROXY", "DEFAULT_TIMEOUT")
 _BUILD_TIMEOUT_S = 3600
 _STORE_TIMEOUT_S = 600  # another build may hold the store's lock
-# gzip takes several times longer to write and to read, for a larger file
-_FAST_COMPRESSION = ("--compression-format", "zstd", "--compression-level", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltImage:
+    """The two small files that an image consists of beside its layers, byte for byte."""
+
+    manifest: bytes
+    config: bytes
 
 
 def buildah(paths: Paths, *words: str | Path, timeout_s: float = 60) -> str:
@@ -43,11 +54,24 @@ def build_image(paths: Paths, name: str, dockerfile: Path, base: str) -> None:
     )
 
 
-def export_image(paths: Paths, name: str, layout: Path) -> None:
-    """Write the image into an OCI layout folder, skipping the layers that are there."""
-    layout.parent.mkdir(parents=True, exist_ok=True)
-    words = ("push", *_FAST_COMPRESSION, name, f"oci:{layout}:{name}")
-    buildah(paths, *words, timeout_s=_BUILD_TIMEOUT_S)
+def describe_image(paths: Paths, name: str) -> BuiltImage:
+    """Look up what an image consists of."""
+    words = ("inspect", "--type", "image", name)
+    report = json.loads(buildah(paths, *words, timeout_s=_STORE_TIMEOUT_S))
+    return BuiltImage(manifest=report["Manifest"].encode(), config=report["Config"].encode())
+
+
+@contextmanager
+def open_layer(paths: Paths, digest: str) -> Iterator[IO[bytes]]:
+    """Read a layer as the tar file that has this digest."""
+    layers = json.loads(run(_storage_command(paths, "layers", "--json"), timeout_s=60))
+    layer_id = next(layer["id"] for layer in layers if layer.get("diff-digest") == digest)
+    command = _storage_command(paths, "diff", "--uncompressed", layer_id)
+    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        yield reading.stdout
+    if reading.returncode != 0:
+        raise NodeError(f"cannot read layer {digest} of buildah's store")
 
 
 def pip_settings(environment: Mapping[str, str]) -> str:
@@ -78,6 +102,16 @@ def _mount_words(paths: Paths) -> list[str]:
 
 
 def _command(paths: Paths, *words: str | Path) -> list[str | Path]:
-    store = paths.cache / "buildah"
-    places = ("--root", store / "storage", "--runroot", store / "run")
-    return ["nice", "-n", "10", "buildah", *places, "--storage-driver", "overlay", *words]
+    root, work = _places(paths)
+    store = ("--root", root, "--runroot", work, "--storage-driver", "overlay")
+    return ["nice", "-n", "10", "buildah", *store, *words]
+
+
+def _storage_command(paths: Paths, *words: str | Path) -> list[str | Path]:
+    root, work = _places(paths)
+    store = ("--graph", root, "--run", work, "--storage-driver", "overlay")
+    return ["containers-storage", *store, *words]
+
+
+def _places(paths: Paths) -> tuple[Path, Path]:
+    return paths.cache / "buildah" / "storage", paths.cache / "buildah" / "run"

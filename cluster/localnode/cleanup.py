@@ -49,7 +49,7 @@ def clean(paths: Paths) -> None:
     stuck = unmount_below(paths.state)
     if stuck:
         raise NodeError(f"cannot unmount {stuck}: see who uses them with `fuser -vm`, then retry")
-    for path in [*sockets, *_network_results(), *_log_links(paths)]:
+    for path in [*sockets, *_network_results(paths), *_log_links(paths)]:
         path.unlink(missing_ok=True)
     shutil.rmtree(etcd_data(paths), ignore_errors=True)
     if paths.state.exists():
@@ -89,8 +89,11 @@ def _shim_sockets(paths: Paths) -> list[Path]:
     return [Path(file.read_text().strip().removeprefix("unix://")) for file in files]
 
 
-def _network_results() -> list[Path]:
-    return list(_NETWORK_RESULTS.glob("specdecode-*"))
+def _network_results(paths: Paths) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        files = list(_NETWORK_RESULTS.iterdir())
+        return [file for file in files if str(paths.containerd_state) in file.read_text()]
+    return []
 
 
 def _log_links(paths: Paths) -> list[Path]:

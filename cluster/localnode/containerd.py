@@ -16,6 +16,7 @@ from localnode.shell import run, succeeds
 
 NAMESPACE = "k8s.io"  # where the kubelet looks for images
 PAUSE_IMAGE = "localhost/specdecode-pause:v1"
+_IMPORT_TIMEOUT_S = 1800
 _CRI = 'plugins."io.containerd.grpc.v1.cri"'
 
 
@@ -114,6 +115,11 @@ def has_image(paths: Paths, reference: str, label: str, value: str) -> bool:
     """Tell whether containerd has this image and it carries this label."""
     wanted = f'name=={reference},labels."{label}"=={value}'
     return reference in ctr(paths, "images", "list", "--quiet", wanted).split()
+
+
+def import_archive(paths: Paths, archive: Path) -> None:
+    """Take the images of an archive file (OCI or docker form) into the store, and unpack them."""
+    ctr(paths, "images", "import", archive, timeout_s=_IMPORT_TIMEOUT_S)
 
 
 def label_image(paths: Paths, reference: str, label: str, value: str) -> None:

@@ -8,6 +8,7 @@ cannot outlive the process that started it, however that process ends.
 """
 
 import contextlib
+import os
 import secrets
 import shutil
 import socket
@@ -28,6 +29,7 @@ from localnode.tools import install_tools, programs
 
 _LOOPBACK = "127.0.0.1"
 _SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_DATA_PREFIX = "specdecode-etcd-"  # followed by the id of the process that owns it
 ADMINS = "system:masters"
 
 
@@ -125,7 +127,9 @@ class ApiServer:
         paths = Paths.from_environment()
         install_tools(paths)
         started: list[Process] = []
-        data = Path(tempfile.mkdtemp(prefix="specdecode-etcd-", dir=fast_directory(folder)))
+        memory = fast_directory(folder)
+        _drop_orphans(memory)
+        data = Path(tempfile.mkdtemp(prefix=f"{_DATA_PREFIX}{os.getpid()}-", dir=memory))
         try:
             plane = _private_plane(folder, programs(paths), Launcher.for_us(folder, started))
             token = _start_private(plane, data)
@@ -159,6 +163,14 @@ def _start_private(plane: ControlPlane, data: Path) -> str:
     token_file.write_text(f"{token},admin,admin,{ADMINS}\n")
     plane.start_api_server(data, flags.apiserver_alone_flags(token_file))
     return token
+
+
+def _drop_orphans(memory: Path) -> None:
+    """Delete the data of those who were killed before they could."""
+    for folder in memory.glob(f"{_DATA_PREFIX}*"):
+        owner = folder.name.removeprefix(_DATA_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -125,12 +125,11 @@ def controller_manager_command(
 
 
 def controller_manager_node_flags() -> list[str]:
-    """What the controllers of a whole node do beside: pod ranges, volumes on request."""
+    """What the controllers of a whole node do beside: give the node its range of pods."""
     return [
         "--allocate-node-cidrs",
         f"--cluster-cidr={POD_RANGE}",
         f"--node-cidr-mask-size={POD_RANGE.split('/')[1]}",
-        "--enable-hostpath-provisioner",
     ]
 
 

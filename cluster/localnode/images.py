@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from localnode import buildah, containerd, docker, oci
+from localnode import buildah, containerd, docker
 from localnode.base_image import make_base_image
 from localnode.errors import NodeError
 from localnode.locks import exclusive
 from localnode.paths import REPOSITORY, Paths
 from localnode.progress import say, step
+from localnode.transfer import transfer_image
 
 _LABEL = "specdecode.io/inputs"
 _SHARED_INPUTS = (".dockerignore", "pyproject.toml", "uv.lock")
-_LOAD_TIMEOUT_S = 1800
 _MEMBERS = ("crds", "kernels", "engine", "operator")
 
 
@@ -61,12 +61,11 @@ def load(paths: Paths, image: str) -> None:
     """Load an archive file, or an image that docker knows by this name, into the node."""
     if not containerd.answers(paths):
         raise NodeError("no node is up to load an image into: `localnode up` first")
-    archive = Path(image)
-    with TemporaryDirectory() as folder, step(f"load {image}"):
-        if not archive.is_file():
-            archive = Path(folder) / "image.tar"
-            docker.save_image(image, archive)
-        containerd.ctr(paths, "images", "import", archive, timeout_s=_LOAD_TIMEOUT_S)
+    with step(f"load {image}"):
+        if Path(image).is_file():
+            containerd.import_archive(paths, Path(image))
+        else:
+            _load_from_docker(paths, image)
 
 
 def input_files(image: Image, root: Path) -> list[Path]:
@@ -88,39 +87,34 @@ def inputs_hash(files: Iterable[Path], root: Path, base: str) -> str:
 
 
 def _update(paths: Paths, image: Image) -> None:
-    builder = "docker" if docker.answers() else "buildah"
+    has_docker = docker.answers()
+    builder = "docker" if has_docker else "buildah"
     inputs = inputs_hash(input_files(image, REPOSITORY), REPOSITORY, builder)
     has_node = containerd.answers(paths)
     if has_node and containerd.has_image(paths, image.reference, _LABEL, inputs):
         say(f"  {image.name} is up to date")
         return
-    layout = paths.image_builds / image.program
-    if builder == "docker":
-        _build_with_docker(image, layout)
-    else:
-        _build_with_buildah(paths, image, layout)
+    local_name = image.name if has_docker else f"localhost/{image.name}"
+    base = None if has_docker else make_base_image(paths)
+    with step(f"build {image.name} with {builder}"):
+        if base is None:
+            docker.build_image(local_name, image.dockerfile)
+        else:
+            buildah.build_image(paths, local_name, image.dockerfile, base)
     if not has_node:
         say(f"  {image.name} is built but not loaded: no node is up (`localnode up`)")
         return
     with step(f"load {image.name}"):
-        oci.drop_unused_blobs(layout)
         containerd.unlabel_image(paths, image.reference, _LABEL)
-        sent = oci.import_image(paths, layout, image.reference)
+        if has_docker:
+            _load_from_docker(paths, local_name)
+        else:
+            transfer_image(paths, local_name, image.reference)
         containerd.label_image(paths, image.reference, _LABEL, inputs)
-    say(f"  {image.name}: {sent / 1e6:.1f} MB were new to the node")
 
 
-def _build_with_buildah(paths: Paths, image: Image, layout: Path) -> None:
-    base = make_base_image(paths)
-    local_name = f"localhost/{image.name}"
-    with step(f"build {image.name}"):
-        buildah.build_image(paths, local_name, image.dockerfile, base)
-    with step(f"export {image.name}"):
-        buildah.export_image(paths, local_name, layout)
-
-
-def _build_with_docker(image: Image, layout: Path) -> None:
-    with step(f"build {image.name} with docker"):
-        docker.build_image(image.name, image.dockerfile)
-    with step(f"export {image.name}"):
-        docker.export_image(image.name, layout)
+def _load_from_docker(paths: Paths, name: str) -> None:
+    with TemporaryDirectory(dir=paths.cache) as folder:
+        archive = Path(folder) / "image.tar"
+        docker.save_image(name, archive)
+        containerd.import_archive(paths, archive)

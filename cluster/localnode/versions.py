@@ -60,6 +60,7 @@ DEBIAN_PACKAGES = {
     "/usr/sbin/conntrack": "conntrack",
     "/usr/sbin/ip": "iproute2",
     "/usr/bin/buildah": "buildah",
+    "/usr/bin/containers-storage": "containers-storage",
     "/usr/bin/mmdebstrap": "mmdebstrap",
 }
 

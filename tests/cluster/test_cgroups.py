@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from localnode import cgroups
 
 _V1 = "5:memory:/specdecode/kubepods/besteffort/pod1/abc\n0::/\n"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from localnode import cleanup
 from localnode.errors import NodeError
 from localnode.paths import Paths

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from localnode import processes, tools
 from localnode.controlplane import ApiServer
 from localnode.paths import Paths

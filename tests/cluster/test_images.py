@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from localnode.images import IMAGES, Image, input_files, inputs_hash
 from localnode.paths import REPOSITORY
 

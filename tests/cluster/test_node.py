@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+
 from localnode import containerd, lifecycle, tools
 from localnode.images import IMAGES
 from localnode.paths import Paths

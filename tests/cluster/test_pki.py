@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 from cryptography import x509
+
 from localnode.pki import Authority, TokenKeys
 
 

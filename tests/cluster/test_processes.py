@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from localnode import processes
 from localnode.errors import NodeError
 from localnode.processes import Process, Stat

@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from localnode import buildah, containerd, dns, external
 from localnode.apiclient import accepts_pods
 from localnode.archive import program_image

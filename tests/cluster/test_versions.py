@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from localnode.paths import GO_MODULES
 from localnode.versions import TOOLS, Tool, programs_hash
 

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import CannotServe, build_core
 from specdecode_engine.drafters import DraftMismatch

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
+
 from specdecode_kernels import AttentionLayout, Tail, attend
 from specdecode_kernels.reference import attention
-from torch import Tensor
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -100,6 +101,17 @@ def test_it_equals_the_loop(seed: int, with_tail: bool, dtype: torch.dtype) -> N
     torch.testing.assert_close(result.double(), attend_slowly(case), atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("with_tail", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_slices_of_query_rows_equal_the_whole(
+    monkeypatch: pytest.MonkeyPatch, seed: int, with_tail: bool
+) -> None:
+    case = make_case(seed, torch.float32, with_tail)
+    whole = case.attend()
+    monkeypatch.setattr(attention, "MAX_SCORES", 1)
+    assert torch.equal(case.attend(), whole)
+
+
 def test_a_row_that_sees_nothing_gets_zeros() -> None:
     case = make_case(3, torch.float32, with_tail=False)
     layout = replace(case.layout, visible=torch.zeros_like(case.layout.visible))
@@ -137,13 +149,13 @@ def test_equal_neighbours_are_one_computation(
     monkeypatch: pytest.MonkeyPatch, query_lens: tuple[int, ...], computations: int
 ) -> None:
     batches = []
-    original = attention._masked_attention
+    original = attention._sliced_attention
 
     def counting(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         batches.append(q.shape[0])
         return original(q, k, v, mask)
 
-    monkeypatch.setattr(attention, "_masked_attention", counting)
+    monkeypatch.setattr(attention, "_sliced_attention", counting)
     rows, pool = sum(query_lens), torch.zeros(8, 1, 2)
     table = torch.zeros(len(query_lens), 2, dtype=torch.int64)
     visible = torch.ones(rows, dtype=torch.int64)

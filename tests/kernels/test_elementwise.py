@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from specdecode_kernels import apply_rope, rms_norm, silu_and_mul, store_kv
 from torch import Tensor
+
+from specdecode_kernels import apply_rope, rms_norm, silu_and_mul, store_kv
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 SHAPES = [(1, 2), (3, 10), (7, 1023)]

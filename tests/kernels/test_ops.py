@@ -4,16 +4,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
+
 from specdecode_kernels import (
     AttentionLayout,
     Tail,
     apply_rope,
     attend,
+    linear,
     rms_norm,
     silu_and_mul,
     store_kv,
 )
-from torch import Tensor
 
 
 def zeros(*shape: int) -> Tensor:
@@ -36,6 +38,7 @@ def tail(batch: int = 2, queries: int = 1, dim: int = 6) -> Tail:
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "linear": (lambda: linear(zeros(2, 4), zeros(3, 5)), r"weight \[3, 5\] does not fit rows"),
     "norm": (lambda: rms_norm(zeros(2, 4), zeros(5), 1e-5), r"weight \[5\] does not fit"),
     "gate": (lambda: silu_and_mul(zeros(2, 4), zeros(2, 5)), "must have one shape"),
     "rope heads": (

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from specdecode_operator import children, resource
 
 ROOT = Path(__file__).resolve().parents[2]

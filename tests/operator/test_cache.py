@@ -1,6 +1,7 @@
 """The cache: the newest version of everything, whoever brings it."""
 
 import pytest
+
 from specdecode_operator.cache import Cache, identity_of
 from specdecode_operator.kinds import ChildId
 from specdecode_operator.observed import Key

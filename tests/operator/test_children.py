@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_operator import render

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+
 from specdecode_api.document import CHANGE_KEY, Change
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children.hashes import HASH_VERSION, canonical, digest

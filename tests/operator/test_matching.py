@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+
 from specdecode_operator.matching import contains
 
 

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+
 from specdecode_api import names
 from specdecode_operator.kinds import child_id
 from specdecode_operator.observed import Observed

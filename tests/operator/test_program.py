@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from specdecode_api.boot import EngineBoot
 from specdecode_operator import health, logs
 from specdecode_operator.__main__ import main

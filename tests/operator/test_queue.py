@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from specdecode_operator.queue import FIRST_RETRY_S, LAST_RETRY_S, Queue
 
 

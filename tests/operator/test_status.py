@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Status
 from specdecode_operator import events

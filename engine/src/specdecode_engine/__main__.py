@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdecode_api.boot import EngineBoot
-
 from specdecode_engine.flags import BadBoot, parse_flags
 from specdecode_engine.serve import LoadedEngine, Progress, serve
 

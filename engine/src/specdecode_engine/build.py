@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm, not_yet_available
-
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, DraftModel, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
@@ -185,9 +185,7 @@ def _page_bytes(loaded: _Loaded, page_size: int) -> int:
     return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
 
 
-def _fixed_bytes(
-    loaded: _Loaded, running: int, shapes: Iterable[DraftShape], context: int
-) -> int:
+def _fixed_bytes(loaded: _Loaded, running: int, shapes: Iterable[DraftShape], context: int) -> int:
     """Slot tables, verify logits with their float copies, and what the drafter keeps."""
     width = max(shape.num_tokens for shape in shapes)
     logits = running * width * loaded.target.config.vocab_size * 4 * 3

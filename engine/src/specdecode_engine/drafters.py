@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import Algorithm
+from specdecode_api.problems import problems
+from specdecode_api.speculation import DEFAULT_STEPS, Algorithm
 
 
 class BadBoot(Exception):
@@ -38,7 +40,6 @@ _FLAGS: tuple[tuple[str, str, type, str], ...] = (
     ("--device", "device", str, "auto, cpu or cuda"),
     ("--threads", "threads", int, "processor threads for torch"),
 )
-_DEFAULT_STEPS = 3
 
 
 def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
@@ -58,7 +59,7 @@ def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
     try:
         return EngineBoot.model_validate(document)
     except ValidationError as error:
-        raise BadBoot(_explain(error)) from None
+        raise BadBoot("\n".join(problems(error, EngineBoot))) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,14 +98,4 @@ def _default_steps(document: dict[str, Any]) -> None:
     if not isinstance(speculation, dict) or "num_steps" in speculation:
         return
     if speculation.get("algorithm", Algorithm.NONE) != Algorithm.NONE:
-        speculation["num_steps"] = _DEFAULT_STEPS
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for mistake in error.errors():
-        place = ".".join(str(part) for part in mistake["loc"]) or "boot file"
-        value = mistake.get("input")
-        shown = "" if isinstance(value, dict) else f" (got {value!r})"
-        lines.append(f"{place}: {mistake['msg']}{shown}")
-    return "\n".join(lines)
+        speculation["num_steps"] = DEFAULT_STEPS

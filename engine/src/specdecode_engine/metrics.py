@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
 from specdecode_api.names import METRIC_PREFIX
 
 FIRST_TOKEN_BUCKETS_S = (
@@ -107,7 +108,9 @@ class EngineMetrics:
             "request_seconds", "From the request's arrival to its last token.", REQUEST_BUCKETS_S
         )
         self._requests = self._counter(
-            "requests", "Answered requests by finish reason.", ["finish_reason"]
+            "requests",
+            "Requests by finish reason; abort if the client left, or on a failure.",
+            ["finish_reason"],
         )
         self._errors = self._counter("http_errors", "Calls answered with an error.", ["status"])
         self._asked = self._counter("request_prompt_tokens", "Prompt tokens of answered calls.")
@@ -127,6 +130,10 @@ class EngineMetrics:
         """Count the tokens of one call, complete or cut short."""
         self._asked.inc(prompt_tokens)
         self._answered.inc(completion_tokens)
+
+    def count_cut_short(self, requests: int) -> None:
+        """Count requests that ended before their answer was complete."""
+        self._requests.labels(finish_reason="abort").inc(requests)
 
     def stopwatch(self, started_s: float) -> "Stopwatch":
         """Measure one sequence of a call that arrived at `started_s`."""

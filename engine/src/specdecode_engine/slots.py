@@ -8,8 +8,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import torch
-from specdecode_kernels import AttentionLayout
 from torch import Tensor
+
+from specdecode_kernels import AttentionLayout
 
 
 @dataclass(frozen=True, slots=True)

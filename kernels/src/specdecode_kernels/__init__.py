@@ -2,17 +2,20 @@
 
 Here live tensors and arithmetic, nothing above them: no model, no request, no configuration. An op
 checks its arguments once, in `ops`; `reference` is the truth that every faster kernel is compared
-with, and the path on CPU. Accumulation is float32, or float64 where the inputs are float64.
+with, and the path on CPU. There a float32 row comes out the same to the last bit whatever rows it
+is computed with: text must not depend on the batch, on how a prompt is cut or on how deep one
+speculates. `reference.precision` says in which types sums are taken to that end.
 """
 
 from specdecode_kernels.layout import AttentionLayout, Tail
-from specdecode_kernels.ops import apply_rope, attend, rms_norm, silu_and_mul, store_kv
+from specdecode_kernels.ops import apply_rope, attend, linear, rms_norm, silu_and_mul, store_kv
 
 __all__ = [
     "AttentionLayout",
     "Tail",
     "apply_rope",
     "attend",
+    "linear",
     "rms_norm",
     "silu_and_mul",
     "store_kv",

@@ -6,6 +6,15 @@ from specdecode_kernels import reference
 from specdecode_kernels.layout import AttentionLayout, Tail
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Map x [rows, inputs] by weight [outputs, inputs] and bias [outputs]: [rows, outputs]."""
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"linear: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
+        )
+    return reference.linear(x, weight, bias)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale every row to root mean square 1, then by `weight`; x [..., dim], weight [dim]."""
     if weight.dim() != 1 or x.shape[-1:] != weight.shape:

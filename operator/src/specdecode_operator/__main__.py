@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdecode_operator import check, logs, render
-from specdecode_operator.run import StartError, run
+from specdecode_operator import logs, render
+from specdecode_operator.errors import StartError
 from specdecode_operator.settings import Settings, from_environment, version
 
 FAILED = 1
@@ -88,6 +88,9 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    # Here, because Kopf and the client take seconds to import and `render` needs neither.
+    from specdecode_operator.run import run
+
     settings = _settings(options)
     logs.configure(settings.log_level, settings.log_format)
     asyncio.run(run(settings))
@@ -119,6 +122,8 @@ def _boot(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from specdecode_operator import check
+
     kubeconfig = options.kubeconfig or from_environment().kubeconfig
     findings = asyncio.run(check.check(kubeconfig, options.namespace, options.health))
     for finding in findings:

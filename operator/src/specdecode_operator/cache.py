@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from specdecode_api import names
-
 from specdecode_operator.kinds import POD, ChildId, Manifest
 from specdecode_operator.observed import Key, Observed, key_of
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import httpx
-from specdecode_api import names
 
+from specdecode_api import names
 from specdecode_operator.cluster import ApiError, Cluster, connect
 from specdecode_operator.kinds import RESOURCE, Manifest
 from specdecode_operator.metrics import Metrics

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
-from specdecode_api import names
 
+from specdecode_api import names
 from specdecode_operator.kinds import BY_KIND, EVENT, RESOURCE, Kind, Manifest
 from specdecode_operator.metrics import Metrics
 
@@ -125,9 +125,13 @@ class Cluster:
         return await self._request("PATCH", path, query, manifest, _APPLY)
 
     async def apply_status(self, resource: Manifest, status: Manifest) -> Manifest:
-        """Write the status of exactly this resource: not of one recreated under its name."""
+        """Write the whole status of a resource.
+
+        The API server ignores a uid here, so a resource recreated under the name a moment ago may
+        get its predecessor's status; its own events bring it right.
+        """
         _check(RESOURCE.status_verbs, "patch", RESOURCE)
-        metadata = {field: resource["metadata"][field] for field in ("name", "namespace", "uid")}
+        metadata = {field: resource["metadata"][field] for field in ("name", "namespace")}
         body = {
             "apiVersion": RESOURCE.api_version,
             "kind": RESOURCE.kind,

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from specdecode_api import names
-
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.conditions import Type, timestamp
 from specdecode_operator.kinds import EVENT, Manifest

@@ -23,6 +23,14 @@ def configure(level: str, form: str) -> None:
     if logging.getLogger().level > logging.DEBUG:
         for chatty in ("kopf.objects", "kopf.activities", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("asyncio").addFilter(_is_worth_telling)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Kopf's watches, cancelled in the middle of an event, end with an error that means nothing."""
+    return "closing of asynchronous generator <async_generator object infinite_watch" not in (
+        record.getMessage()
+    )
 
 
 class JsonLines(logging.Formatter):

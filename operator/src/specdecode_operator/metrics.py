@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from specdecode_api import names
 
+from specdecode_api import names
 from specdecode_operator.conditions import Type
 from specdecode_operator.kinds import Manifest
 

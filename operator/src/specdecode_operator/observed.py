@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from specdecode_api import names
-
 from specdecode_operator.kinds import ChildId, Manifest, child_id
 
 

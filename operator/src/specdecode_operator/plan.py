@@ -5,7 +5,6 @@ from enum import StrEnum
 
 from specdecode_api import names
 from specdecode_api.speculation import not_yet_available
-
 from specdecode_operator import children, matching
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdecode_api import names
-
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.rollout import condition
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from specdecode_api import names
-
 from specdecode_operator import events
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
+
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_api.location import ClaimLocation, parse_uri
-
 from specdecode_operator import children
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.plan import missing_in_release

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Spec, SpecDecodeDeployment
-
 from specdecode_operator.kinds import Manifest
 
 

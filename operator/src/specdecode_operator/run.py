@@ -13,6 +13,7 @@ from prometheus_client import disable_created_metrics, start_http_server
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster, connect
+from specdecode_operator.errors import StartError
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.inbox import Inbox
@@ -27,10 +28,6 @@ from specdecode_operator.settings import Settings
 log = logging.getLogger(__name__)
 
 START_RETRY_S = 2.0
-
-
-class StartError(Exception):
-    """The operator cannot begin its work; the text says what to do."""
 
 
 async def run(settings: Settings) -> None:
@@ -163,6 +160,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors[lambda resource: resource.plural != RESOURCE.plural] = (
         OWNED_SELECTOR
     )
+    # At the end Kopf waits for its workers, which linger this long after an object's last event.
+    settings.queueing.idle_timeout = 1.0
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = (1, 2, 4, 8, 15, 30, 30, 30, 30)

@@ -3,7 +3,6 @@
 from datetime import datetime
 
 from specdecode_api.v1alpha1 import Status
-
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
+
 from specdecode_engine.forward import KvPool, LlamaConfig, PagedView
 from specdecode_kernels import AttentionLayout
-from torch import Tensor
 
 torch.set_num_threads(1)
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from specdecode_engine.forward import CheckpointError, Llama
 from torch import Tensor
+
+from specdecode_engine.forward import CheckpointError, Llama
 
 CPU = torch.device("cpu")
 Tensors = dict[str, Tensor]

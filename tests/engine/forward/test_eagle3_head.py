@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from specdecode_engine.forward import CheckpointError, DraftScratch, Eagle3Head, Llama, ScratchView
 from torch import Tensor
+
+from specdecode_engine.forward import CheckpointError, DraftScratch, Eagle3Head, Llama, ScratchView
 
 CPU = torch.device("cpu")
 STEPS = 3

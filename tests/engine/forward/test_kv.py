@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from specdecode_engine.forward import DraftScratch, KvPool, Llama, ScratchView
 from torch import Tensor
+
+from specdecode_engine.forward import DraftScratch, KvPool, Llama, ScratchView
 
 CPU = torch.device("cpu")
 

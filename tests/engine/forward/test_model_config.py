@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from specdecode_engine.forward import CheckpointError, LlamaConfig
 
 LLAMA3: dict[str, object] = {

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
 from specdecode_engine.forward.rope import build_angles
 from specdecode_engine.forward.rope_config import RopeConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 CPU = torch.device("cpu")
 LENGTH = 300

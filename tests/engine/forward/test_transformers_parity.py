@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from specdecode_engine.forward import Llama
 from torch import Tensor
+
+from specdecode_engine.forward import Llama
 
 CPU = torch.device("cpu")
 LENGTHS = (23, 9)

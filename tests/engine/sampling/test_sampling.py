@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from specdecode_engine.request import SamplingParams
 from specdecode_engine.sampling.filters import filter_logits
 from specdecode_engine.sampling.noise import gumbel_noise

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from specdecode_engine.request import (
     FinishReason,
     QueueFull,

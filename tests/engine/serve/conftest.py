@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,12 +10,13 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.server import SignalledServer, listen
 from specdecode_engine.serve.service import Service
 from specdecode_engine.serve.testing import EchoCore
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -121,6 +121,7 @@ class RunningServer:
 
     def __init__(self, boot: EngineBoot, load: Callable[[Progress], LoadedEngine]) -> None:
         self.loaded: LoadedEngine | None = None
+        self._clients: list[openai.OpenAI] = []
         self.exit_code: Future[int] = Future()
         self._boot = boot
         self._load = load
@@ -159,13 +160,15 @@ class RunningServer:
         return self.connect(is_strict=True)
 
     def connect(self, is_strict: bool) -> openai.OpenAI:
-        return openai.OpenAI(
+        client = openai.OpenAI(
             base_url=f"{self.url}/v1",
             api_key="none",
             max_retries=0,
             timeout=30,
             _strict_response_validation=is_strict,
         )
+        self._clients.append(client)
+        return client
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=10)
@@ -185,6 +188,8 @@ class RunningServer:
         self.stop()
         self.stop()
         self._thread.join(20)
+        for client in self._clients:
+            client.close()
         assert not self._thread.is_alive()
 
 
@@ -261,21 +266,28 @@ def real_server() -> RunningServer:
     )
 
 
-@pytest.fixture(scope="session", params=["echo", "real"])
-def server(request: pytest.FixtureRequest, model_folder: Path) -> Iterator[RunningServer]:
-    """One server for every test that leaves it as it was."""
-    if request.param == "real":
-        running = real_server()
-    else:
-        core = EchoCore(context_length=512, eos_token_ids=[0])
-        boot = echo_boot(model_folder)
-        running = RunningServer(boot, lambda progress: LoadedEngine(core, model_folder))
+@pytest.fixture(scope="session")
+def echo_server(model_folder: Path) -> Iterator[RunningServer]:
+    """One echo server for every test that leaves it as it was."""
+    core = EchoCore(context_length=512, eos_token_ids=[0])
+    running = RunningServer(
+        echo_boot(model_folder), lambda progress: LoadedEngine(core, model_folder)
+    )
     yield running.wait_ready()
     running.close()
 
 
 @pytest.fixture(scope="session")
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def built_server() -> Iterator[RunningServer]:
+    """One server on the real core."""
+    running = real_server()
+    yield running.wait_ready()
+    running.close()
+
+
+@pytest.fixture(params=["echo_server", "built_server"])
+def server(request: pytest.FixtureRequest) -> RunningServer:
+    """Each core in turn."""
+    running = request.getfixturevalue(request.param)
+    assert isinstance(running, RunningServer)
+    return running

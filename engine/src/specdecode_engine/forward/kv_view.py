@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from specdecode_kernels import AttentionLayout, Tail, attend, store_kv
 from torch import Tensor
 
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
+from specdecode_kernels import AttentionLayout, Tail, attend, store_kv
 
 
 class KvView(Protocol):

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from specdecode_kernels import apply_rope, rms_norm, silu_and_mul
 from torch import Tensor
-from torch.nn import functional
 
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.rope import Angles
+from specdecode_kernels import apply_rope, linear, rms_norm, silu_and_mul
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +19,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, inputs] to [rows, outputs]."""
-        return functional.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

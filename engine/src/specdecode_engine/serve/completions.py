@@ -14,7 +14,7 @@ from specdecode_engine.serve.stream import Reply
 from specdecode_engine.serve.text_model import TextModel
 from specdecode_engine.serve.transcript import ScoredToken
 from specdecode_engine.serve.vocabulary import Vocabulary
-from specdecode_engine.serve.wire import CompletionBody
+from specdecode_engine.serve.wire import CompletionBody, Prompt
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -40,9 +40,13 @@ def _read_prompts(body: CompletionBody, text: TextModel) -> tuple[PromptIds, ...
     prompts = []
     for prompt in body.prompt:
         token_ids = text.encode(prompt) if isinstance(prompt, str) else prompt
-        written = prompt if isinstance(prompt, str) else text.decode(prompt)
-        prompts.append(PromptIds(token_ids, written if body.echo else ""))
+        echo = _written(prompt, text) if body.echo else ""
+        prompts.append(PromptIds(token_ids, echo))
     return tuple(prompts)
+
+
+def _written(prompt: Prompt, text: TextModel) -> str:
+    return prompt if isinstance(prompt, str) else text.decode(prompt)
 
 
 class CompletionForm:

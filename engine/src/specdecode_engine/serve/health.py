@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
-from specdecode_api import names
 
+from specdecode_api import names
 from specdecode_engine.serve.service import service_of
 
 router = APIRouter()

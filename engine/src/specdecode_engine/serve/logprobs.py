@@ -10,7 +10,7 @@ LOWEST = -9999.0
 
 
 def chat_logprobs(scored: Sequence[ScoredToken], vocabulary: Vocabulary) -> dict[str, object]:
-    """Return the form of chat completions: one record per token, bytes included where it has text."""
+    """Return the form of chat completions: one record per token, bytes where it has text."""
     content = [
         _chat_token(token.logprobs.token_id, token.logprobs.logprob, vocabulary)
         | {

@@ -7,8 +7,8 @@ import socket
 from types import FrameType
 
 import uvicorn
-from specdecode_api.boot import EngineBoot
 
+from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.service import Load, Service

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fastapi import Request
-from specdecode_api.boot import EngineBoot
 
+from specdecode_api.boot import EngineBoot
 from specdecode_engine.metrics import EngineMetrics
 from specdecode_engine.serve.admission import Limits
 from specdecode_engine.serve.async_engine import AsyncEngine

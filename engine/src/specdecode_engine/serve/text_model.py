@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
-from specdecode_engine.serve.chat_template import ChatTemplate
+from specdecode_engine.serve.chat_template import ChatTemplate, Render
 from specdecode_engine.serve.vocabulary import Vocabulary
 
 
@@ -40,12 +39,16 @@ class TextModel:
         return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
-        """Return the text of ids, special tokens left out."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        """Return the text of ids; special and unknown tokens have none."""
+        known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
+        return self.tokenizer.decode(known, skip_special_tokens=True)
 
 
 def load_text_model(folder: Path) -> TextModel:
     """Read a checkpoint folder in the Hugging Face layout."""
+    # Imported here: it takes seconds, and the server answers its probes meanwhile.
+    from transformers import AutoTokenizer
+
     wrapped = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     tokenizer = getattr(wrapped, "backend_tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
@@ -55,9 +58,15 @@ def load_text_model(folder: Path) -> TextModel:
     return TextModel(
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
-        chat=ChatTemplate(wrapped),
+        chat=ChatTemplate(_renderer(wrapped) if wrapped.chat_template else None),
         defaults=_read_defaults(folder / "generation_config.json"),
         vocab_size=_read_vocab_size(folder / "config.json") or tokenizer.get_vocab_size(),
+    )
+
+
+def _renderer(wrapped: Any) -> Render:
+    return lambda messages: str(
+        wrapped.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     )
 
 

@@ -109,9 +109,7 @@ class Expander:
     def _score(self, logits: Tensor, batch: DecodeBatch, depth: int) -> Tensor:
         """Log-probabilities [B, k, draft_vocab] f32 of the tokens behind nodes of one depth."""
         positions = (batch.lengths + 1 + depth)[:, None].expand(-1, logits.shape[1])
-        return self._sampler.score_draft(
-            logits, list(batch.slot_ids), positions, self._target_ids
-        )
+        return self._sampler.score_draft(logits, list(batch.slot_ids), positions, self._target_ids)
 
     def _to_target(self, ids: Tensor) -> Tensor:
         return ids if self._target_ids is None else self._target_ids[ids]

@@ -71,7 +71,5 @@ class StandaloneDrafter:
         view = PagedView(self._pool, rows.kv_rows, rows.layout)
         return self._model.forward(ids, rows.positions, view).last
 
-    def _cell(
-        self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView
-    ) -> Tensor:
+    def _cell(self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView) -> Tensor:
         return self._model.logits(self._model.forward(ids, positions, view).last)

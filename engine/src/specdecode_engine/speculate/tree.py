@@ -47,9 +47,7 @@ class _Pool:
         )
 
 
-def grow_tree(
-    shape: DraftShape, first: Tensor, advance: Callable[[Frontier], Tensor]
-) -> Draft:
+def grow_tree(shape: DraftShape, first: Tensor, advance: Callable[[Frontier], Tensor]) -> Draft:
     """Grow a tree; its tokens are ids of the draft's vocabulary.
 
     Args:
@@ -72,7 +70,9 @@ def grow_tree(
             chosen = _stable_top(scores, k)  # [B, k] of k * k
             scores = scores.gather(1, chosen)
             places = base + chosen
-            frontier = _next_frontier(frontier, chosen // k, ids.flatten(1).gather(1, chosen), own_rows)
+            frontier = _next_frontier(
+                frontier, chosen // k, ids.flatten(1).gather(1, chosen), own_rows
+            )
     return _take_best(shape, pool)
 
 

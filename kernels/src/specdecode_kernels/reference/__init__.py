@@ -2,5 +2,6 @@
 
 from specdecode_kernels.reference.attention import attend
 from specdecode_kernels.reference.elementwise import rms_norm, rotate, silu_and_mul, store_kv
+from specdecode_kernels.reference.linear import linear
 
-__all__ = ["attend", "rms_norm", "rotate", "silu_and_mul", "store_kv"]
+__all__ = ["attend", "linear", "rms_norm", "rotate", "silu_and_mul", "store_kv"]

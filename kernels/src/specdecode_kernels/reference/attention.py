@@ -1,7 +1,7 @@
 """Attention over paged keys and values: gather the pages, mask, one softmax.
 
 Consecutive requests with the same number of query rows are one batched computation, so a decode or
-verify batch is a single one.
+verify batch is a single one. Long prompts are cut into slices of query rows, to bound the scores.
 """
 
 import math
@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.layout import AttentionLayout, Tail
-from specdecode_kernels.reference.precision import accumulation_dtype
+from specdecode_kernels.reference.precision import mixing_dtype
+
+MAX_SCORES = 1 << 24
+"""Scores computed at once: 128 MiB of float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def attend(
             k, v = torch.cat((k, tail.k), dim=1), torch.cat((v, tail.v), dim=1)
             mask = torch.cat((mask, tail.mask), dim=2)
         queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])
-        output[run.rows] = _masked_attention(queries, k, v, mask).flatten(0, 1)
+        output[run.rows] = _sliced_attention(queries, k, v, mask).flatten(0, 1)
     return output
 
 
@@ -61,24 +64,37 @@ def _gather(pool: Tensor, layout: AttentionLayout, requests: slice) -> Tensor:
     return gathered.flatten(1, 2)[:, : layout.max_visible]
 
 
-def _masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+def _sliced_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     # q [batch, queries, q_heads, dim]; k, v [batch, rows, kv_heads, dim]
     # mask [batch, queries, rows]
-    batch, queries, q_heads, dim = q.shape
-    rows, kv_heads = k.shape[1:3]
-    shared = q_heads // kv_heads  # query heads that share one kv head
-    wide = accumulation_dtype(q.dtype)
-    # [batch, kv_heads, shared * queries, dim]
-    folded = q.reshape(batch, queries, kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
-    folded = folded.to(wide).reshape(batch, kv_heads, shared * queries, dim)
-    scores = torch.matmul(folded, k.to(wide).permute(0, 2, 3, 1)) / math.sqrt(dim)
-    hidden = ~mask[:, None, None]  # [batch, 1, 1, queries, rows]
-    scores = scores.view(batch, kv_heads, shared, queries, rows).masked_fill(hidden, -torch.inf)
-    # A row that sees nothing softmaxes to NaN: the second fill makes it zeros.
-    weights = scores.softmax(dim=-1).masked_fill(hidden, 0.0)
+    wide = mixing_dtype(q.dtype)
+    keys, values = _by_head(k, wide), _by_head(v, wide)
     # 0 * NaN is NaN: values that nobody sees must be zeroed, their weight of 0 is not enough.
-    unseen = ~mask.any(dim=1)[:, :, None, None]  # [batch, rows, 1, 1]
-    values = v.to(wide).masked_fill(unseen, 0.0).permute(0, 2, 1, 3)
-    mixed = torch.matmul(weights.view(batch, kv_heads, shared * queries, rows), values)
-    mixed = mixed.view(batch, kv_heads, shared, queries, dim).permute(0, 3, 1, 2, 4)
-    return mixed.reshape(batch, queries, q_heads, dim).to(q.dtype)
+    unseen = ~mask.any(dim=1)[:, None, :, None]  # [batch, 1, rows, 1]
+    values = values.masked_fill(unseen, 0.0)
+    step = max(1, MAX_SCORES // max(1, q.shape[0] * q.shape[2] * k.shape[1]))
+    parts = zip(torch.split(q, step, dim=1), torch.split(mask, step, dim=1), strict=True)
+    slices = [_masked_attention(part.to(wide), keys, values, seen) for part, seen in parts]
+    return torch.cat(slices, dim=1).to(q.dtype)
+
+
+def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
+    # [batch, rows, kv_heads, dim] -> [batch, kv_heads, rows, dim], widened and moved in one copy
+    by_head = x.permute(0, 2, 1, 3)
+    return by_head.to(dtype, memory_format=torch.contiguous_format).contiguous()
+
+
+def _masked_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    batch, queries, q_heads, dim = q.shape
+    kv_heads, rows = keys.shape[1:3]
+    shared = q_heads // kv_heads  # query heads that share one kv head
+    folded = q.reshape(batch, queries, kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
+    folded = folded.reshape(batch, kv_heads, shared * queries, dim)
+    scores = torch.matmul(folded / math.sqrt(dim), keys.transpose(2, 3))
+    scores = scores.view(batch, kv_heads, shared, queries, rows)
+    scores.masked_fill_(~mask[:, None, None], -torch.inf)
+    weights = scores.softmax(dim=-1).view(batch, kv_heads, shared * queries, rows)
+    mixed = torch.matmul(weights, values).view(batch, kv_heads, shared, queries, dim)
+    mixed = mixed.permute(0, 3, 1, 2, 4).reshape(batch, queries, q_heads, dim)
+    # The softmax of a row that sees nothing is NaN.
+    return mixed.masked_fill_(~mask.any(dim=2)[:, :, None, None], 0.0)

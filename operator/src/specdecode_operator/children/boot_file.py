@@ -13,7 +13,6 @@ from specdecode_api.boot import (
 )
 from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.v1alpha1 import Spec, resolve
-
 from specdecode_operator.children.models import Mounts
 
 

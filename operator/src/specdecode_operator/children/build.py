@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from pydantic import ValidationError
+
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-
 from specdecode_operator.children.boot_file import boot_file
 from specdecode_operator.children.config_map import config_map
 from specdecode_operator.children.deployment import deployment

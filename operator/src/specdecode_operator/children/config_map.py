@@ -6,7 +6,6 @@ a rollout still find their own boot file. `plan` removes it when no pod needs it
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-
 from specdecode_operator.children.labels import child_labels
 from specdecode_operator.kinds import CONFIG_MAP, Manifest
 

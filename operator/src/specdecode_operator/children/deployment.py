@@ -5,7 +5,6 @@ import math
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Spec
-
 from specdecode_operator.children.config_map import config_map_name
 from specdecode_operator.children.labels import child_labels, pod_selector
 from specdecode_operator.kinds import DEPLOYMENT, Manifest

@@ -6,7 +6,6 @@ from typing import Any
 
 from specdecode_api.document import CHANGE_KEY, Change
 from specdecode_api.v1alpha1 import BatchSizeEntry
-
 from specdecode_operator.kinds import Manifest
 
 HASH_VERSION = "v1"

@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 from specdecode_api import names
 from specdecode_api.location import ClaimLocation, parse_uri
 from specdecode_api.v1alpha1 import Spec
-
 from specdecode_operator.kinds import Manifest
 
 

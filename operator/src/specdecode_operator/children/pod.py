@@ -4,7 +4,6 @@ import math
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Lifecycle, Resources, Spec
-
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts

@@ -1,7 +1,6 @@
 """The Service in front of a resource's engines."""
 
 from specdecode_api import names
-
 from specdecode_operator.children.labels import child_labels, service_selector
 from specdecode_operator.kinds import SERVICE, Manifest
 

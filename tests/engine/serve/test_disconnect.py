@@ -1,0 +1,81 @@
+"""A client that leaves takes its request along."""
+
+import json
+import socket
+from urllib.parse import urlparse
+
+import httpx
+import pytest
+
+BODY = {
+    "model": "echo",
+    "prompt": "the quick brown fox",
+    "max_tokens": 200,
+    "ignore_eos": True,
+    "n": 2,
+}
+
+
+def send_raw(url, body):
+    """Post without waiting for the answer."""
+    address = urlparse(url)
+    sock = socket.create_connection((address.hostname, address.port))
+    data = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+    sock.sendall(head.encode() + data)
+    return sock
+
+
+def running(server):
+    return server.service.engine.snapshot.running_requests
+
+
+@pytest.fixture
+def slow(start_server):
+    return start_server(step_seconds=0.02, tokens_per_step=1)
+
+
+def test_leaving_a_stream_aborts_its_requests(slow, eventually):
+    url = slow.url + "/v1/completions"
+    with httpx.stream("POST", url, json=BODY | {"stream": True}, timeout=10) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        assert running(slow) == 2
+    eventually(lambda: running(slow) == 0)
+    assert len(slow.core.aborted) == 2
+    assert slow.service.lifecycle.calls == 0
+
+
+def test_leaving_before_an_answer_in_one_piece_aborts_its_requests(slow, eventually):
+    with send_raw(slow.url, BODY):
+        eventually(lambda: running(slow) == 2)
+    eventually(lambda: running(slow) == 0)
+    assert len(slow.core.aborted) == 2
+    assert slow.service.lifecycle.calls == 0
+
+
+def test_the_real_core_frees_what_a_client_left(built_server, eventually):
+    eventually(lambda: running(built_server) == 0)
+    free = built_server.service.engine.snapshot.kv_pages_free
+    with send_raw(built_server.url, BODY | {"stream": True}):
+        eventually(lambda: running(built_server) == 2)
+    eventually(lambda: running(built_server) == 0)
+    assert built_server.service.engine.snapshot.kv_pages_free == free
+
+
+def test_others_are_not_disturbed(slow):
+    url = slow.url + "/v1/completions"
+    with httpx.stream("POST", url, json=BODY | {"stream": True}, timeout=10) as answer:
+        next(answer.iter_lines())
+        with send_raw(slow.url, BODY):
+            pass
+        text = slow.client.completions.create(model="echo", prompt="the fox", max_tokens=20)
+    assert text.usage.completion_tokens == 20
+
+
+def test_a_stop_string_ends_the_request_in_the_core(slow, eventually):
+    answer = slow.client.completions.create(
+        model="echo", prompt="the quick brown fox", max_tokens=200, stop="brown"
+    )
+    assert answer.choices[0].text == "the quick "
+    eventually(lambda: len(slow.core.aborted) == 1)

@@ -1,0 +1,135 @@
+"""What is wrong with a request is said in OpenAI's form: status, field, value, remedy."""
+
+import json
+
+import httpx
+import openai
+import pytest
+
+PATH = "/v1/completions"
+GOOD = {"model": "echo", "prompt": "the fox"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"temperature": 3}, "temperature", "3: Input should be less than or equal to 2"),
+        ({"temperature": -0.1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": "hot"}, "temperature", '"hot"'),
+        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
+        ({"top_k": -2}, "top_k", "greater than or equal to -1"),
+        ({"min_p": 2}, "min_p", "less than or equal to 1"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": True}, "max_tokens", "true"),
+        ({"max_tokens": 1.5}, "max_tokens", "integer"),
+        ({"n": 129}, "n", "less than or equal to 128"),
+        ({"n": 100}, "n", "at most 64"),
+        ({"presence_penalty": -3}, "presence_penalty", "-2"),
+        ({"frequency_penalty": 3}, "frequency_penalty", "2"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
+        ({"seed": 2**63}, "seed", "less than"),
+        ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
+        ({"stop": ["x"] * 17}, "stop", "at most 16"),
+        ({"stop": ""}, "stop[0]", "at least 1 character"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5", "100"),
+        ({"logit_bias": {"fox": 1}}, "logit_bias", "'fox' is no token id"),
+        ({"logit_bias": {"320": 1}}, "logit_bias", "0 to 319"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "greater than or equal to 0"),
+        ({"prompt": []}, "prompt", "a list of token ids"),
+        ({"prompt": [1, "a"]}, "prompt", "a list of token ids"),
+        ({"prompt": [True]}, "prompt", "a list of token ids"),
+        ({"prompt": [[1], []]}, "prompt", "a list of token ids"),
+        ({"prompt": ""}, "prompt", "no tokens"),
+        ({"prompt": [320]}, "prompt", "0 to 319"),
+        ({"prompt": [-1]}, "prompt", "0 to 319"),
+        ({"prompt": [-1], "echo": True}, "prompt", "0 to 319"),
+        ({"best_of": 3}, None, "best_of"),
+        ({"suffix": "x"}, None, "suffix"),
+        ({"echo": True, "logprobs": 1}, None, "not available yet"),
+        ({"stream_options": {"include_usage": True}}, None, "stream: true"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_value_and_range(echo_server, fields, param, words):
+    answer = echo_server.post(PATH, json=GOOD | fields)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["type"] == "invalid_request_error"
+    assert words in error["message"]
+    if param is not None:
+        assert error["param"] == param
+        assert error["message"].startswith(param.split("[")[0].split(".")[0]) or param == "n"
+
+
+@pytest.mark.parametrize("fields", [{"best_of": 1}, {"suffix": ""}, {"best_of": 2, "n": 2}])
+def test_trivial_values_of_what_is_not_available_are_fine(echo_server, fields):
+    assert echo_server.post(PATH, json=GOOD | fields).status_code == 200
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused(echo_server, value):
+    body = json.dumps(GOOD)[:-1] + f', "temperature": {value}}}'
+    answer = echo_server.post(PATH, content=body)
+    assert answer.status_code == 400
+    assert "temperature" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1, 2]",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"model": "echo", "prompt": "\\ud800"}',
+        b'{"prompt": ' + b"[" * 100_000,
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_json_object_is_a_bad_request(echo_server, body):
+    answer = echo_server.post(PATH, content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+def test_a_missing_prompt_is_named(echo_server):
+    error = echo_server.post(PATH, json={"model": "echo"}).json()["error"]
+    assert error["param"] == "prompt"
+    assert "required" in error["message"]
+
+
+def test_a_long_value_is_not_repeated_in_full(echo_server):
+    error = echo_server.post(PATH, json=GOOD | {"temperature": "x" * 10_000}).json()["error"]
+    assert len(error["message"]) < 300
+
+
+def test_a_very_large_body_is_refused_and_the_client_hears_of_it(echo_server):
+    body = b'{"prompt": "' + b"x" * (33 * 2**20) + b'"}'
+    answer = echo_server.post(PATH, content=body)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "body_too_large"
+
+
+def test_unknown_paths_and_methods_have_the_same_form(echo_server):
+    assert echo_server.get("/v1/nothing").json()["error"]["code"] == "not_found"
+    answer = echo_server.get(PATH)
+    assert answer.status_code == 405
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_says_come_back_later(start_server, stream):
+    server = start_server(max_requests=2)
+    with pytest.raises(openai.RateLimitError) as caught:
+        server.client.completions.create(model="echo", prompt="the fox", n=3, stream=stream)
+    assert caught.value.code == "queue_full"
+    assert caught.value.response.headers["retry-after"] == "1"
+    assert len(server.core.aborted) == 2
+    assert server.client.completions.create(model="echo", prompt="the fox", n=2)
+
+
+def test_a_form_content_type_is_read_as_json(echo_server):
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = httpx.post(echo_server.url + PATH, content=json.dumps(GOOD), headers=headers)
+    assert answer.status_code == 200

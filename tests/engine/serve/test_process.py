@@ -1,0 +1,75 @@
+"""The whole process: real signals, real exit codes."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+PROGRAM = """
+import logging, sys
+sys.modules["torch"] = None  # the server does without, and starts sooner
+from pathlib import Path
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.serve import LoadedEngine, serve
+from specdecode_engine.serve.testing import EchoCore
+
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+folder = Path(sys.argv[1])
+server = {"host": "127.0.0.1", "port": 0, "drain_seconds": 20}
+boot = EngineBoot.model_validate({"model": {"path": str(folder)}, "server": server})
+core = EchoCore(step_seconds=float(sys.argv[2]), tokens_per_step=1)
+sys.exit(serve(boot, lambda progress: LoadedEngine(core, folder)))
+"""
+
+
+@pytest.fixture
+def start(model_folder, eventually):
+    processes = []
+
+    def run(step_seconds=0.05):
+        command = [sys.executable, "-c", PROGRAM, str(model_folder), str(step_seconds)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        port = re.search(r"port (\d+)", process.stdout.readline())[1]
+        url = f"http://127.0.0.1:{port}"
+        eventually(lambda: is_ready(url), 60)
+        return process, url
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def is_ready(url):
+    try:
+        return httpx.get(url + "/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_sigterm_finishes_the_running_stream_and_exits_with_0(start):
+    process, url = start()
+    body = {"prompt": "the fox", "max_tokens": 20, "stream": True}
+    with httpx.stream("POST", url + "/v1/completions", json=body, timeout=20) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        rest = list(lines)
+    assert rest[-2] == "data: [DONE]"
+    assert process.wait(10) == 0
+
+
+def test_a_step_that_never_ends_cannot_keep_the_process(start):
+    process, url = start(step_seconds=600)
+    body = {"prompt": "the fox", "stream": True}
+    with httpx.stream("POST", url + "/v1/completions", json=body, timeout=30) as answer:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        assert "stopped before" in answer.read().decode()
+    assert process.wait(20) != 0
+    assert "stuck" in process.stdout.read()

@@ -1,0 +1,35 @@
+"""A linear map equals its formula, and its rows do not depend on their neighbours."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdecode_kernels import linear
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 5e-2}
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("rows", [0, 1, 3, 4, 9])
+def test_it_equals_the_formula(rows: int, dtype: torch.dtype, with_bias: bool) -> None:
+    x, weight = normal(rows, 10).to(dtype), normal(7, 10).to(dtype)
+    bias = normal(7).to(dtype) if with_bias else None
+    wanted = (x.double()[:, None] * weight.double()).sum(-1)
+    wanted = wanted if bias is None else wanted + bias.double()
+    result = linear(x, weight, bias)
+    assert result.dtype == dtype
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(result.double(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 48), (333, 1000), (1024, 128)])
+def test_a_float32_row_does_not_depend_on_its_neighbours(outputs: int, inputs: int) -> None:
+    x, weight, bias = normal(200, inputs), normal(outputs, inputs), normal(outputs)
+    wanted = linear(x, weight, bias)
+    for rows in (*range(1, 41), 64, 100, 133):
+        assert torch.equal(linear(x[:rows], weight, bias), wanted[:rows]), f"{rows} rows"

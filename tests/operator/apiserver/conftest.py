@@ -1,0 +1,327 @@
+"""A real API server, the chart's own rights on it, and operators that have no others.
+
+The garbage collector runs too; no other controller does, so tests play the kubelet and the
+Deployment controller themselves.
+"""
+
+import itertools
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from specdecode_api import names
+from specdecode_operator import kinds
+from specdecode_operator.kinds import Kind
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "specdecode"
+SYSTEM = "specdecode-system"
+DEADLINE_S = 60.0
+RBAC = "rbac.authorization.k8s.io"
+
+DEFINITION = Kind(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", ()
+)
+RIGHTS = {
+    "ServiceAccount": kinds.SERVICE_ACCOUNT,
+    "CustomResourceDefinition": DEFINITION,
+    "ClusterRole": Kind(RBAC, "v1", "ClusterRole", "clusterroles", ()),
+    "ClusterRoleBinding": Kind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", ()),
+    "Role": Kind(RBAC, "v1", "Role", "roles", ()),
+    "RoleBinding": Kind(RBAC, "v1", "RoleBinding", "rolebindings", ()),
+}
+
+
+@pytest.fixture(scope="session")
+def until():
+    """Ask until the answer is true, or fail with the last answer or error."""
+
+    def ask(probe):
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                answer = probe()
+                if answer:
+                    return answer
+            except (
+                AssertionError,
+                LookupError,
+                TypeError,
+                StopIteration,
+                httpx.HTTPError,
+            ) as error:
+                answer = error
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {DEADLINE_S} s; last: {answer!r}")
+            time.sleep(0.05)
+
+    return ask
+
+
+@dataclass(frozen=True)
+class Api:
+    """Plain requests to the API server, as an administrator."""
+
+    client: httpx.Client
+
+    def get(self, kind, namespace, name):
+        answer = self.client.get(kind.path(namespace, name))
+        return None if answer.status_code == 404 else self._body(answer)
+
+    def items(self, kind, namespace, selector=None):
+        query = {"labelSelector": selector} if selector else {}
+        return self._body(self.client.get(kind.path(namespace), params=query))["items"]
+
+    def create(self, kind, manifest):
+        namespace = manifest["metadata"].get("namespace")
+        return self._body(self.client.post(kind.path(namespace), json=manifest))
+
+    def merge(self, kind, namespace, name, patch, subresource=""):
+        """Edit an object as a person with kubectl would."""
+        return self._body(
+            self.client.patch(
+                kind.path(namespace, name) + subresource,
+                params={"fieldManager": "somebody"},
+                json=patch,
+                headers={"Content-Type": "application/merge-patch+json"},
+            )
+        )
+
+    def delete(self, kind, namespace, name):
+        self._body(self.client.delete(kind.path(namespace, name)))
+
+    @staticmethod
+    def _body(answer):
+        assert answer.is_success, answer.text
+        return answer.json()
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory):
+    """A private API server, with the garbage collector."""
+    cluster = str(ROOT / "cluster")
+    if cluster not in sys.path:
+        sys.path.insert(0, cluster)
+    from localnode.controlplane import ApiServer
+    from localnode.paths import Paths
+    from localnode.tools import missing_programs
+
+    missing = missing_programs(Paths.from_environment())
+    if missing and os.environ.get("CI"):
+        pytest.fail(f"run `make cluster-tools` first: {[tool.name for tool in missing]} missing")
+    folder = tmp_path_factory.mktemp("plane")
+    with ApiServer.start(folder, controllers=["garbage-collector-controller"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def api(plane):
+    context = ssl.create_default_context(cafile=str(plane.authority_file))
+    headers = {"Authorization": f"Bearer {plane.admin_token}"}
+    with httpx.Client(base_url=plane.url, headers=headers, verify=context, timeout=30) as client:
+        yield Api(client)
+
+
+@pytest.fixture(scope="session")
+def template(plane):
+    """Render the chart; returns its manifests."""
+
+    def render(*flags):
+        command = [plane.programs / "helm", "template", "specdecode", CHART, "-n", SYSTEM, *flags]
+        rendered = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [each for each in yaml.safe_load_all(rendered.stdout) if each]
+
+    return render
+
+
+@pytest.fixture(scope="session")
+def grant(api, plane, tmp_path_factory, until):
+    """Create a chart's accounts, rights and definition; returns a kubeconfig with its rights."""
+    api.client.post("/api/v1/namespaces", json={"metadata": {"name": SYSTEM}})
+    folder = tmp_path_factory.mktemp("kubeconfig")
+    numbers = itertools.count()
+
+    def kubeconfig_for(manifests):
+        for manifest in manifests:
+            is_hook = "helm.sh/hook" in (manifest["metadata"].get("annotations") or {})
+            if manifest["kind"] in RIGHTS and not is_hook:
+                api.create(RIGHTS[manifest["kind"]], manifest)
+        account = next(each for each in manifests if each["kind"] == "Deployment")["spec"][
+            "template"
+        ]["spec"]["serviceAccountName"]
+        path = kinds.SERVICE_ACCOUNT.path(SYSTEM, account) + "/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        token = api.client.post(path, json=request).json()["status"]["token"]
+        until(lambda: api.client.get(kinds.RESOURCE.path(None)).is_success)
+        file = folder / f"{next(numbers)}.kubeconfig"
+        file.write_text(_kubeconfig(plane, token))
+        return file
+
+    return kubeconfig_for
+
+
+def _kubeconfig(plane, token):
+    cluster = {"server": plane.url, "certificate-authority": str(plane.authority_file)}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "operator",
+            "contexts": [{"name": "operator", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": token}}],
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(grant, template):
+    """Credentials with the rights that the chart grants by default, and no others."""
+    return grant(template())
+
+
+@dataclass
+class Operator:
+    """An operator in a process of its own."""
+
+    kubeconfig: Path
+    log: Path
+    arguments: tuple[str, ...] = ("--all-namespaces",)
+    ports: tuple[int, int] = field(default_factory=lambda: _free_ports())
+    process: subprocess.Popen | None = None
+
+    def start(self, until):
+        """Start it, and wait until it has listed everything."""
+        health, metrics = self.ports
+        command = [sys.executable, "-m", "specdecode_operator", "run", *self.arguments]
+        command += [
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "--engine-image",
+            "specdecode-engine:test",
+        ]
+        command += ["--health-port", str(health), "--metrics-port", str(metrics)]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdout=log)
+        until(lambda: self._is_up())
+
+    def _is_up(self):
+        assert self.process.poll() is None, self.log.read_text()
+        return httpx.get(f"http://127.0.0.1:{self.ports[0]}/healthz").status_code == 200
+
+    def kill(self):
+        """Kill it without warning."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """Stop it as Kubernetes would; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(timeout=25)
+
+    def metric(self, name, **labels):
+        """Sum of a metric's samples that have these labels."""
+        text = httpx.get(f"http://127.0.0.1:{self.ports[1]}/metrics").text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == f"specdecode_operator_{name}"
+            and labels.items() <= sample.labels.items()
+        )
+
+
+def _free_ports():
+    sockets = [socket.socket() for _ in range(2)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = tuple(each.getsockname()[1] for each in sockets)
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="session")
+def make_operator():
+    """Describe an operator that is not started yet."""
+    return Operator
+
+
+@pytest.fixture(scope="session")
+def _numbers():
+    return itertools.count(1)
+
+
+@pytest.fixture
+def namespace(api, _numbers):
+    """A namespace of this test alone."""
+    name = f"test-{next(_numbers)}"
+    api.client.post("/api/v1/namespaces", json={"metadata": {"name": name}}).raise_for_status()
+    return name
+
+
+@pytest.fixture
+def chat(api, namespace, example):
+    """Create the example in the test's namespace."""
+
+    def create(name="chat", **spec):
+        manifest = example(**spec)
+        manifest["metadata"] = {"name": name, "namespace": namespace}
+        return api.create(kinds.RESOURCE, manifest)
+
+    return create
+
+
+@pytest.fixture
+def condition(api, namespace):
+    """Status, reason and message of a condition."""
+
+    def read(kind, name="chat"):
+        resource = api.get(kinds.RESOURCE, namespace, name)
+        status = resource["status"]
+        assert status["observedGeneration"] == resource["metadata"]["generation"]
+        found = next(each for each in status["conditions"] if each["type"] == kind)
+        return found["status"], found["reason"], found["message"]
+
+    return read
+
+
+@pytest.fixture
+def versions(api, namespace):
+    """Versions of the resource and all its children: equal means that nobody wrote."""
+
+    def read():
+        return {
+            (kind.kind, each["metadata"]["name"]): each["metadata"]["resourceVersion"]
+            for kind in (kinds.RESOURCE, *kinds.CHILDREN)
+            for each in api.items(kind, namespace)
+        }
+
+    return read
+
+
+@pytest.fixture
+def events(api, namespace):
+    """Reasons of the events about a resource."""
+
+    def read(name="chat"):
+        found = api.items(kinds.EVENT, namespace)
+        return sorted(
+            each["reason"]
+            for each in found
+            if each["involvedObject"]["kind"] == names.KIND
+            and each["involvedObject"]["name"] == name
+        )
+
+    return read

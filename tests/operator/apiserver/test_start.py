@@ -1,0 +1,63 @@
+"""How an operator starts, what it says when it cannot, and how it does with fewer rights."""
+
+import httpx
+import pytest
+
+from specdecode_operator import kinds
+from specdecode_operator.check import check
+from specdecode_operator.errors import StartError
+from specdecode_operator.kinds import DEPLOYMENT, SERVICE
+from specdecode_operator.run import run
+from specdecode_operator.settings import Settings
+
+pytestmark = pytest.mark.apiserver
+
+
+async def test_missing_rights_end_the_start_with_a_remedy(grant, template, kubeconfig):
+    flags = "rbac.create=false,rbac.aggregate=false,crds.install=false,fullnameOverride=nothing"
+    nothing = grant(template("--set", flags))
+    settings = Settings(
+        engine_image="-", kubeconfig=str(nothing), metrics_port=0, start_timeout_seconds=0
+    )
+    with pytest.raises(StartError) as caught:
+        await run(settings)
+    assert "cannot list resource" in str(caught.value)
+    assert "grant the operator's service account this verb" in str(caught.value)
+
+
+def test_a_role_per_namespace_is_enough(
+    api, grant, template, kubeconfig, make_operator, tmp_path, namespace, chat, until
+):
+    flags = f"fullnameOverride=roles,crds.install=false,watchNamespaces={{{namespace}}}"
+    manifests = template("--set", flags, "--set", "rbac.aggregate=false")
+    assert not any(each["kind"].startswith("ClusterRole") for each in manifests)
+    log = tmp_path / "log"
+    operator = make_operator(grant(manifests), log, ("--namespace", namespace))
+    operator.start(until)
+    try:
+        chat(replicas=2)
+        until(lambda: api.get(DEPLOYMENT, namespace, "chat"))
+        api.delete(SERVICE, namespace, "chat")
+        until(lambda: api.get(SERVICE, namespace, "chat"))
+        until(lambda: api.get(kinds.RESOURCE, namespace, "chat")["status"]["url"])
+        assert httpx.get(f"http://127.0.0.1:{operator.ports[0]}/healthz").json() == {"health": "ok"}
+    finally:
+        code = operator.stop()
+    assert code == 0
+    assert "Forbidden" not in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+async def test_the_installation_check_finds_what_is_there(plane, kubeconfig):
+    findings = await check(str(plane.kubeconfig), "default", None)
+    assert [finding.problem for finding in findings] == [None, None, None]
+
+
+async def test_the_installation_check_tells_what_is_not(kubeconfig):
+    findings = await check(str(kubeconfig), "default", "http://127.0.0.1:9/healthz")
+    definition, good, bad, health = findings
+    assert definition.is_good
+    assert "cannot create resource" in good.problem
+    assert "cannot create resource" in bad.problem
+    assert "ConnectError" in health.problem
+    assert str(health).startswith("FAIL the operator answers")
