@@ -35,7 +35,15 @@ class Tally:
         self.rounds += core.counters.request_rounds
         self.emitted += core.counters.emitted_tokens
         self.retracted += core.scheduler.retracted_total
-        for name in ("algorithm", "num_steps", "topk", "page_size", "chunk_tokens", "max_running"):
+        for name in (
+            "algorithm",
+            "num_steps",
+            "topk",
+            "page_size",
+            "chunk_tokens",
+            "max_running",
+            "overlap",
+        ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
         self.seen["depth changes with batch size"] += bool(case.table)
         for request in case.requests:

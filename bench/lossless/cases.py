@@ -33,6 +33,7 @@ class Case:
     chunk_tokens: int
     max_running: int
     pool_tokens: int
+    overlap: bool
     requests: tuple[CaseRequest, ...]
 
 
@@ -62,6 +63,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         chunk_tokens=rng.choice((1, 3, 7, 16, 64, 512)),
         max_running=rng.choice((1, 2, 4, 8)),
         pool_tokens=longest + rng.choice((0, 8, 40, 4000)),
+        overlap=rng.random() < 0.5,
         requests=requests,
     )
 

@@ -49,6 +49,7 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
     scheduling = {
         "max_running_requests": case.max_running,
         "chunked_prefill_tokens": case.chunk_tokens,
+        "overlap": case.overlap,
     }
     return _build(models, speculation, case.page_size, scheduling, case.pool_tokens)
 

@@ -74,7 +74,7 @@ def build_core(
     limits = _plan_limits(boot, loaded, pool_tokens)
     table = SlotTable(
         slots=limits.max_running + 1,
-        width=limits.longest_sequence + limits.max_draft_tokens + 1,
+        width=limits.longest_sequence + limits.reserve_tokens + 1,
         pages_per_slot=limits.pages_per_sequence,
         page_size=limits.page_size,
         device=loaded.device,
@@ -91,7 +91,7 @@ def build_core(
     parts = Parts(loaded.target, pool, table, sampler, drafter)
     depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
     eos = frozenset(config.eos_token_ids)
-    return EngineCore(parts, Scheduler(limits, depth), shapes, eos, clock)
+    return EngineCore(parts, Scheduler(limits, depth), shapes, eos, clock, limits.lag_tokens > 0)
 
 
 def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
@@ -112,6 +112,14 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
 def max_draft_tokens(speculation: SpeculationBoot) -> int:
     """Rows of the widest verify over all shapes, the bonus token's included."""
     return max(shape.num_tokens for shape in draft_shapes(speculation).values())
+
+
+def lag_tokens(boot: EngineBoot, device: torch.device) -> int:
+    """Tokens that a round in flight may add before the host knows; none without overlap."""
+    wanted = boot.scheduling.overlap
+    if not (device.type == "cuda" if wanted is None else wanted):
+        return 0
+    return max(shape.path_length for shape in draft_shapes(boot.speculation).values())
 
 
 def _candidates(speculation: SpeculationBoot) -> dict[int, tuple[int, ...]]:
@@ -145,7 +153,8 @@ def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> 
     memory, scheduling = boot.memory, boot.scheduling
     width = max_draft_tokens(boot.speculation)
     context = loaded.target.context_length
-    most_rows = scheduling.max_running_requests * (context + width)
+    lag = lag_tokens(boot, loaded.device)
+    most_rows = scheduling.max_running_requests * (context + width + lag)
     demand = MemoryDemand(
         available_bytes=available_bytes(loaded.device),
         fixed_bytes=_fixed_bytes(
@@ -156,8 +165,8 @@ def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> 
         ),
         page_bytes=_page_bytes(loaded, memory.page_size),
         page_size=memory.page_size,
-        most_rows=most_rows if pool_tokens is None else pool_tokens + width,
-        fewest_rows=min(pool_tokens or context, 16) + width,
+        most_rows=most_rows if pool_tokens is None else pool_tokens + width + lag,
+        fewest_rows=min(pool_tokens or context, 16) + width + lag,
     )
     plan = plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction)
     for line in plan.lines():
@@ -170,6 +179,7 @@ def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> 
         max_draft_tokens=width,
         page_size=memory.page_size,
         pages=plan.pages,
+        lag_tokens=lag,
     )
 
 
@@ -189,7 +199,7 @@ def _fixed_bytes(loaded: _Loaded, running: int, shapes: Iterable[DraftShape], co
     """Slot tables, verify logits with their float copies, and what the drafter keeps."""
     width = max(shape.num_tokens for shape in shapes)
     logits = running * width * loaded.target.config.vocab_size * 4 * 3
-    tables = (running + 1) * (context + width) * 8 * 2
+    tables = (running + 1) * (context + 2 * width) * 8 * 2
     draft = loaded.draft.fixed_bytes(running, DraftLimits.over(shapes)) if loaded.draft else 0
     return logits + tables + draft
 

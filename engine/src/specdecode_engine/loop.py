@@ -8,9 +8,10 @@ from specdecode_engine.counters import Counters
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request, RequestStats
-from specdecode_engine.rounds.decode import run_decode_round
-from specdecode_engine.rounds.extend import run_extend_round
+from specdecode_engine.rounds.decode import launch_decode_round
+from specdecode_engine.rounds.extend import launch_extend_round
 from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.pending import PendingRound
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission, Plan
@@ -25,6 +26,7 @@ class EngineCore:
         shapes: how a round of so many steps drafts.
         eos_token_ids: tokens that end an answer unless the request ignores them.
         clock: seconds, monotonic.
+        overlap: launch a step before the one before it is collected.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class EngineCore:
         shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
+        overlap: bool,
     ) -> None:
         self.counters = Counters()
         self.scheduler = scheduler
@@ -41,6 +44,8 @@ class EngineCore:
         self._shapes = shapes
         self._eos_token_ids = eos_token_ids
         self._clock = clock
+        self._overlap = overlap
+        self._pending: tuple[PendingRound, ...] = ()
         self._num_steps = scheduler.depth.choose(1)
         self._sequences: dict[str, Sequence] = {}
 
@@ -63,7 +68,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._sequences)
+        return bool(self._sequences) or bool(self._pending)
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
@@ -86,22 +91,49 @@ class EngineCore:
         )
 
     def step(self) -> list[Output]:
-        """Run one step and return what it added to each request."""
-        plan = self.scheduler.plan()
+        """Launch one step and return what came back since the last one.
+
+        With overlap the host is one step behind: it collects a step's tokens after the next step
+        was launched, so the device never waits for the host. Without, it collects at once.
+        """
+        outputs = self._collect() if self._must_collect_first() else []
+        before = self._pending
+        self._pending = self._launch(self.scheduler.plan())
+        if not self._overlap:
+            return outputs + self._collect()
+        return outputs + self._commit_all(before)
+
+    def _must_collect_first(self) -> bool:
+        """Whether the next plan needs what is still in flight."""
+        return bool(self._pending) and self.scheduler.must_retract()
+
+    def _launch(self, plan: Plan) -> tuple[PendingRound, ...]:
         self._open_slots(plan)
         started = self._clock()
-        extended = run_extend_round(self._parts, plan.chunks) if plan.chunks else []
+        extended = launch_extend_round(self._parts, plan.chunks) if plan.chunks else None
         between = self._clock()
-        decoded = self._decode(plan) if plan.decoding else []
-        self._count(plan, decoded, between - started, self._clock() - between)
+        decoded = self._launch_decode(plan) if plan.decoding else None
+        self._count(plan, between - started, self._clock() - between)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
-        return [self._commit(emission, 0) for emission in extended] + [
-            self._commit(emission, 1) for emission in decoded
-        ]
+        return tuple(pending for pending in (extended, decoded) if pending is not None)
 
-    def _decode(self, plan: Plan) -> list[Emission]:
-        return run_decode_round(self._parts, plan.decoding, self._shapes[plan.num_steps])
+    def _launch_decode(self, plan: Plan) -> PendingRound:
+        return launch_decode_round(self._parts, plan.decoding, self._shapes[plan.num_steps])
+
+    def _collect(self) -> list[Output]:
+        """Wait for everything in flight."""
+        pending, self._pending = self._pending, ()
+        return self._commit_all(pending)
+
+    def _commit_all(self, rounds: tuple[PendingRound, ...]) -> list[Output]:
+        outputs = []
+        for pending in rounds:
+            emissions = pending.collect()
+            if pending.is_decode:
+                self._count_decoded(emissions)
+            outputs += [self._commit(emission, int(pending.is_decode)) for emission in emissions]
+        return outputs
 
     def _open_slots(self, plan: Plan) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
@@ -133,8 +165,6 @@ class EngineCore:
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
         sequence.stats = _add(sequence.stats, emission, len(kept), rounds)
-        assert sequence.slot is not None
-        self._parts.sampler.commit(sequence.slot, list(kept))
         output = _output(request, sequence, emission, ending)
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
@@ -147,21 +177,22 @@ class EngineCore:
             self._parts.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
 
-    def _count(
-        self, plan: Plan, decoded: list[Emission], prefill_s: float, decode_s: float
-    ) -> None:
+    def _count(self, plan: Plan, prefill_s: float, decode_s: float) -> None:
         counters = self.counters
         if plan.decoding:
             self._num_steps = plan.num_steps
         counters.steps += not plan.is_empty
-        counters.decode_rounds += bool(decoded)
-        counters.request_rounds += len(decoded)
+        counters.decode_rounds += bool(plan.decoding)
         counters.prompt_tokens += sum(chunk.end - chunk.start for chunk in plan.chunks)
-        counters.drafted_tokens += sum(emission.drafted for emission in decoded)
-        counters.accepted_tokens += sum(emission.accepted for emission in decoded)
-        counters.emitted_tokens += sum(len(emission.token_ids) for emission in decoded)
         counters.prefill_seconds += prefill_s
         counters.decode_seconds += decode_s
+
+    def _count_decoded(self, emissions: list[Emission]) -> None:
+        counters = self.counters
+        counters.request_rounds += len(emissions)
+        counters.drafted_tokens += sum(emission.drafted for emission in emissions)
+        counters.accepted_tokens += sum(emission.accepted for emission in emissions)
+        counters.emitted_tokens += sum(len(emission.token_ids) for emission in emissions)
 
 
 def _add(stats: RequestStats, emission: Emission, emitted: int, rounds: int) -> RequestStats:

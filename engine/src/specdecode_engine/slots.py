@@ -37,7 +37,8 @@ class DecodeBatch:
     """The sequences of one decode round.
 
     `lengths` counts the tokens whose target KV is present; `bonus` is the token at that position.
-    `host_lengths` says the same on the host, so that nothing waits for the device.
+    `host_lengths` bounds the lengths on the host, so that nothing waits for the device; they are
+    exact where no round is in flight.
     """
 
     slot_ids: tuple[int, ...]
@@ -50,6 +51,17 @@ class DecodeBatch:
     def size(self) -> int:
         """Sequences in the batch."""
         return len(self.slot_ids)
+
+    def only(self, row: int) -> "DecodeBatch":
+        """The batch of one of its sequences."""
+        one = slice(row, row + 1)
+        return DecodeBatch(
+            self.slot_ids[one],
+            self.host_lengths[one],
+            self.slots[one],
+            self.lengths[one],
+            self.bonus[one],
+        )
 
     @property
     def longest(self) -> int:
@@ -112,9 +124,9 @@ class SlotTable:
         """Say that the first `computed` tokens have KV, after an extend round."""
         self._lengths[slot] = computed
 
-    def put_token(self, slot: int, position: int, token: int) -> None:
-        """Write one token, the first that an extend round sampled."""
-        self._tokens[slot, position] = token
+    def put_tokens(self, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """Write the first tokens that an extend round sampled; [rows] i64 each."""
+        self._tokens[slots, positions] = tokens
 
     def span_rows(self, spans: Items[Span]) -> Rows:
         """Lay out the rows of several spans, one behind the other; a row sees all before it."""

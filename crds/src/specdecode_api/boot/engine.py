@@ -78,6 +78,11 @@ class SchedulingBoot(FileRecord):
         le=1_000_000,
         description="Prompt tokens computed between two decode rounds.",
     )
+    overlap: bool | None = Field(
+        default=None,
+        description="Launch a step before the results of the one before are looked at; "
+        "null does so where the device computes beside the host, on a GPU.",
+    )
 
 
 class ServerBoot(FileRecord):

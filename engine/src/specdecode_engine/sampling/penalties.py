@@ -37,15 +37,24 @@ class Penalties:
             return
         in_prompt = torch.zeros(self._vocab, dtype=torch.bool, device=self._device)
         in_prompt[torch.tensor(prompt, device=self._device)] = True
-        self._slots[slot] = _SlotState(params, in_prompt, self._zeros(), self._bias(params))
-        self.commit(slot, output)
+        counts = self._zeros()
+        if output:
+            ids = torch.tensor(output, device=self._device)
+            counts += torch.bincount(ids, minlength=self._vocab).to(counts.dtype)
+        self._slots[slot] = _SlotState(params, in_prompt, counts, self._bias(params))
 
-    def commit(self, slot: int, tokens: list[int]) -> None:
-        """Count tokens that were added to the output of a slot."""
-        state = self._slots.get(slot)
-        if state is not None and tokens:
-            ids = torch.tensor(tokens, device=self._device)
-            state.counts.index_add_(0, ids, torch.ones(len(tokens), device=self._device))
+    def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
+        """Count tokens that were added to outputs.
+
+        Args:
+            tokens: [batch, n] i64.
+            emitted: [batch] i64, how many of each row count.
+        """
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        for row, slot in enumerate(slots):
+            if slot in self._slots:
+                counts = self._slots[slot].counts
+                counts.index_add_(0, tokens[row], (places < emitted[row]).to(counts.dtype))
 
     def close(self, slot: int) -> None:
         """Forget a slot."""

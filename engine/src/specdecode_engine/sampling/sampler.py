@@ -24,9 +24,9 @@ class Sampler:
         self._table.write(slot, params)
         self._penalties.open(slot, params, prompt, output)
 
-    def commit(self, slot: int, tokens: list[int]) -> None:
-        """Count tokens that were appended to a sequence's output."""
-        self._penalties.commit(slot, tokens)
+    def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
+        """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
+        self._penalties.commit(slots, tokens, emitted)
 
     def close(self, slot: int) -> None:
         """Let go of a slot."""

@@ -56,6 +56,15 @@ class Scheduler:
         has_room = not self.waiting and len(self.running) < self.limits.max_running
         return not has_room and len(self.waiting) >= self.limits.max_queued
 
+    def must_retract(self) -> bool:
+        """Whether the next plan has to take a sequence's memory.
+
+        A retracted sequence starts over from the tokens the host knows, so everything in flight
+        has to be collected before such a plan is made.
+        """
+        missing = sum(self._missing_pages(sequence) for sequence in self._decoding())
+        return missing > self.pages.free
+
     def plan(self) -> Plan:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
         decoding = self._reserve_decode()
@@ -75,6 +84,7 @@ class Scheduler:
 
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's memory; it waits at the front and starts over."""
+        assert sequence.in_flight_rounds == 0, "collect what is in flight before retracting"
         self.running.remove(sequence)
         self._release(sequence)
         sequence.computed = 0
@@ -102,10 +112,14 @@ class Scheduler:
 
     def _reserve_decode(self) -> list[Sequence]:
         """Give every decoding sequence the rows of its next round; the oldest come first."""
-        for sequence in list(self.running):
-            if sequence.slot is not None and not sequence.is_prefilling:
+        for sequence in self._decoding():
+            if sequence.slot is not None:
                 self._reserve(sequence)
-        return [sequence for sequence in self.running if not sequence.is_prefilling]
+        return self._decoding()
+
+    def _decoding(self) -> list[Sequence]:
+        """Sequences of the next decode round; one that is sure to end is left out."""
+        return [s for s in self.running if not s.is_prefilling and not s.will_end]
 
     def _reserve(self, sequence: Sequence) -> None:
         while (missing := self._missing_pages(sequence)) > self.pages.free:
@@ -115,7 +129,7 @@ class Scheduler:
         sequence.pages += self.pages.take(missing)
 
     def _missing_pages(self, sequence: Sequence) -> int:
-        rows = len(sequence.tokens) - 1 + self.limits.max_draft_tokens
+        rows = sequence.most_computed + self.limits.max_draft_tokens
         return max(self.pages.pages_for(rows) - len(sequence.pages), 0)
 
     def _admit(self) -> None:
@@ -129,6 +143,7 @@ class Scheduler:
             self.waiting.popleft()
             sequence.pages = self.pages.take(needed)
             sequence.slot = self._free_slots.pop()
+            sequence.prefill_end = len(sequence.tokens)
             self.running.append(sequence)
 
     def _cut_chunks(self) -> tuple[Chunk, ...]:

@@ -47,6 +47,6 @@ class Drafter(Protocol):
         Args:
             num_rows: the widest path of the round; a sequence may have accepted less, what stands
                 behind that means nothing.
-            features: [B, num_rows, width] along the accepted path, or None where `capture` is empty.
+            features: [B, num_rows, width] along the accepted path; None where `capture` is empty.
         """
         ...

@@ -39,7 +39,8 @@ class EagleDrafter:
         self._table = table
         self._expander = expander
         self._ring = ring
-        self._lag = Lag(window)
+        self._window = window
+        self._lag = Lag()
 
     @property
     def capture(self) -> Capture:
@@ -82,31 +83,34 @@ class EagleDrafter:
         """Keep the features along the accepted path; what stands behind it is overwritten."""
         assert features is not None
         self._ring.write_rows(batch, num_rows, features)
+        self._lag.fall_behind(batch.slot_ids, batch.host_lengths, num_rows)
 
     def _catch_up(self, batch: DecodeBatch) -> DraftHidden:
         """Compute every row up to the bonus token's pair; return the last one's outputs."""
-        goals = batch.host_lengths
-        for span in self._lag.far(batch.slot_ids, goals):
-            self._replay(span, batch.host_lengths[batch.slot_ids.index(span.slot)])
-        count = self._lag.count(batch.slot_ids, goals)
+        missing = self._lag.missing(batch.slot_ids, batch.host_lengths)
+        for row, count in enumerate(missing):
+            if count > self._window:
+                self._replay(batch.only(row), count)
+        count = min(max(missing), self._window)
         rows = self._table.window_rows(batch, batch.lengths - count, count)
         out = self._compute(rows, self._ring.read(rows.slots, rows.positions))
-        for slot, goal in zip(batch.slot_ids, goals, strict=True):
-            self._lag.reach(slot, goal)
+        self._lag.catch_up(batch.slot_ids)
         shape = (batch.size, count, -1)
         return DraftHidden(out.normed.view(shape)[:, -1], out.recurrent.view(shape)[:, -1])
 
-    def _replay(self, span: Span, length: int) -> None:
-        """Catch up on rows that rounds without drafting left out, as far back as the ring goes."""
-        kept = Span(span.slot, max(span.start, length - self._ring.kept), span.end)
-        if kept.start > span.start:
-            lost = self._table.span_rows([Span(span.slot, span.start, kept.start)])
-            self._pool.k[:, lost.kv_rows] = 0
-            self._pool.v[:, lost.kv_rows] = 0
-        if kept.end > kept.start:
-            rows = self._table.span_rows([kept])
-            self._compute(rows, self._ring.read(rows.slots, rows.positions))
-        self._lag.reach(span.slot, span.end)
+    def _replay(self, one: DecodeBatch, missing: int) -> None:
+        """Catch up on rows that rounds without drafting left out, as far back as the ring goes.
+
+        Rows before that are zeroed: the draft sees nothing there, which costs acceptance only.
+        """
+        lost = missing - self._ring.kept
+        if lost > 0:
+            rows = self._table.window_rows(one, one.lengths - missing, lost)
+            self._pool.k[:, rows.kv_rows] = 0
+            self._pool.v[:, rows.kv_rows] = 0
+        kept = min(missing, self._ring.kept)
+        rows = self._table.window_rows(one, one.lengths - kept, kept - self._window)
+        self._compute(rows, self._ring.read(rows.slots, rows.positions))
 
     def _compute(self, rows: Rows, features: Tensor) -> DraftHidden:
         ids = self._table.tokens_at(rows.slots, rows.positions + 1)

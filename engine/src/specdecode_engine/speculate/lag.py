@@ -1,42 +1,43 @@
-"""How far a draft has followed each slot, on the host."""
+"""How far a draft is behind its target in each slot, as far as the host knows."""
 
 from collections.abc import Sequence as Items
 
-from specdecode_engine.slots import Span
-
 
 class Lag:
-    """Counts the leading draft rows that are computed, per slot.
+    """Bounds the draft rows that are missing before a round, per slot.
 
-    A round first computes the rows still missing. Normally these are the few that the round before
-    accepted, and they are done for the whole batch at once, `window` rows at most; what lies
-    further back (rounds were run without drafting) is caught up slot by slot.
+    While a prompt is followed, the host knows exactly how many rows there are. Once a slot decodes,
+    it only counts what is missing at most: a round that was not collected yet may have committed
+    fewer tokens than it could. Computing a row twice gives the same values, so a bound is enough.
     """
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._rows: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
 
     def open(self, slot: int) -> None:
         """Start at no row."""
         self._rows[slot] = 0
+        self._missing.pop(slot, None)
 
     def reach(self, slot: int, rows: int) -> None:
-        """Say that the first `rows` rows are computed."""
+        """Say that the first `rows` rows of a prompt are computed."""
         self._rows[slot] = rows
 
     def rows(self, slot: int) -> int:
-        """Leading rows computed."""
+        """Leading rows computed, while a prompt is followed."""
         return self._rows[slot]
 
-    def far(self, slots: Items[int], goals: Items[int]) -> list[Span]:
-        """Spans that lie further back than a window before the goals."""
-        return [
-            Span(slot, self._rows[slot], goal - self._window)
-            for slot, goal in zip(slots, goals, strict=True)
-            if goal - self._rows[slot] > self._window
-        ]
+    def missing(self, slots: Items[int], goals: Items[int]) -> list[int]:
+        """Rows before the goals that may be missing, 1 at least; exact at the first decode."""
+        pairs = zip(slots, goals, strict=True)
+        return [max(1, self._missing.get(slot, goal - self._rows[slot])) for slot, goal in pairs]
 
-    def count(self, slots: Items[int], goals: Items[int]) -> int:
-        """Rows before the goals that a common window has to compute, 1 at least."""
-        return max(1, *(goal - self._rows[slot] for slot, goal in zip(slots, goals, strict=True)))
+    def catch_up(self, slots: Items[int]) -> None:
+        """Say that nothing is missing any more."""
+        self._missing.update(dict.fromkeys(slots, 0))
+
+    def fall_behind(self, slots: Items[int], goals: Items[int], rows: int) -> None:
+        """Say that a round has committed up to `rows` tokens."""
+        for slot, goal in zip(slots, goals, strict=True):
+            self._missing[slot] = self._missing.get(slot, goal - self._rows[slot]) + rows

@@ -32,13 +32,14 @@ class StandaloneDrafter:
         self._pool = pool
         self._table = table
         self._expander = expander
-        self._lag = Lag(window)
+        self._window = window
+        self._lag = Lag()
 
     def open(self, slot: int) -> None:
         """Forget what was known of a slot."""
         self._lag.open(slot)
 
-    def follow(self, spans: Items[Span], features: None | Tensor) -> None:
+    def follow(self, spans: Items[Span], features: Tensor | None) -> None:
         """Compute the draft's KV of spans."""
         assert features is None
         self._compute(self._table.span_rows(spans))
@@ -50,20 +51,26 @@ class StandaloneDrafter:
         first = self._model.logits(self._catch_up(batch))
         return self._expander.expand(batch, shape, first, self._cell)
 
-    def observe(self, batch: DecodeBatch, num_rows: int, features: None | Tensor) -> None:
-        """Keep nothing: the draft reads committed tokens from the table."""
+    def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
+        """Count the rows that the draft lacks; it reads committed tokens from the table."""
         assert features is None
+        self._lag.fall_behind(batch.slot_ids, self._goals(batch), num_rows)
+
+    def _goals(self, batch: DecodeBatch) -> list[int]:
+        """Rows that a draft needs: one for every computed token and the bonus token's."""
+        return [length + 1 for length in batch.host_lengths]
 
     def _catch_up(self, batch: DecodeBatch) -> Tensor:
         """Compute every row up to the bonus token's; return its output [B, hidden]."""
-        goals = [length + 1 for length in batch.host_lengths]
-        far = self._lag.far(batch.slot_ids, goals)
-        if far:
-            self.follow(far, None)
-        count = self._lag.count(batch.slot_ids, goals)
+        missing = self._lag.missing(batch.slot_ids, self._goals(batch))
+        for row, count in enumerate(missing):
+            if count > self._window:
+                one = batch.only(row)
+                first = one.lengths + 1 - count
+                self._compute(self._table.window_rows(one, first, count - self._window))
+        count = min(max(missing), self._window)
         hidden = self._compute(self._table.window_rows(batch, batch.lengths + 1 - count, count))
-        for slot, goal in zip(batch.slot_ids, goals, strict=True):
-            self._lag.reach(slot, goal)
+        self._lag.catch_up(batch.slot_ids)
         return hidden.view(batch.size, count, -1)[:, -1]
 
     def _compute(self, rows: Rows) -> Tensor:
