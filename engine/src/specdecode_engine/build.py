@@ -21,6 +21,7 @@ from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.depth import StaticDepth
 from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.slots import SlotTable
 
@@ -90,8 +91,11 @@ def build_core(
         )
     parts = Parts(loaded.target, pool, table, sampler, drafter)
     depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
+    lookahead = drafter.lookahead if drafter else 0
+    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
+    scheduler = Scheduler(limits, depth, cache)
     eos = frozenset(config.eos_token_ids)
-    return EngineCore(parts, Scheduler(limits, depth), shapes, eos, clock, limits.lag_tokens > 0)
+    return EngineCore(parts, scheduler, shapes, eos, clock, limits.lag_tokens > 0)
 
 
 def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:

@@ -57,6 +57,8 @@ def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
             _put(document, place, value)
     if options["disable_overlap_schedule"] is not None:
         _put(document, "scheduling.overlap", False)
+    if options["disable_radix_cache"] is not None:
+        _put(document, "memory.prefix_cache", False)
     _default_steps(document)
     try:
         return EngineBoot.model_validate(document)
@@ -77,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const=False,
         help="look at each step's results before the next (boot file: scheduling.overlap)",
+    )
+    parser.add_argument(
+        "--disable-radix-cache",
+        action="store_const",
+        const=False,
+        help="compute every prompt in full (boot file: memory.prefix_cache)",
     )
     return parser
 

@@ -77,7 +77,7 @@ class EngineCore:
             running_requests=len(scheduler.running),
             waiting_requests=len(scheduler.waiting),
             kv_pages_total=scheduler.pages.total,
-            kv_pages_free=scheduler.pages.free,
+            kv_pages_free=scheduler.available_pages,
             num_steps=self._num_steps,
             rounds_total=counters.decode_rounds,
             request_rounds_total=counters.request_rounds,
@@ -88,6 +88,10 @@ class EngineCore:
             decode_seconds_total=counters.decode_seconds,
             prefill_seconds_total=counters.prefill_seconds,
             retracted_total=scheduler.retracted_total,
+            prefix_cache_pages=scheduler.cache.pages,
+            prefix_cache_queried_tokens_total=scheduler.cache.queried_tokens,
+            prefix_cache_hit_tokens_total=scheduler.cache.hit_tokens,
+            prefix_cache_evicted_pages_total=scheduler.cache.evicted_pages,
         )
 
     def step(self) -> list[Output]:
@@ -116,6 +120,8 @@ class EngineCore:
         self._count(plan, between - started, self._clock() - between)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
+            followed = chunk.end - self.scheduler.cache.lookahead
+            chunk.sequence.reusable = max(chunk.sequence.reusable, followed)
         return tuple(pending for pending in (extended, decoded) if pending is not None)
 
     def _launch_decode(self, plan: Plan) -> PendingRound:
@@ -141,7 +147,7 @@ class EngineCore:
         for sequence in [chunk.sequence for chunk in plan.chunks]:
             slot = sequence.slot
             assert slot is not None
-            if sequence.computed == 0:
+            if sequence.computed == sequence.matched:
                 self._open_slot(slot, sequence)
             self._parts.table.write_pages(slot, sequence.pages)
         for sequence in decoding:
@@ -154,7 +160,7 @@ class EngineCore:
         self._parts.table.open(slot, sequence.tokens)
         self._parts.sampler.open(slot, sequence.request.sampling, prompt, output)
         if self._parts.drafter is not None:
-            self._parts.drafter.open(slot)
+            self._parts.drafter.open(slot, sequence.matched)
 
     def _commit(self, emission: Emission, rounds: int) -> Output:
         """Append what counts of an emission and end the sequence where it ends."""
@@ -162,13 +168,22 @@ class EngineCore:
         request = sequence.request
         ending = cut_at_ending(emission.token_ids, sequence, self._eos_token_ids)
         kept = emission.token_ids[: ending.kept]
+        followed = len(sequence.tokens) - self.scheduler.cache.lookahead
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
+        if self._has_followed(emission):
+            sequence.reusable = followed if emission.drafted else sequence.computed
         sequence.stats = _add(sequence.stats, emission, len(kept), rounds)
         output = _output(request, sequence, emission, ending)
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
         return output
+
+    def _has_followed(self, emission: Emission) -> bool:
+        """Whether the draft's rows are right up to where the round began."""
+        drafter, slot = self._parts.drafter, emission.sequence.slot
+        assert slot is not None
+        return drafter is None or (emission.drafted > 0 and drafter.is_whole(slot))
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         slot = sequence.slot

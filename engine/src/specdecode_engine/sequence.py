@@ -13,6 +13,9 @@ class Sequence:
     decodes it is one less than the number of tokens: the last token, the bonus of the round before,
     has no KV. Rounds that were launched but whose result the host has not seen may have added up to
     `in_flight_tokens` more tokens, and at least one each.
+
+    `reusable` counts the leading tokens whose rows are right in target and draft, so that another
+    sequence may use them. It falls behind `computed` while the draft does.
     """
 
     request: Request
@@ -20,6 +23,8 @@ class Sequence:
     slot: int | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
+    matched: int = 0  # leading tokens taken from the prefix cache; set at admission
+    reusable: int = 0
     prefill_end: int = 0  # tokens to compute before the first decode round; set at admission
     in_flight_tokens: int = 0
     in_flight_rounds: int = 0

@@ -77,6 +77,7 @@ class SlotTable:
     ) -> None:
         self.device = device
         self.page_size = page_size
+        self.slots = slots
         self._tokens = torch.zeros(slots, width, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
         self._pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
@@ -139,13 +140,19 @@ class SlotTable:
         longest = max(span.end for span in spans)
         return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest)
 
-    def window_rows(self, batch: DecodeBatch, first: Tensor, count: int) -> Rows:
+    def window_rows(
+        self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
+    ) -> Rows:
         """Lay out `count` consecutive positions of each sequence, from `first` [B] i64 on.
 
-        Positions below 0 are clamped to 0: they compute row 0 once more, to the same values.
+        Positions below `lowest` [B] i64 become that one, which is then computed more than once, to
+        the same values: what lies before may be shared and is not written.
         """
         offsets = torch.arange(count, device=self.device)
-        positions = (first[:, None] + offsets).clamp_(min=0).view(-1)
+        positions = first[:, None] + offsets
+        if lowest is not None:
+            positions = torch.maximum(positions, lowest[:, None])
+        positions = positions.view(-1)
         row_slots = batch.slots.repeat_interleave(count)
         lens = (count,) * batch.size
         longest = batch.longest + count

@@ -51,6 +51,10 @@ class MemoryBoot(FileRecord):
         le=1,
         description="Part of the free memory that the cache takes where kv_cache_bytes is null.",
     )
+    prefix_cache: bool = Field(
+        default=True,
+        description="Keep the key-value pages of ended requests for others that begin the same.",
+    )
 
     @field_validator("page_size")
     @classmethod

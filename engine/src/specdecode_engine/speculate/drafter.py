@@ -14,25 +14,36 @@ from specdecode_engine.slots import DecodeBatch, Span
 class Drafter(Protocol):
     """Proposes draft tokens.
 
+    `lookahead` counts the tokens behind position i that the draft's row i is computed from.
+
     Life of a slot: `open`, then `follow` for every prompt span, then in any order `propose` and
     `observe` rounds (rounds without `propose` leave the draft behind; the next `propose` catches
     up), then `open` again for the next sequence.
     """
 
     @property
+    def lookahead(self) -> int:
+        """0 or 1."""
+        ...
+
+    @property
     def capture(self) -> Capture:
         """What `follow` and `observe` need of the target."""
         ...
 
-    def open(self, slot: int) -> None:
-        """Forget what was known of a slot."""
+    def open(self, slot: int, rows: int) -> None:
+        """Forget what was known of a slot; its first `rows` rows are there and are not written."""
+        ...
+
+    def is_whole(self, slot: int) -> bool:
+        """Whether every row up to the latest `propose` holds what `follow` would have computed."""
         ...
 
     def follow(self, spans: Items[Span], features: Tensor | None) -> None:
         """Take up prompt spans that the target has just computed.
 
         Args:
-            spans: consecutive per slot from 0 on.
+            spans: consecutive per slot, from the rows on that `open` was told.
             features: [rows of all spans, width], or None where `capture` is empty.
         """
         ...

@@ -25,6 +25,8 @@ from specdecode_engine.speculate.lag import Lag
 class EagleDrafter:
     """Drafts with an EAGLE head of any generation."""
 
+    lookahead = 1
+
     def __init__(
         self,
         head: EagleHead,
@@ -40,16 +42,20 @@ class EagleDrafter:
         self._expander = expander
         self._ring = ring
         self._window = window
-        self._lag = Lag()
+        self._lag = Lag(table.slots, table.device)
 
     @property
     def capture(self) -> Capture:
         """What the head reads of the target."""
         return self._head.capture
 
-    def open(self, slot: int) -> None:
-        """Forget what was known of a slot."""
-        self._lag.open(slot)
+    def open(self, slot: int, rows: int) -> None:
+        """Forget what was known of a slot but its first `rows` rows."""
+        self._lag.open(slot, rows)
+
+    def is_whole(self, slot: int) -> bool:
+        """Whether no row of a slot had to be zeroed."""
+        return self._lag.is_whole(slot)
 
     def follow(self, spans: Items[Span], features: Tensor | None) -> None:
         """Compute the rows of prompt spans whose next token is known.
@@ -92,9 +98,9 @@ class EagleDrafter:
             if count > self._window:
                 self._replay(batch.only(row), count)
         count = min(max(missing), self._window)
-        rows = self._table.window_rows(batch, batch.lengths - count, count)
+        rows = self._window_rows(batch, count, count)
         out = self._compute(rows, self._ring.read(rows.slots, rows.positions))
-        self._lag.catch_up(batch.slot_ids)
+        self._lag.catch_up(batch, batch.lengths)
         shape = (batch.size, count, -1)
         return DraftHidden(out.normed.view(shape)[:, -1], out.recurrent.view(shape)[:, -1])
 
@@ -105,12 +111,18 @@ class EagleDrafter:
         """
         lost = missing - self._ring.kept
         if lost > 0:
-            rows = self._table.window_rows(one, one.lengths - missing, lost)
+            self._lag.spoil(one.slot_ids[0])
+            rows = self._window_rows(one, missing, lost)
             self._pool.k[:, rows.kv_rows] = 0
             self._pool.v[:, rows.kv_rows] = 0
         kept = min(missing, self._ring.kept)
-        rows = self._table.window_rows(one, one.lengths - kept, kept - self._window)
+        rows = self._window_rows(one, kept, kept - self._window)
         self._compute(rows, self._ring.read(rows.slots, rows.positions))
+
+    def _window_rows(self, batch: DecodeBatch, missing: int, count: int) -> Rows:
+        """Lay out the first `count` of the last `missing` rows, none that is there already."""
+        first = batch.lengths - missing
+        return self._table.window_rows(batch, first, count, self._lag.first_missing(batch))
 
     def _compute(self, rows: Rows, features: Tensor) -> DraftHidden:
         ids = self._table.tokens_at(rows.slots, rows.positions + 1)

@@ -23,6 +23,7 @@ from specdecode_engine.speculate.lag import Lag
 class StandaloneDrafter:
     """Drafts with a language model that shares the target's vocabulary."""
 
+    lookahead = 0
     capture = Capture()
 
     def __init__(
@@ -33,11 +34,15 @@ class StandaloneDrafter:
         self._table = table
         self._expander = expander
         self._window = window
-        self._lag = Lag()
+        self._lag = Lag(table.slots, table.device)
 
-    def open(self, slot: int) -> None:
-        """Forget what was known of a slot."""
-        self._lag.open(slot)
+    def open(self, slot: int, rows: int) -> None:
+        """Forget what was known of a slot but its first `rows` rows."""
+        self._lag.open(slot, rows)
+
+    def is_whole(self, slot: int) -> bool:
+        """Nothing is ever lost: the tokens are all there."""
+        return self._lag.is_whole(slot)
 
     def follow(self, spans: Items[Span], features: Tensor | None) -> None:
         """Compute the draft's KV of spans."""
@@ -66,12 +71,16 @@ class StandaloneDrafter:
         for row, count in enumerate(missing):
             if count > self._window:
                 one = batch.only(row)
-                first = one.lengths + 1 - count
-                self._compute(self._table.window_rows(one, first, count - self._window))
+                self._compute(self._window_rows(one, count, count - self._window))
         count = min(max(missing), self._window)
-        hidden = self._compute(self._table.window_rows(batch, batch.lengths + 1 - count, count))
-        self._lag.catch_up(batch.slot_ids)
+        hidden = self._compute(self._window_rows(batch, count, count))
+        self._lag.catch_up(batch, batch.lengths + 1)
         return hidden.view(batch.size, count, -1)[:, -1]
+
+    def _window_rows(self, batch: DecodeBatch, missing: int, count: int) -> Rows:
+        """Lay out the first `count` of the last `missing` rows, none that is there already."""
+        first = batch.lengths + 1 - missing
+        return self._table.window_rows(batch, first, count, self._lag.first_missing(batch))
 
     def _compute(self, rows: Rows) -> Tensor:
         ids = self._table.tokens_at(rows.slots, rows.positions)
