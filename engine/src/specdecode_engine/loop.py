@@ -40,7 +40,7 @@ class EngineCore:
     ) -> None:
         self.counters = Counters()
         self.scheduler = scheduler
-        self._parts = parts
+        self.parts = parts
         self._shapes = shapes
         self._eos_token_ids = eos_token_ids
         self._clock = clock
@@ -114,7 +114,7 @@ class EngineCore:
     def _launch(self, plan: Plan) -> tuple[PendingRound, ...]:
         self._open_slots(plan)
         started = self._clock()
-        extended = launch_extend_round(self._parts, plan.chunks) if plan.chunks else None
+        extended = launch_extend_round(self.parts, plan.chunks) if plan.chunks else None
         between = self._clock()
         decoded = self._launch_decode(plan) if plan.decoding else None
         self._count(plan, between - started, self._clock() - between)
@@ -125,7 +125,7 @@ class EngineCore:
         return tuple(pending for pending in (extended, decoded) if pending is not None)
 
     def _launch_decode(self, plan: Plan) -> PendingRound:
-        return launch_decode_round(self._parts, plan.decoding, self._shapes[plan.num_steps])
+        return launch_decode_round(self.parts, plan.decoding, self._shapes[plan.num_steps])
 
     def _collect(self) -> list[Output]:
         """Wait for everything in flight."""
@@ -149,18 +149,18 @@ class EngineCore:
             assert slot is not None
             if sequence.computed == sequence.matched:
                 self._open_slot(slot, sequence)
-            self._parts.table.write_pages(slot, sequence.pages)
+            self.parts.table.write_pages(slot, sequence.pages)
         for sequence in decoding:
             assert sequence.slot is not None
-            self._parts.table.write_pages(sequence.slot, sequence.pages)
+            self.parts.table.write_pages(sequence.slot, sequence.pages)
 
     def _open_slot(self, slot: int, sequence: Sequence) -> None:
         prompt = list(sequence.request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
-        self._parts.table.open(slot, sequence.tokens)
-        self._parts.sampler.open(slot, sequence.request.sampling, prompt, output)
-        if self._parts.drafter is not None:
-            self._parts.drafter.open(slot, sequence.matched)
+        self.parts.table.open(slot, sequence.tokens)
+        self.parts.sampler.open(slot, sequence.request.sampling, prompt, output)
+        if self.parts.drafter is not None:
+            self.parts.drafter.open(slot, sequence.matched)
 
     def _commit(self, emission: Emission, rounds: int) -> Output:
         """Append what counts of an emission and end the sequence where it ends."""
@@ -181,7 +181,7 @@ class EngineCore:
 
     def _has_followed(self, emission: Emission) -> bool:
         """Whether the draft's rows are right up to where the round began."""
-        drafter, slot = self._parts.drafter, emission.sequence.slot
+        drafter, slot = self.parts.drafter, emission.sequence.slot
         assert slot is not None
         return drafter is None or (emission.drafted > 0 and drafter.is_whole(slot))
 
@@ -189,7 +189,7 @@ class EngineCore:
         slot = sequence.slot
         self.scheduler.finish(sequence, reason)
         if slot is not None:
-            self._parts.sampler.close(slot)
+            self.parts.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
 
     def _count(self, plan: Plan, prefill_s: float, decode_s: float) -> None:
