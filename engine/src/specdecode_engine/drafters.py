@@ -9,6 +9,7 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.eagle1 import Eagle1Head
 from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
@@ -142,7 +143,8 @@ def load_draft(
     folder = Path(speculation.draft_path)
     if speculation.algorithm is Algorithm.STANDALONE:
         return _load_standalone(folder, target, device, progress)
-    return _load_eagle3(folder, target, device, progress)
+    kind = Eagle1Head if speculation.algorithm is Algorithm.EAGLE else Eagle3Head
+    return _load_eagle(kind, folder, target, progress)
 
 
 def _load_standalone(
@@ -165,15 +167,11 @@ def _load_standalone(
     return DraftModel(draft, shape, 0, target.dtype, device)
 
 
-def _load_eagle3(folder: Path, target: Llama, device: torch.device, progress: bool) -> DraftModel:
-    head = Eagle3Head.load(
-        folder,
-        target,
-        dtype=target.dtype,
-        device=device,
-        context_length=target.context_length,
-        progress=progress,
-    )
-    shape = KvShape(1, head.config.num_key_value_heads, head.config.head_dim)
-    width = len(head.config.capture) * target.config.hidden_size
-    return DraftModel(head, shape, width, target.dtype, device)
+def _load_eagle(
+    kind: type[Eagle1Head] | type[Eagle3Head], folder: Path, target: Llama, progress: bool
+) -> DraftModel:
+    head = kind.load(folder, target, progress=progress)
+    config = head.config
+    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
+    width = head.capture.width(target.config.hidden_size)
+    return DraftModel(head, shape, width, target.dtype, target.device)

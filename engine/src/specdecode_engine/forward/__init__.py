@@ -5,6 +5,7 @@ keeps anything between two passes except in the pools that the caller hands in. 
 kernel is in `specdecode_kernels`.
 """
 
+from specdecode_engine.forward.eagle1 import Eagle1Head
 from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import Capture, DraftHidden, EagleHead
 from specdecode_engine.forward.errors import CheckpointError
@@ -18,6 +19,7 @@ __all__ = [
     "CheckpointError",
     "DraftHidden",
     "DraftScratch",
+    "Eagle1Head",
     "Eagle3Head",
     "EagleHead",
     "Hidden",

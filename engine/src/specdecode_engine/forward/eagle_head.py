@@ -24,6 +24,10 @@ class Capture:
         """Whether the draft reads nothing of the target."""
         return not self.layers and not self.final
 
+    def width(self, hidden_size: int) -> int:
+        """Features per row of a target of that hidden size."""
+        return hidden_size * (1 if self.final else len(self.layers))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftHidden:
