@@ -49,7 +49,9 @@ NEEDS_DRAFT: Final = frozenset(
 )
 """Algorithms whose draft is a checkpoint of its own; the others must not name one."""
 
-AVAILABLE_ALGORITHMS: Final = frozenset({Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE3})
+AVAILABLE_ALGORITHMS: Final = frozenset(
+    {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3}
+)
 AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC})
 
 
