@@ -2,7 +2,7 @@
 
 A Markov target over five tokens, a draft that resembles it, trees grown with the shared noise.
 The joint laws of the next three tokens are compared with their exact probabilities by chi-square
-over 30 000 seeds. Each mutation below is a mistake that real engines have made; the test must see it.
+over 30 000 seeds. Each mutation below is a mistake that real engines have made.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def choose(world: World, draft: Draft, logits: Tensor) -> Tensor:
 
 
 def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
-    """The first three tokens of every seed [SEEDS, 3]: what the round emits, then plain decoding."""
+    """The first three tokens of every seed [SEEDS, 3]: the round's, then plain decoding's."""
     path, accepted = walk_tree(choices, draft)
     emitted = take_path(choices, path)
     tokens = [emitted[:, 0]]
