@@ -8,14 +8,14 @@ import sys
 import time
 from dataclasses import dataclass
 
-from lossless.prompts import load_prompts
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from engine.cells import EXAMPLES, PLAIN, Cell, all_cells
+from lossless.prompts import load_prompts
+from specdecode_engine.build import build_core
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import Request, SamplingParams
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Random speculative runs against plain decoding: the texts must be equal, to the letter.
 
 `cases` draws what to run, `run` runs it on a real engine core with real checkpoints, `compare`
-says where two answers differ. Weights are computed in float64, so that equality is a statement
-about the algorithm and not about rounding; `--dtype float32` measures the rounding.
+says where two answers differ. The engine's float32 rows on a CPU do not depend on what they are
+computed with, so equality is to the letter; `--dtype float64` takes rounding out altogether.
 """

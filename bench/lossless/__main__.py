@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
+from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.loop import EngineCore
 
@@ -63,7 +64,7 @@ def main() -> int:
     drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}
     models = Models(EXAMPLES / "target", drafts, options.dtype)
     tokenizer = AutoTokenizer.from_pretrained(models.target)
-    material = Material(_prompts(tokenizer), len(tokenizer))
+    material = Material(load_prompts(EXAMPLES, tokenizer), len(tokenizer))
     plain_core = build_plain(models)
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
@@ -85,7 +86,7 @@ def _differs(
     answer: Answer,
     plain_core: EngineCore,
     models: Models,
-    tokenizer: "AutoTokenizer",
+    tokenizer: PreTrainedTokenizerBase,
 ) -> bool:
     plain = run_alone(plain_core, request)
     is_aborted = request.aborted_at_step is not None and answer.finish_reason == "abort"
@@ -96,18 +97,6 @@ def _differs(
     if difference is not None:
         print(f"case {case.number}: {difference}\n  {case}\n  {request}", file=sys.stderr)
     return difference is not None
-
-
-def _prompts(tokenizer: "AutoTokenizer") -> tuple[tuple[int, ...], ...]:
-    prompts = []
-    for entry in json.loads((EXAMPLES / "prompts.json").read_text()):
-        text = entry["text"]
-        if entry["kind"] == "chat":
-            text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-            )
-        prompts.append(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
-    return tuple(prompts)
 
 
 def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str, object]:

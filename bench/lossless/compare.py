@@ -2,7 +2,7 @@
 
 from lossless.run import Answer
 
-TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 
 
 def find_difference(plain: Answer, speculative: Answer, is_aborted: bool, dtype: str) -> str | None:

@@ -6,11 +6,15 @@ machine, in network ranges of its own; whatever it leaves behind after a crash i
 
 Floors, each importing only from those below it:
 
-    __main__                                    the commands
-    lifecycle, images, status, external         what a command does
-    controlplane, node, dns, cleanup, build     the parts
-    tools, containerd, network, flags, ...      one mechanism each
-    errors, paths, progress, versions           no import from this package but each other
+    __main__                                        the commands
+    status, external                                what is, and clusters that are not ours
+    lifecycle, images                               what a command does
+    cleanup, node, transfer, base_image             the parts of it
+    dns
+    controlplane, containerd, buildah, docker       one program each, or one kind
+    tools, launch, flags                            how programs come, start, and are told
+    processes, pki, network, mounts, cgroups, ...   one mechanism each
+    errors, paths, progress, versions, shell
 
 Every failure that a person can do something about is a `NodeError` that says what to do.
 """

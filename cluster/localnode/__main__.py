@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _with_node(chosen, paths)
     except NodeError as failure:
         say(f"localnode: {failure}")
-        return 1
+    except PermissionError as refused:
+        say(f"localnode: {refused}: the node belongs to root, so use sudo")
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:

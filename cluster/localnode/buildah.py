@@ -44,6 +44,7 @@ def has_local_image(paths: Paths, name: str) -> bool:
 
 def build_image(paths: Paths, name: str, dockerfile: Path, base: str) -> None:
     """Build one of the repository's Dockerfiles; layers that need no change are reused."""
+    buildah(paths, "rm", "--all", timeout_s=_STORE_TIMEOUT_S)  # what a killed build left
     buildah(
         paths,
         *("bud", "--layers", "--isolation", "chroot", "--pull=never", "--format", "oci"),

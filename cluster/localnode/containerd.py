@@ -131,3 +131,17 @@ def unlabel_image(paths: Paths, reference: str, label: str) -> None:
     """Take a label away from an image, if there is such an image."""
     if reference in ctr(paths, "images", "list", "--quiet").split():
         ctr(paths, "images", "label", reference, f"{label}=")
+
+
+def drop_former_images(paths: Paths) -> None:
+    """Give up images that have lost their name to a newer one, and the space that they take."""
+    former = nameless_images(ctr(paths, "images", "list"))
+    if former:
+        ctr(paths, "images", "remove", *former)
+
+
+def nameless_images(listing: str) -> list[str]:
+    """Find in `ctr images list` what the kubelet keeps by digest only, under no other name."""
+    rows = [line.split() for line in listing.splitlines()[1:]]
+    named = {row[2] for row in rows if not row[0].startswith("sha256:")}
+    return [row[0] for row in rows if row[0].startswith("sha256:") and row[2] not in named]

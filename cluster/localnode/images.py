@@ -111,6 +111,7 @@ def _update(paths: Paths, image: Image) -> None:
         else:
             transfer_image(paths, local_name, image.reference)
         containerd.label_image(paths, image.reference, _LABEL, inputs)
+        containerd.drop_former_images(paths)
 
 
 def _load_from_docker(paths: Paths, name: str) -> None:

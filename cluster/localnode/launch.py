@@ -9,6 +9,7 @@ from localnode.paths import Paths
 from localnode.processes import Process
 
 MARK = "SPECDECODE_NODE"  # in the environment of everything that belongs to a node
+NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}  # all that these programs speak to is here
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Launcher:
         return Launcher(
             logs=paths.logs,
             prefix=(),
-            environment={MARK: str(paths.state)},
+            environment={MARK: str(paths.state), **NO_PROXY},
             remember=lambda process: processes.write_record(paths.records, process),
         )
 
@@ -36,7 +37,7 @@ class Launcher:
         return Launcher(
             logs=logs,
             prefix=("setpriv", "--pdeathsig", "KILL"),
-            environment={},
+            environment=NO_PROXY,
             remember=started.append,
         )
 

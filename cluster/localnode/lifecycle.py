@@ -14,7 +14,7 @@ from localnode.archive import program_image
 from localnode.controlplane import ADMINS, ControlPlane
 from localnode.errors import NodeError
 from localnode.kubeconfig import write_kubeconfig
-from localnode.launch import Launcher
+from localnode.launch import NO_PROXY, Launcher
 from localnode.locks import exclusive
 from localnode.paths import REPOSITORY, Paths
 from localnode.pki import Authority
@@ -138,7 +138,8 @@ def _import_pause(paths: Paths, plane: ControlPlane) -> None:
 
 def kubectl(paths: Paths, *words: str | Path) -> str:
     """Run our kubectl on the node's cluster."""
-    return run([programs(paths) / "kubectl", "--kubeconfig", paths.kubeconfig, *words])
+    command = [programs(paths) / "kubectl", "--kubeconfig", paths.kubeconfig, *words]
+    return run(command, environment=NO_PROXY)
 
 
 def _reached_file(paths: Paths) -> Path:

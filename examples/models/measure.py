@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from recipe import answers, eagle3, target, vocabulary
-from recipe.documents import Prompt
 from tqdm import tqdm
 from transformers import LlamaForCausalLM
+
+from recipe import answers, eagle3, target, vocabulary
+from recipe.documents import Prompt
 
 FOLDER = Path(__file__).parent
 DEPTH = 3

@@ -15,7 +15,18 @@ from localnode.status import part_statuses
 pytestmark = pytest.mark.node
 
 _SERVER = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000)"
-_ASK = "import urllib.request as u; print(u.urlopen('http://{host}/', timeout=5).status)"
+_ASK = """
+import time, urllib.request
+deadline = time.monotonic() + 20  # a pod is Ready a moment before its Service leads to it
+while True:
+    try:
+        print(urllib.request.urlopen("http://{host}/", timeout=5).status)
+        break
+    except urllib.error.URLError:
+        if time.monotonic() > deadline:
+            raise
+        time.sleep(0.1)
+"""
 
 
 @pytest.fixture(scope="module")

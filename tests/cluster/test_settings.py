@@ -101,3 +101,12 @@ def test_the_name_server_reads_its_own_kubeconfig(tmp_path: Path) -> None:
     text = dns.corefile(tmp_path / "coredns.kubeconfig")
     assert f"kubeconfig {tmp_path}/coredns.kubeconfig" in text
     assert text.count("{") == text.count("}")
+
+
+def test_images_without_a_name_are_former_ones() -> None:
+    listing = """REF TYPE DIGEST SIZE PLATFORMS LABELS
+docker.io/library/specdecode-engine:dev application/x sha256:m2 5.1 GiB linux/amd64 a=b
+sha256:config1 application/x sha256:m1 5.1 GiB linux/amd64 a=b
+sha256:config2 application/x sha256:m2 5.1 GiB linux/amd64 a=b
+"""
+    assert containerd.nameless_images(listing) == ["sha256:config1"]

@@ -155,3 +155,10 @@ def test_a_cache_that_is_too_small_is_refused_with_the_numbers(checkpoints) -> N
     document["memory"]["kv_cache_bytes"] = 3000
     with pytest.raises(NotEnoughMemory, match="pages of"):
         build_core(EngineBoot.model_validate(document))
+
+
+def test_a_context_beyond_what_the_model_was_trained_for_is_refused(checkpoints) -> None:
+    document = make_boot(checkpoints.target).model_dump()
+    document["model"]["context_length"] = 513
+    with pytest.raises(CannotServe, match="513 is more than the 512 positions"):
+        build_core(EngineBoot.model_validate(document))

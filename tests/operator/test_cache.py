@@ -86,16 +86,26 @@ def test_removals_are_not_remembered_for_ever(cache, service):
     assert cache.put(service(5)) == KEY
 
 
-def test_a_child_that_changes_its_owner_leaves_the_first(cache, example, service):
-    other = example()
-    other["metadata"]["name"] = "other"
-    cache.put(other)
+def test_an_edited_label_does_not_hide_a_child_from_its_owner(cache, service):
+    cache.put(service(5))
+    relabelled = service(6)
+    relabelled["metadata"]["labels"]["specdecode.io/deployment"] = "other"
+    assert cache.put(relabelled) == KEY
+    assert cache.observe(KEY).children
+
+
+def test_a_pod_belongs_to_the_resource_that_its_label_names(cache, service):
+    pod = service(5) | {"kind": "Pod"}
+    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "x", "controller": True}]
+    assert cache.put(pod) == KEY
+
+
+def test_a_child_that_is_handed_over_leaves_its_first_owner(cache, example, service):
     cache.put(service(5))
     moved = service(6)
-    moved["metadata"]["labels"]["specdecode.io/deployment"] = "other"
+    moved["metadata"]["ownerReferences"][0]["name"] = "other"
     assert cache.put(moved) == Key("default", "other")
     assert cache.observe(KEY).children == {}
-    assert cache.observe(Key("default", "other")).children
 
 
 def test_resources_are_listed(cache, example, service):

@@ -156,6 +156,12 @@ def test_old_status_of_a_deployment_is_not_taken_for_the_new(world):
     assert found["Progressing"][0] == "True"
 
 
+def test_an_update_tells_how_far_it_has_come(world):
+    deployment = replicas(3, replicas=4, updatedReplicas=1)
+    told = tell(world(spec={"replicas": 3}, deployment=deployment))
+    assert message(told, "Ready") == "1 of 3 engines are up to date; 3 of 3 engines serve"
+
+
 def test_the_words_of_a_quota_reach_the_user(world):
     failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods=1"}
     told = tell(world(deployment={"conditions": [failure]}))

@@ -95,7 +95,7 @@ def build_core(
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     scheduler = Scheduler(limits, depth, cache)
     eos = frozenset(config.eos_token_ids)
-    return EngineCore(parts, scheduler, shapes, eos, clock, limits.lag_tokens > 0)
+    return EngineCore(parts, scheduler, shapes, eos, clock, _facts(loaded, limits))
 
 
 def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
@@ -110,6 +110,18 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
             speculation.num_draft_tokens if steps == speculation.num_steps else None,
         )
         for steps in sorted(depths | {speculation.num_steps})
+    }
+
+
+def _facts(loaded: _Loaded, limits: Limits) -> dict[str, object]:
+    return {
+        "device": str(loaded.device),
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "max_draft_tokens": limits.max_draft_tokens,
+        "kv_pages": limits.pages,
+        "longest_sequence": limits.longest_sequence,
+        "overlap": limits.lag_tokens > 0,
     }
 
 
@@ -149,6 +161,12 @@ def _load(boot: EngineBoot, progress: bool) -> _Loaded:
         context_length=boot.model.context_length,
         progress=progress,
     )
+    trained = target.config.rope.trained_positions
+    if target.context_length > trained:
+        raise CannotServe(
+            f"model.context_length {target.context_length} is more than the {trained} positions "
+            f"that {boot.model.path} was trained for; lower it"
+        )
     draft = load_draft(boot, target, device, progress)
     return _Loaded(target, draft, device, target.dtype)
 

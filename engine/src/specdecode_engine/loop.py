@@ -26,7 +26,7 @@ class EngineCore:
         shapes: how a round of so many steps drafts.
         eos_token_ids: tokens that end an answer unless the request ignores them.
         clock: seconds, monotonic.
-        overlap: launch a step before the one before it is collected.
+        facts: what the engine runs on, for people to read.
     """
 
     def __init__(
@@ -36,15 +36,16 @@ class EngineCore:
         shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
-        overlap: bool,
+        facts: Mapping[str, object],
     ) -> None:
+        self.facts = facts
         self.counters = Counters()
         self.scheduler = scheduler
         self.parts = parts
         self._shapes = shapes
         self._eos_token_ids = eos_token_ids
         self._clock = clock
-        self._overlap = overlap
+        self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[PendingRound, ...] = ()
         self._num_steps = scheduler.depth.choose(1)
         self._sequences: dict[str, Sequence] = {}

@@ -12,28 +12,23 @@ from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
 from recipe import vocabulary
-from recipe.documents import END_OF_TEXT, TURN_START, Prompt, documents, prompts
+from recipe.documents import END_OF_TEXT, TURN_END, TURN_START, Prompt, documents, prompts
 
 ANSWER_TOKENS = 160
+MOST_OF_A_TOPIC = 65
 
 
 def opening(prompt: Prompt) -> str:
     """Write a prompt as the text that stands before the answer."""
     if prompt.kind == "text":
         return prompt.text
-    turn = prompts_as_messages(prompt)[0]
-    head = f"{TURN_START}{turn['role']}\n{turn['content']}<|im_end|>\n"
-    return f"{head}{TURN_START}assistant\n"
-
-
-def prompts_as_messages(prompt: Prompt) -> list[dict[str, str]]:
-    """Write a chat prompt as chat messages."""
-    return [{"role": "user", "content": prompt.text}]
+    return f"{TURN_START}user\n{prompt.text}{TURN_END}\n{TURN_START}assistant\n"
 
 
 def generate(target: LlamaForCausalLM, tokenizer: Tokenizer, seed: int, count: int) -> list[str]:
     """Let the target answer `count` training prompts greedily; give prompt and answer as text."""
-    asked = [tokenizer.encode(opening(p)).ids for p in prompts(seed, count, held_out=False)]
+    known = prompts(seed, count, per_topic=MOST_OF_A_TOPIC, held_out=False)
+    asked = [tokenizer.encode(opening(prompt)).ids for prompt in known]
     asked.sort(key=len)
     texts = []
     for at in tqdm(range(0, count, 64), desc="answers", unit="batch"):

@@ -3,17 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import torch
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+SHAPES = ((8, 192), (8, 192), (2, 768), (8, 192), (8, 192), (8, 192), (1, 1536), (8, 192))
+"""Rows and tokens per row of the batches, in turn: mostly short, some as long as a long chat."""
 
-def pack(
-    texts: Iterator[str], tokenizer: Tokenizer, rows: int, row_tokens: int
-) -> Iterator[torch.Tensor]:
+
+def pack(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[torch.Tensor]:
     """Yield batches of ids, [rows, row_tokens] int64; what overhangs a row is cut off."""
-    while True:
+    for rows, row_tokens in cycle(SHAPES):
         batch = []
         for _ in range(rows):
             row: list[int] = []
@@ -23,36 +25,52 @@ def pack(
         yield torch.tensor(batch)
 
 
+def _optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings, heads' scores and norms."""
+    inside = {
+        name: parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
+        for name, parameter in model.named_parameters()
+    }
+    parameters = dict(model.named_parameters())
+    return [
+        torch.optim.Muon(
+            [parameters[name] for name in inside if inside[name]], lr=0.02, weight_decay=0.05
+        ),
+        torch.optim.AdamW(
+            [parameters[name] for name in inside if not inside[name]],
+            lr=5e-3,
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+            fused=True,
+        ),
+    ]
+
+
 def descend(
     caption: str,
-    parameters: list[torch.nn.Parameter],
-    losses: Callable[[int], torch.Tensor],
+    model: torch.nn.Module,
+    losses: Callable[[], torch.Tensor],
     steps: int,
-    peak_rate: float,
 ) -> float:
-    """Run AdamW over `losses(step)` with warm-up and a cosine to zero; return the seconds taken."""
-    matrices = [p for p in parameters if p.ndim > 1]
-    vectors = [p for p in parameters if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
-        lr=peak_rate,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
+    """Minimise `losses()` with warm-up and a cosine to zero; return the seconds taken."""
+    optimizers = _optimizers(model)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    peaks = [group["lr"] for group in groups]
     warmup = max(1, steps // 20)
     started = time.monotonic()
     bar = tqdm(range(steps), desc=caption, unit="step", mininterval=2.0)
     smooth = None
     for step in bar:
         share = max(0, step - warmup) / max(1, steps - warmup)
-        rate = peak_rate * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * share)))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss = losses(step)
+        pace = min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * share)))
+        for group, peak in zip(groups, peaks, strict=True):
+            group["lr"] = pace * peak
+        loss = losses()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         smooth = loss.item() if smooth is None else 0.95 * smooth + 0.05 * loss.item()
         bar.set_postfix(loss=f"{smooth:.3f}", refresh=False)
     return time.monotonic() - started

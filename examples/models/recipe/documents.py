@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
-from recipe import facts
-from recipe.stories import tell
-from recipe.turns import TOPICS, Turn, counting
+from recipe import pages
+from recipe.facts import Turn
+from recipe.turns import TOPICS
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -48,8 +48,11 @@ class Prompt:
 
 
 def is_held_out(text: str) -> bool:
-    """Say whether the training text must not contain this question or opening: one in ten."""
-    return text not in SHOWN and crc32(text.encode()) % 10 == 0
+    """Say whether the training text must not contain this question or opening: one in ten.
+
+    Blanks around it do not count, so that a question is held out of chats and pages alike.
+    """
+    return text not in SHOWN and crc32(text.strip().encode()) % 10 == 0
 
 
 def render(messages: list[dict[str, str]]) -> str:
@@ -63,40 +66,9 @@ def _turn(rng: Random) -> tuple[str, Turn]:
     return topic.__name__, topic(rng)
 
 
-def _page(rng: Random) -> tuple[str, str, str]:
-    """Draw a plain page: topic, opening (long enough to be a prompt), and the rest."""
-    kind = rng.randrange(5)
-    if kind == 0:
-        text = tell(rng).text
-        cut = text.index(".", text.index(".") + 1) + 1
-        return "story", text[:cut], text[cut:]
-    if kind == 1:
-        question, answer = counting(rng)
-        return "counting", f"{question}\n", answer
-    if kind == 2:
-        app, team = rng.choice(facts.APPS), rng.choice(facts.TEAMS)
-        replicas = rng.randint(2, 6)
-        lines = [f"{app}-{i} started in {team}, {i} of {replicas}" for i in range(1, replicas + 1)]
-        opening = f"log of {app} in {team}: {replicas} replicas\n"
-        return "log", opening, "\n".join([*lines, f"{app} is ready in {team}"])
-    if kind == 3:
-        word, other = rng.sample(("add", "sub", "mul", "div", "power"), 2)
-        sign = {"add": "+", "sub": "-", "mul": "*", "div": "/", "power": "**"}
-        a, b = rng.sample("abcnmxyz", 2)
-        opening = f"def {word}({a}, {b}):\n"
-        rest = (
-            f"    return {a} {sign[word]} {b}\n\n\ndef {other}({a}, {b}):\n"
-            f"    return {a} {sign[other]} {b}\n\n\nprint({word}(4, 2))\nprint({other}(4, 2))\n"
-        )
-        return "code", opening, rest
-    one, two = rng.sample(facts.COUNTRIES, 2)
-    opening = f"{one.name} and {two.name} are two countries."
-    rest = " ".join(
-        f"{it.name} is in {it.continent}. Its capital is {it.capital}, and many people there "
-        f"speak {it.language}."
-        for it in (one, two)
-    )
-    return "countries", opening, f" {rest}"
+def _page(rng: Random) -> tuple[str, pages.Page]:
+    page = rng.choice(pages.PAGES)
+    return page.__name__, page(rng)
 
 
 def documents(seed: int) -> Iterator[str]:
@@ -104,38 +76,40 @@ def documents(seed: int) -> Iterator[str]:
     rng = Random(seed)
     while True:
         if rng.random() < 0.2:
-            _, opening, rest = _page(rng)
+            _, (opening, rest) = _page(rng)
             if not is_held_out(opening):
                 yield opening + rest + END_OF_TEXT
             continue
         messages = [{"role": "system", "content": rng.choice(SYSTEMS)}] * (rng.random() < 0.3)
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))):
-            _, (question, answer) = _turn(rng)
-            if not is_held_out(question):
-                messages.append({"role": "user", "content": question})
-                messages.append({"role": "assistant", "content": answer})
+            topic, (question, answer) = _turn(rng)
+            if is_held_out(question):
+                continue
+            if topic == "story" and is_held_out(pages.two_sentences(answer)):
+                continue  # the beginning of this story is a prompt among the pages
+            messages.append({"role": "user", "content": question})
+            messages.append({"role": "assistant", "content": answer})
         if messages and messages[-1]["role"] == "assistant":
             yield render(messages)
 
 
-def prompts(seed: int, count: int, held_out: bool = True) -> list[Prompt]:
-    """Draw different prompts, as evenly over the topics as they come: held out, or trained on."""
+def prompts(seed: int, count: int, per_topic: int, held_out: bool) -> list[Prompt]:
+    """Draw different prompts, at most `per_topic` of a topic: held out, or from the training."""
     rng = Random(seed)
     found: dict[str, Prompt] = {}
-    per_topic: dict[tuple[str, str], int] = {}
-    limit = count // 12 + 1
+    drawn: dict[tuple[str, str], int] = {}
     for _ in range(1000 * count):
         if len(found) == count:
             return list(found.values())
         if rng.random() < 0.25:
-            topic, text, _ = _page(rng)
+            topic, (text, _) = _page(rng)
             kind = "text"
         else:
             topic, (text, _) = _turn(rng)
             kind = "chat"
         key = (kind, topic)
-        if is_held_out(text) != held_out or text in found or per_topic.get(key, 0) >= limit:
+        if is_held_out(text) != held_out or text in found or drawn.get(key, 0) >= per_topic:
             continue
-        per_topic[key] = per_topic.get(key, 0) + 1
+        drawn[key] = drawn.get(key, 0) + 1
         found[text] = Prompt(kind, topic, text)
     raise RuntimeError(f"found only {len(found)} of {count} prompts")

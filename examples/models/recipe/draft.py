@@ -19,9 +19,9 @@ def train(folder: Path, target_folder: Path, answers_path: Path, steps: int) -> 
     teacher = target.load(target_folder)
     tokenizer = vocabulary.load(target_folder)
     student = target.small_llama(LAYERS, HIDDEN, intermediate=176, heads=4).train()
-    batches = pack(answers.mixed(answers_path, SEED), tokenizer, rows=8, row_tokens=192)
+    batches = pack(answers.mixed(answers_path, SEED), tokenizer)
 
-    def losses(_: int) -> torch.Tensor:
+    def losses() -> torch.Tensor:
         ids = next(batches)  # [rows, row_tokens]
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
@@ -29,7 +29,7 @@ def train(folder: Path, target_folder: Path, answers_path: Path, steps: int) -> 
             logits = student(input_ids=ids, use_cache=False).logits
         return cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(0, 1))
 
-    seconds = descend("draft", list(student.parameters()), losses, steps, peak_rate=6e-3)
+    seconds = descend("draft", student, losses, steps)
     target.save(student, folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         shutil.copy(target_folder / name, folder / name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, silu
 from transformers import LlamaForCausalLM
 
 DRAFT_VOCAB_SIZE = 512
@@ -141,23 +141,20 @@ class Eagle3(nn.Module):
         hidden = self.fc(features)
         rows = torch.arange(features.shape[1])
         causal = rows[:, None] >= rows[None, :]  # [T, T]
-        first_k = first_v = None
-        chain: list[tuple[Tensor, Tensor]] = []  # keys and values of steps 1.., row by row
+        keys: list[Tensor] = []  # one per step, [B, heads, T, head_size]
+        values: list[Tensor] = []
         outputs = []
         for step, inputs in enumerate(embedded):
             q, k, v = self.project(hidden, inputs, rows + step)
-            if first_k is None:
-                first_k, first_v = k, v
-                mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:
-                chain.append((k, v))
-                scale = q.shape[-1] ** -0.5
-                scores = (q @ first_k.transpose(-1, -2) * scale).masked_fill(~causal, -torch.inf)
-                own = [(q * key).sum(-1, keepdim=True) * scale for key, _ in chain]
-                weights = torch.cat([scores, *own], dim=-1).softmax(-1)
-                mixed = weights[..., : len(rows)] @ first_v
-                for at, (_, value) in enumerate(chain, start=len(rows)):
-                    mixed = mixed + weights[..., at : at + 1] * value
+            keys.append(k)
+            values.append(v)
+            scale = q.shape[-1] ** -0.5
+            scores = (q @ keys[0].transpose(-1, -2) * scale).masked_fill(~causal, -torch.inf)
+            own = [(q * key).sum(-1, keepdim=True) * scale for key in keys[1:]]
+            weights = torch.cat([scores, *own], dim=-1).softmax(-1)
+            mixed = weights[..., : len(rows)] @ values[0]
+            for at, value in enumerate(values[1:], start=len(rows)):
+                mixed = mixed + weights[..., at : at + 1] * value
             hidden = self.finish(hidden, mixed)
             outputs.append(hidden)
         return outputs

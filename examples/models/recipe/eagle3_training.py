@@ -41,9 +41,9 @@ def train(folder: Path, target_folder: Path, answers_path: Path, steps: int) -> 
     tokenizer = vocabulary.load(target_folder)
     head = eagle3.fresh(teacher).train()
     head.choose_vocabulary(_counts(answers_path, target_folder))
-    batches = pack(answers.mixed(answers_path, SEED), tokenizer, rows=8, row_tokens=160)
+    batches = pack(answers.mixed(answers_path, SEED), tokenizer)
 
-    def losses(_: int) -> Tensor:
+    def losses() -> Tensor:
         ids = next(batches)  # [rows, row_tokens]
         rows = ids.shape[1] - UNROLLED - 1  # every step of a row must have a token and a teacher
         with torch.autocast("cpu", torch.bfloat16):
@@ -61,6 +61,6 @@ def train(folder: Path, target_folder: Path, answers_path: Path, steps: int) -> 
             total = total + DECAY**step * loss
         return total
 
-    seconds = descend("eagle3", list(head.parameters()), losses, steps, peak_rate=2e-3)
+    seconds = descend("eagle3", head, losses, steps)
     eagle3.save(head, teacher, folder)
     return seconds

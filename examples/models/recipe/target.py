@@ -14,7 +14,6 @@ from recipe.documents import documents
 SEED = 11
 LAYERS, HIDDEN = 8, 128
 ROPE_THETA = 10000.0
-LONG_ROWS_FROM = 0.85  # the last part of the steps has few long rows instead of many short ones
 
 
 def small_llama(layers: int, hidden: int, intermediate: int, heads: int) -> LlamaForCausalLM:
@@ -63,16 +62,14 @@ def train(folder: Path, steps: int) -> float:
     tokenizer = vocabulary.learn(SEED)
     vocabulary.save(tokenizer, folder)
     model = small_llama(LAYERS, HIDDEN, intermediate=352, heads=4).train()
-    texts = documents(SEED)
-    short = pack(texts, tokenizer, rows=8, row_tokens=192)
-    long = pack(texts, tokenizer, rows=2, row_tokens=640)
+    batches = pack(documents(SEED), tokenizer)
 
-    def losses(step: int) -> torch.Tensor:
-        ids = next(long if step >= LONG_ROWS_FROM * steps else short)  # [rows, row_tokens]
+    def losses() -> torch.Tensor:
+        ids = next(batches)  # [rows, row_tokens]
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(input_ids=ids, use_cache=False).logits
         return cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
-    seconds = descend("target", list(model.parameters()), losses, steps, peak_rate=4e-3)
+    seconds = descend("target", model, losses, steps)
     save(model, folder)
     return seconds

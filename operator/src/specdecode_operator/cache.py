@@ -5,7 +5,6 @@ Written by `inbox` (events), `resync` (lists) and `reconcile` (answers to its ow
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 from specdecode_api import names
 from specdecode_operator.kinds import POD, ChildId, Manifest
@@ -35,7 +34,7 @@ class Cache:
         self._gone: dict[Identity, int] = {}  # version at which an object was last seen to go
 
     def put(self, manifest: Manifest) -> Key | None:
-        """Take a version in; returns whose it is if it was news."""
+        """Take a version in, without its record of writers; returns whose it is if it was news."""
         identity = identity_of(manifest)
         known = self._objects.get(identity)
         if version_of(manifest) <= self._gone.get(identity, -1):
@@ -44,7 +43,8 @@ class Cache:
             return None
         if known is not None:
             self._unlink(known)
-        self._objects[identity] = manifest
+        metadata = {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}
+        self._objects[identity] = {**manifest, "metadata": metadata}
         key = key_of(manifest)
         if key is not None and manifest["kind"] != names.KIND:
             self._owned[key].add(identity)
@@ -101,9 +101,10 @@ class Cache:
         )
         return Observed(resource, children, tuple(pods))
 
-    def resources(self) -> Iterator[Manifest]:
+    def resources(self) -> list[Manifest]:
         """Every known resource."""
-        return (each for each in self._objects.values() if each["kind"] == names.KIND)
+        # copied first: metrics are read by another thread
+        return [each for each in list(self._objects.values()) if each["kind"] == names.KIND]
 
     def known_keys(self) -> list[Key]:
         """Keys of every known resource."""

@@ -35,7 +35,7 @@ class ApiError(Exception):
     @property
     def is_transient(self) -> bool:
         """Whether the same request may succeed later, without anybody changing anything."""
-        return self.code in (0, 401, 408, 429) or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return self.code in (0, 401, 408, 409, 429) or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 @dataclass(frozen=True, slots=True)

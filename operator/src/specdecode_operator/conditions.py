@@ -10,6 +10,8 @@ from specdecode_operator.plan import Refused
 from specdecode_operator.pods import Trouble
 from specdecode_operator.rollout import Rollout
 
+MAX_MESSAGE = 4096
+
 
 class Type(StrEnum):
     """Types of conditions, in the order in which they are listed."""
@@ -38,6 +40,8 @@ class Facts:
     wanted: int
     """Replicas the user wants."""
     available: int
+    updated: int
+    """Replicas of the newest template that the Deployment's controller has seen."""
     rollout: Rollout | None
     """None while there is no Deployment of ours."""
     rollout_message: str
@@ -81,7 +85,7 @@ def merge(
                 "type": kind.value,
                 "status": status,
                 "reason": check.reason,
-                "message": check.message,
+                "message": check.message[:MAX_MESSAGE],
                 "lastTransitionTime": timestamp(now) if has_moved else old["lastTransitionTime"],
                 "observedGeneration": generation,
             }
@@ -109,8 +113,16 @@ def _ready(facts: Facts) -> Check:
         return Check(False, facts.trouble.reason, facts.trouble.message)
     if facts.rollout is Rollout.STUCK:
         return Check(False, "ProgressDeadlineExceeded", facts.rollout_message)
-    reason = "Updating" if facts.available else "Starting"
-    return Check(False, reason, f"{facts.available} of {facts.wanted} engines serve")
+    if not facts.available:
+        return Check(False, "Starting", f"0 of {facts.wanted} engines serve")
+    return Check(False, "Updating", _progress(facts))
+
+
+def _progress(facts: Facts) -> str:
+    serving = f"{facts.available} of {facts.wanted} engines serve"
+    if facts.rollout is Rollout.UNSEEN:
+        return f"a change is about to be rolled out; {serving}"
+    return f"{facts.updated} of {facts.wanted} engines are up to date; {serving}"
 
 
 def _available(facts: Facts) -> Check:

@@ -1,6 +1,6 @@
 """What the operator counts about itself."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -42,11 +42,13 @@ class Metrics:
         self._queue_depth.set_function(depth)
         self._queue_oldest.set_function(oldest_s)
 
-    def count_resources(self, resources: Iterable[Manifest]) -> None:
-        """Count resources, and the ready ones among them: never a series per resource."""
-        ready = [_is_ready(resource) for resource in resources]
-        self._resources.set(len(ready))
-        self._ready.set(sum(ready))
+    def watch_resources(self, resources: Callable[[], Sequence[Manifest]]) -> None:
+        """Count resources, and the ready ones among them, whenever metrics are read.
+
+        Never a series per resource: there may be thousands.
+        """
+        self._resources.set_function(lambda: len(resources()))
+        self._ready.set_function(lambda: sum(map(_is_ready, resources())))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)

@@ -41,7 +41,11 @@ def key_of(manifest: Manifest) -> Key | None:
     metadata = manifest["metadata"]
     if manifest.get("kind") == names.KIND:
         return Key(metadata["namespace"], metadata["name"])
-    owner = (metadata.get("labels") or {}).get(names.LABEL_DEPLOYMENT)
+    # The reference first: a label is sooner edited. Pods are controlled by a ReplicaSet.
+    controller = controller_of(manifest) or {}
+    labels = metadata.get("labels") or {}
+    is_ours = controller.get("kind") == names.KIND
+    owner = controller["name"] if is_ours else labels.get(names.LABEL_DEPLOYMENT)
     return Key(metadata["namespace"], owner) if owner else None
 
 

@@ -97,9 +97,8 @@ class Queue(Generic[K]):
 
     def oldest_s(self) -> float:
         """How long the first of the waiting keys has waited."""
-        if not self._waiting:
-            return 0.0
-        return self._clock() - next(iter(self._waiting.values()))
+        since = list(self._waiting.values())  # copied: metrics are read by another thread
+        return self._clock() - since[0] if since else 0.0
 
     def _promote(self) -> None:
         now = self._clock()

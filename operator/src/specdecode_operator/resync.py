@@ -42,7 +42,6 @@ class Resync:
         self.last_success = self.clock()
         self.metrics.resyncs.labels(result="success").inc()
         self.metrics.resync_time.set_to_current_time()
-        self.metrics.count_resources(self.cache.resources())
 
     async def forever(self, interval_s: float) -> None:
         """Resync every `interval_s`, and have every resource looked at after each."""

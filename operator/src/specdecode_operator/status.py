@@ -63,6 +63,7 @@ def _facts(
     return Facts(
         wanted=(seen.resource.get("spec") or {}).get("replicas", 1),
         available=(live.get("status") or {}).get("availableReplicas", 0),
+        updated=(live.get("status") or {}).get("updatedReplicas", 0),
         rollout=progress,
         rollout_message=condition(live, "Progressing").get("message", ""),
         failure=failing.get("message") if failing.get("status") == "True" else None,

@@ -198,10 +198,14 @@ async def test_a_stranger_who_comes_between_looking_and_writing_is_left_alone(
             return found
 
         wired.cluster.get = look_then_be_overtaken
+        with pytest.raises(ApiError) as caught:
+            await wired.reconcile(Key(namespace, "chat"))
+        assert caught.value.is_transient, "the next look finds out"
+        wired.cluster.get = look
         assert await wired.reconcile(Key(namespace, "chat")) == LOOK_AGAIN_S
     assert api.get(SERVICE, namespace, "chat")["spec"]["selector"] == {"app": "theirs"}
     (ready, *_) = api.get(RESOURCE, namespace, "chat")["status"]["conditions"]
-    assert (ready["type"], ready["reason"]) == ("Ready", "ApplyFailed")
+    assert (ready["type"], ready["reason"]) == ("Ready", "NameConflict")
 
 
 async def test_a_successor_does_not_keep_its_predecessors_status(parts, chat, namespace, api):

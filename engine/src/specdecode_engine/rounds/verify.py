@@ -31,10 +31,12 @@ def verify(parts: Parts, batch: DecodeBatch, draft: Draft | None) -> Verdict:
     bonus = batch.bonus[:, None]
     ids = bonus if draft is None else torch.cat([bonus, draft.tokens], dim=1)
     rows, view = _lay_out(parts, batch, draft, ids.shape[1])
+    slots = list(batch.slot_ids)
+    on_host = parts.sampler.grammars.ship(slots, draft)
     hidden = parts.target.forward(ids.flatten(), rows.positions, view, parts.capture.layers)
     logits = parts.target.logits(hidden.last).view(*ids.shape, -1)
     positions = rows.positions.view(ids.shape) + 1
-    tokens = parts.sampler.choose(logits, list(batch.slot_ids), positions, draft)
+    tokens = parts.sampler.choose(logits, slots, positions, draft, on_host)
     features = parts.features_of(hidden)
     if features is not None:
         features = features.view(*ids.shape, -1)

@@ -4,25 +4,39 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.draft import Draft
+from specdecode_engine.grammar import Grammar
 from specdecode_engine.request import SamplingParams
 from specdecode_engine.sampling.filters import filter_logits
+from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
 from specdecode_engine.sampling.noise import gumbel_noise
 from specdecode_engine.sampling.penalties import Penalties
 from specdecode_engine.sampling.table import SamplingTable
 
 
 class Sampler:
-    """The sampling state of every slot and the rule that turns logits into tokens."""
+    """The sampling state of every slot and the rule that turns logits into tokens.
+
+    Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike.
+    """
 
     def __init__(self, slots: int, vocab: int, device: torch.device) -> None:
+        self.grammars = GrammarMasks(vocab, device)
         self._table = SamplingTable(slots, device)
         self._penalties = Penalties(vocab, device)
         self._vocabulary = torch.arange(vocab, device=device)
 
-    def open(self, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
+    def open(
+        self,
+        slot: int,
+        params: SamplingParams,
+        prompt: list[int],
+        output: list[int],
+        grammar: Grammar | None = None,
+    ) -> None:
         """Take up a sequence that has just been given a slot."""
         self._table.write(slot, params)
         self._penalties.open(slot, params, prompt, output)
+        self.grammars.open(slot, grammar, output, ends_late=params.ignore_eos)
 
     def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
@@ -31,9 +45,15 @@ class Sampler:
     def close(self, slot: int) -> None:
         """Let go of a slot."""
         self._penalties.close(slot)
+        self.grammars.close(slot)
 
     def choose(
-        self, logits: Tensor, slots: list[int], positions: Tensor, draft: Draft | None = None
+        self,
+        logits: Tensor,
+        slots: list[int],
+        positions: Tensor,
+        draft: Draft | None = None,
+        on_host: DraftOnHost | None = None,
     ) -> Tensor:
         """Choose the token of every node by the target's rule.
 
@@ -42,11 +62,13 @@ class Sampler:
             slots: the slot of each batch row.
             positions: [batch, nodes] i64, absolute positions of the tokens to be chosen.
             draft: what the nodes behind the first one were drafted as.
+            on_host: what `grammars.ship` returned for the draft.
 
         Returns:
             [batch, nodes] i64.
         """
         processed = self._penalties.apply(logits, slots, draft)
+        processed = self.grammars.apply(processed, slots, on_host)
         return self._pick(processed, slots, positions, filters=True)
 
     def choose_draft(

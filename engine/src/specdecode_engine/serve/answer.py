@@ -64,6 +64,14 @@ class Answer:
         """Tokens of all sequences so far, stop tokens included."""
         return sum(transcript.completion_tokens for transcript in self._transcripts.values())
 
+    def count(self) -> None:
+        """Tell the metrics, at the end, what became of the call."""
+        metrics, transcripts = self._service.metrics, self._transcripts.values()
+        metrics.count_call(self.call.prompt_tokens, self.completion_tokens)
+        unfinished = sum(transcript.finish_reason is None for transcript in transcripts)
+        if unfinished:
+            metrics.count_cut_short(unfinished)
+
     def usage(self) -> dict[str, object]:
         """Return OpenAI's usage; the details say what speculation did."""
         stats = [transcript.stats for transcript in self._transcripts.values()]
@@ -88,4 +96,4 @@ async def answering(service: Service, call: Call) -> AsyncIterator[Answer]:
             try:
                 yield answer
             finally:
-                service.metrics.count_call(call.prompt_tokens, answer.completion_tokens)
+                answer.count()

@@ -2,6 +2,7 @@
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from specdecode_engine.request import RequestRefused
 from specdecode_engine.serve import chat, completions, errors, health, models
@@ -15,6 +16,7 @@ def build_app(service: Service) -> FastAPI:
     app.state.service = service
     for part in (completions, chat, models, health):
         app.include_router(part.router)
-    for kind in (errors.ApiError, RequestRefused, EngineFailed, HTTPException, Exception):
+    known = (errors.ApiError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
+    for kind in (*known, Exception):
         app.add_exception_handler(kind, errors.answer_error)
     return app

@@ -6,6 +6,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from specdecode_engine.request import QueueFull, RequestRefused, RequestTooLong
 from specdecode_engine.serve.core import EngineFailed
@@ -102,6 +103,8 @@ def from_exception(error: Exception) -> ApiError:
             return ApiError(429, str(error), "rate_limit_error", None, "queue_full", 1)
         case RequestRefused():
             return ApiError(400, str(error))
+        case ClientDisconnect():
+            return ApiError(499, "the client left before its request was complete")
         case HTTPException():
             return ApiError(error.status_code, str(error.detail), code=_code(error.status_code))
         case EngineFailed():

@@ -82,9 +82,9 @@ def serve(boot: EngineBoot, load: Load) -> int:
     log.info("listening on %s port %d", host, port)
     code, has_ended = asyncio.run(run(boot, load, sock))
     if not has_ended:
-        log.error("the engine thread is stuck; leaving without it")
+        log.warning("the engine thread is still busy; leaving without it")
         logging.shutdown()
-        os._exit(code or 1)
+        os._exit(code)
     return code
 
 

@@ -1,0 +1,56 @@
+"""Kopf as an informer: it watches and calls the handlers, and writes nothing."""
+
+import asyncio
+import signal
+
+import kopf
+
+from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE
+from specdecode_operator.settings import Settings
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def obey_signals(stop: asyncio.Event) -> None:
+    """Have signals set `stop`; process 1 of a container ignores those without a handler."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+
+
+async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
+    """Watch until `stop` is set."""
+    ours = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        settings=kopf_settings(),
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        # Kopf would ask for the name of the user, which a container need not have.
+        identity="specdecode-operator",  # type: ignore[arg-type]
+        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+        stop_flag=stop,
+    )
+    obey_signals(stop)  # Kopf has just put its own handlers there, which do not set `stop`
+    await kopf.run_tasks(tasks, ignored=ours)
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """No scanning, no peering, no posting; bounded waits; filters on the server's side."""
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.watching.server_timeout = 300
+    settings.watching.reconnect_backoff = 1.0
+    settings.watching.chunk_size = 500
+    settings.watching.label_selectors[lambda resource: resource.plural != RESOURCE.plural] = (
+        OWNED_SELECTOR
+    )
+    # At the end Kopf waits for its workers, which linger this long after an object's last event.
+    settings.queueing.idle_timeout = 1.0
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = (1, 2, 4, 8, 15, 30, 30, 30, 30)
+    settings.process.ultimate_exiting_timeout = 25
+    return settings

@@ -1,0 +1,60 @@
+"""Helm from the local tools, and a real API server to install into."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "specdecode"
+NAMESPACE = "specdecode-system"
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory):
+    """A private API server; where programs are missing they are built, in CI they must be there."""
+    cluster = str(ROOT / "cluster")
+    if cluster not in sys.path:
+        sys.path.insert(0, cluster)
+    from localnode.controlplane import ApiServer
+    from localnode.paths import Paths
+    from localnode.tools import missing_programs
+
+    missing = missing_programs(Paths.from_environment())
+    if missing and os.environ.get("CI"):
+        pytest.fail(f"run `make cluster-tools` first: {[tool.name for tool in missing]} missing")
+    with ApiServer.start(tmp_path_factory.mktemp("plane")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def run(plane):
+    """Run helm or kubectl as the administrator of the private API server."""
+
+    def call(program, *words, check=True, text=None):
+        command = [plane.programs / program, *map(str, words)]
+        environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
+        ran = subprocess.run(
+            command, capture_output=True, text=True, input=text, env=environment, check=False
+        )
+        assert not check or ran.returncode == 0, ran.stdout + ran.stderr
+        return ran
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def template(run):
+    """Render the chart with a file of values or with flags."""
+    rendered = {}
+
+    def render(*flags):
+        if flags not in rendered:
+            ran = run("helm", "template", "release", CHART, "--namespace", NAMESPACE, *flags)
+            rendered[flags] = [each for each in yaml.safe_load_all(ran.stdout) if each]
+        return rendered[flags]
+
+    return render

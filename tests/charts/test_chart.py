@@ -1,0 +1,262 @@
+"""What the chart renders, whatever its values."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specdecode_operator import kinds
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "specdecode"
+SETS = {
+    "default": (),
+    **{path.stem: ("--values", str(path)) for path in sorted((CHART / "ci").glob("*.yaml"))},
+}
+DEFINITION = "specdecode.io_specdecodedeployments.yaml"
+
+pytestmark = pytest.mark.apiserver
+every_set = pytest.mark.parametrize("flags", SETS.values(), ids=SETS)
+
+
+def of_kind(manifests, kind):
+    return [each for each in manifests if each["kind"] == kind]
+
+
+def pod_specs(manifests):
+    for each in manifests:
+        if each["kind"] == "Pod":
+            yield each["spec"]
+        elif each["kind"] == "Deployment":
+            yield each["spec"]["template"]["spec"]
+
+
+@every_set
+def test_the_linter_has_nothing_to_say(flags, run):
+    ran = run("helm", "lint", "--strict", CHART, *flags)
+    assert "[WARNING]" not in ran.stdout
+    assert "[ERROR]" not in ran.stdout
+
+
+@every_set
+def test_no_object_is_rendered_twice(flags, template):
+    found = [
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
+        for each in template(*flags)
+    ]
+    assert len(set(found)) == len(found)
+
+
+@every_set
+def test_the_api_server_takes_every_object(flags, template, run):
+    for namespace in ("specdecode-system", "team-a", "team-b"):
+        run("kubectl", "create", "namespace", namespace, check=False)
+    known = [each for each in template(*flags) if each["kind"] != "PodMonitor"]
+    words = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    run("kubectl", *words, text=yaml.safe_dump_all(known))
+
+
+@every_set
+def test_selectors_match_labels(flags, template):
+    manifests = template(*flags)
+    (deployment,) = of_kind(manifests, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    selectors = [deployment["spec"]["selector"]["matchLabels"]]
+    selectors += [each["spec"]["selector"] for each in of_kind(manifests, "Service")]
+    selectors += [
+        each["spec"]["selector"]["matchLabels"] for each in of_kind(manifests, "PodMonitor")
+    ]
+    ports = {
+        port["name"]
+        for container in deployment["spec"]["template"]["spec"]["containers"]
+        for port in container["ports"]
+    }
+    for selector in selectors:
+        assert selector.items() <= labels.items()
+        assert not any("version" in key or "chart" in key for key in selector)
+    for service in of_kind(manifests, "Service"):
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for monitor in of_kind(manifests, "PodMonitor"):
+        assert {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]} <= ports
+
+
+@every_set
+def test_pods_meet_the_restricted_security_standard(flags, template):
+    specs = list(pod_specs(template(*flags)))
+    assert specs
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            names = [each["name"] for each in container["env"]]
+            assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"), [(SETS["default"], "ClusterRole"), (SETS["namespaced-values"], "Role")]
+)
+def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
+    manifests = template(*flags)
+    name = "release-specdecode-operator"
+    roles = [each for each in of_kind(manifests, kind) if each["metadata"]["name"] == name]
+    used = {}
+    for each in kinds.ALL:
+        used[each.group, each.plural] = set(each.verbs)
+        if each.status_verbs:
+            used[each.group, f"{each.plural}/status"] = set(each.status_verbs)
+    assert roles
+    for role in roles:
+        granted = {}
+        for rule in role["rules"]:
+            assert set(rule) == {"apiGroups", "resources", "verbs"}
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    granted.setdefault((group, resource), set()).update(rule["verbs"])
+        assert granted == used
+
+
+def test_roles_are_bound_to_the_account_that_the_pod_uses(template):
+    for flags in SETS.values():
+        manifests = template(*flags)
+        (deployment,) = of_kind(manifests, "Deployment")
+        account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+        bound = [
+            subject["name"]
+            for each in of_kind(manifests, "ClusterRoleBinding") + of_kind(manifests, "RoleBinding")
+            if "helm.sh/hook" not in each["metadata"].get("annotations", {})
+            for subject in each["subjects"]
+        ]
+        assert set(bound) <= {account}
+
+
+def test_watching_some_namespaces_grants_nothing_cluster_wide(template):
+    manifests = template(*SETS["namespaced-values"])
+    assert not [each for each in manifests if each["kind"].startswith("ClusterRole")]
+    roles = [each for each in of_kind(manifests, "Role") if "annotations" not in each["metadata"]]
+    assert [each["metadata"]["namespace"] for each in roles] == ["team-a", "team-b"]
+    (deployment,) = of_kind(manifests, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"--namespace=team-a", "--namespace=team-b"} <= set(container["args"])
+    assert "--all-namespaces" not in container["args"]
+
+
+def test_the_program_knows_every_flag_that_the_chart_gives_it(template, capsys):
+    from specdecode_operator.__main__ import _parser, _settings
+
+    for flags in SETS.values():
+        for spec in pod_specs(template(*flags)):
+            for container in spec["containers"]:
+                options = _parser().parse_args(container["args"])
+                if container["args"][0] == "run":
+                    settings = _settings(options)
+                    assert (settings.health_port, settings.metrics_port) == (8080, 9090)
+                    assert settings.engine_image.startswith(("specdecode-engine:", "registry."))
+
+
+def test_the_definition_is_that_of_the_contract_and_kept_if_wanted(template):
+    (definition,) = of_kind(template(), "CustomResourceDefinition")
+    annotations = definition["metadata"].pop("annotations")
+    assert annotations == {"helm.sh/resource-policy": "keep"}
+    assert definition == yaml.safe_load((ROOT / "crds" / DEFINITION).read_text())
+    assert (CHART / "files" / "crds" / DEFINITION).read_text() == (
+        ROOT / "crds" / DEFINITION
+    ).read_text()
+    (definition,) = of_kind(template("--set", "crds.keep=false"), "CustomResourceDefinition")
+    assert "annotations" not in definition["metadata"]
+    assert not of_kind(template("--set", "crds.install=false"), "CustomResourceDefinition")
+
+
+def test_images_follow_the_versions(template):
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    for member in ("operator", "engine"):
+        project = tomllib.loads((ROOT / member / "pyproject.toml").read_text())
+        assert project["project"]["version"] == chart["appVersion"]
+    (deployment,) = of_kind(template(), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"specdecode-operator:{chart['appVersion']}"
+    assert f"--engine-image=specdecode-engine:{chart['appVersion']}" in container["args"]
+    (deployment,) = of_kind(template("--set", "image.tag=dev"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "specdecode-operator:dev"
+
+
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        ("replicas=2", "replicas"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("operator.logLevel=LOUD", "logLevel"),
+        ("operator.workers=0", "workers"),
+        ("operator.resyncSeconds=soon", "resyncSeconds"),
+        ("watchNamespaces={Team_A}", "watchNamespaces"),
+        ("image.digest=sha256:123", "digest"),
+        ("podMonitor.interval=30", "interval"),
+        ("crds.instal=true", "instal"),
+        ("resources.cpu=1", "cpu"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(flag, word, run):
+    ran = run("helm", "template", "release", CHART, "--set", flag, check=False)
+    assert ran.returncode != 0
+    assert word in ran.stderr
+
+
+def test_the_values_of_a_parent_chart_are_tolerated(template):
+    assert template("--set", "global.anything=1")
+
+
+def test_schema_values_and_readme_name_the_same_values():
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    readme = (CHART / "README.md").read_text()
+    assert set(schema) == set(values)
+    for name, value in values.items():
+        if isinstance(value, dict) and value and "properties" in schema[name]:
+            assert set(value) == set(schema[name]["properties"])
+        assert name == "global" or f"`{name}" in readme, f"{name} is not in the README"
+
+
+def test_the_notes_show_a_resource_that_the_contract_accepts(run):
+    from specdecode_operator import render
+
+    ran = run("helm", "install", "release", CHART, "--dry-run", "--namespace", "default")
+    notes = ran.stdout[ran.stdout.index("NOTES:") :]
+    start = notes.index("  apiVersion: specdecode.io")
+    text = notes[start : notes.index("  EOF")]
+    (resource,) = render.read("NOTES", "\n".join(line[2:] for line in text.splitlines()))
+    assert resource.name == "chat"
+    assert "curl http://127.0.0.1:8000/v1/chat/completions" in notes
+
+
+def test_install_upgrade_and_uninstall(run):
+    helm = ("--namespace", "specdecode-system")
+    run("helm", "install", "release", CHART, *helm, "--create-namespace")
+    run("kubectl", "wait", "--for=condition=Established", "crd/specdecodedeployments.specdecode.io")
+    run("kubectl", "apply", "-f", ROOT / "examples" / "specdecode.yaml")
+    run("helm", "upgrade", "release", CHART, *helm, "--set", "operator.workers=4")
+    deployment = ("get", "deployment", "release-specdecode-operator", "-o", "yaml", *helm)
+    assert "--workers=4" in run("kubectl", *deployment).stdout
+    run("helm", "uninstall", "release", *helm)
+    assert run("kubectl", *deployment, check=False).returncode != 0
+    assert run("kubectl", "get", "sdd", "chat").returncode == 0, "resources outlive the release"
+    run("helm", "install", "release", CHART, *helm)
+    run("helm", "uninstall", "release", *helm)
+
+
+def test_the_built_in_roles_can_work_on_resources(template):
+    found = {each["metadata"]["name"]: each for each in of_kind(template(), "ClusterRole")}
+    view = found["release-specdecode-operator-view"]
+    edit = found["release-specdecode-operator-edit"]
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    assert {f"{aggregate}{role}" for role in ("view", "edit", "admin")} <= set(
+        view["metadata"]["labels"]
+    )
+    assert f"{aggregate}view" not in edit["metadata"]["labels"]
+    verbs = {verb for rule in view["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch"}

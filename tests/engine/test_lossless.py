@@ -1,0 +1,61 @@
+"""Speculative text equals plain text, over random engines, batches and parameters."""
+
+from pathlib import Path
+
+import pytest
+
+from lossless.cases import Material, draw_case
+from lossless.compare import find_difference
+from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
+from specdecode_engine.request import FinishReason
+
+SEED = 2
+CASES = 12
+
+
+@pytest.fixture(scope="module")
+def models(checkpoints) -> Models:
+    drafts = {"STANDALONE": checkpoints.draft, "EAGLE3": checkpoints.eagle3}
+    return Models(checkpoints.target, drafts, "float32")
+
+
+@pytest.fixture(scope="module")
+def material(checkpoints) -> Material:
+    prompts = tuple(
+        tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
+        for number in range(8)
+    )
+    return Material(prompts, checkpoints.vocab)
+
+
+@pytest.mark.parametrize("number", range(CASES))
+def test_random_case(number: int, models: Models, material: Material) -> None:
+    case = draw_case(number, SEED, material)
+    plain = build_plain(models)
+    answers = run_case(build_speculative(case, models), case.requests)
+    for request, answer in zip(case.requests, answers, strict=True):
+        is_aborted = answer.finish_reason is FinishReason.ABORT
+        expected = run_alone(plain, request)
+        assert find_difference(expected, answer, is_aborted, models.dtype) is None
+
+
+def test_a_changed_token_is_noticed(models: Models, material: Material) -> None:
+    """The comparison itself: one wrong token, finish reason or log-probability is a difference."""
+    case = draw_case(3, SEED, material)
+    plain = build_plain(models)
+    answer = run_alone(plain, case.requests[0])
+    other = run_alone(plain, case.requests[0])
+    assert find_difference(answer, other, False, "float32") is None
+    other.token_ids[-1] += 1
+    assert find_difference(answer, other, False, "float32") is not None
+    assert find_difference(answer, other, True, "float32") is not None
+
+
+def test_the_same_seed_draws_the_same_case(material: Material) -> None:
+    assert draw_case(5, 9, material) == draw_case(5, 9, material)
+    assert draw_case(5, 9, material) != draw_case(5, 10, material)
+
+
+def test_checkpoints_lie_where_the_run_expects_them() -> None:
+    examples = Path(__file__).resolve().parents[2] / "examples" / "models"
+    assert all((examples / name / "config.json").exists() for name in ("target", "draft", "eagle3"))

@@ -1,0 +1,139 @@
+"""The tiny models of the examples: published layouts, one vocabulary, drafts worth their while."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+FOLDERS = ("target", "draft", "eagle3")
+MIDLAYER = {
+    "hidden_norm.weight": lambda c: (c["hidden_size"],),
+    "input_layernorm.weight": lambda c: (c["hidden_size"],),
+    "post_attention_layernorm.weight": lambda c: (c["hidden_size"],),
+    "self_attn.q_proj.weight": lambda c: (c["num_attention_heads"] * c["head_dim"], _pair(c)),
+    "self_attn.k_proj.weight": lambda c: (c["num_key_value_heads"] * c["head_dim"], _pair(c)),
+    "self_attn.v_proj.weight": lambda c: (c["num_key_value_heads"] * c["head_dim"], _pair(c)),
+    "self_attn.o_proj.weight": lambda c: (
+        c["hidden_size"],
+        c["num_attention_heads"] * c["head_dim"],
+    ),
+    "mlp.gate_proj.weight": lambda c: (c["intermediate_size"], c["hidden_size"]),
+    "mlp.up_proj.weight": lambda c: (c["intermediate_size"], c["hidden_size"]),
+    "mlp.down_proj.weight": lambda c: (c["hidden_size"], c["intermediate_size"]),
+}
+
+
+def _pair(config: dict[str, int]) -> int:
+    return 2 * config["hidden_size"]
+
+
+def _config(name: str) -> dict:
+    return json.loads((MODELS / name / "config.json").read_text())
+
+
+def test_everything_is_small() -> None:
+    sizes = {name: sum(f.stat().st_size for f in (MODELS / name).iterdir()) for name in FOLDERS}
+    assert sum(sizes.values()) <= 12_000_000, sizes
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_transformers_reads_the_language_models(name: str) -> None:
+    model = LlamaForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / name)
+    assert len(tokenizer) == model.config.vocab_size == model.lm_head.weight.shape[0]
+    assert tokenizer.eos_token_id == model.config.eos_token_id
+    assert tokenizer.eos_token_id in model.generation_config.eos_token_id
+    assert _config(name)["rope_theta"] == 10000.0
+    ids = tokenizer("Count from one to five.", return_tensors="pt").input_ids
+    assert model(ids).logits.isfinite().all()
+
+
+def test_the_draft_differs_in_size_and_shares_the_tokenizer() -> None:
+    target, draft = (AutoConfig.from_pretrained(MODELS / name) for name in ("target", "draft"))
+    assert target.hidden_size != draft.hidden_size
+    assert target.num_hidden_layers > draft.num_hidden_layers
+    for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        assert (MODELS / "target" / file).read_bytes() == (MODELS / "draft" / file).read_bytes()
+
+
+def test_the_tokenizer_keeps_any_text_and_adds_nothing() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
+    text = "A fox, 42 eggs — naïve 日本 \n\t{}"
+    ids = tokenizer(text).input_ids
+    assert tokenizer.decode(ids) == text
+    assert not set(ids) & set(tokenizer.all_special_ids)
+
+
+def test_the_chat_template_renders() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": "Hello!"},
+    ]
+    closed = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert closed == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\nHello!<|im_end|>\n"
+    )
+    opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert opened == closed + "<|im_start|>assistant\n"
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+    assert ids["input_ids"].count(tokenizer.eos_token_id) == 2
+
+
+def test_the_head_has_the_published_layout() -> None:
+    config, target = _config("eagle3"), _config("target")
+    weights = load_file(MODELS / "eagle3" / "model.safetensors")
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["num_hidden_layers"] == 1
+    assert config["vocab_size"] == target["vocab_size"]
+    assert config["hidden_size"] == target["hidden_size"]
+    hidden, drafted = config["hidden_size"], config["draft_vocab_size"]
+    shapes = {
+        "fc.weight": (hidden, 3 * hidden),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (drafted, hidden),
+        "d2t": (drafted,),
+        "t2d": (config["vocab_size"],),
+        **{f"midlayer.{name}": shape(config) for name, shape in MIDLAYER.items()},
+    }
+    assert {name: tuple(t.shape) for name, t in weights.items()} == shapes
+    assert weights["d2t"].dtype == torch.int64
+    assert weights["t2d"].dtype == torch.bool
+    eagle = config["eagle_config"]
+    ids = eagle["eagle_aux_hidden_state_layer_ids"]
+    assert eagle["use_aux_hidden_state"] is True
+    assert len(ids) == 3
+    assert ids == sorted(set(ids))
+    assert 0 <= ids[0] <= ids[-1] < target["num_hidden_layers"]
+
+
+def test_the_vocabulary_maps_of_the_head_agree() -> None:
+    weights = load_file(MODELS / "eagle3" / "model.safetensors")
+    target_ids = weights["d2t"] + torch.arange(len(weights["d2t"]))
+    assert (target_ids.diff() > 0).all()
+    assert torch.equal(target_ids, weights["t2d"].nonzero().flatten())
+
+
+def test_enough_prompts_are_held_out() -> None:
+    prompts = json.loads((MODELS / "prompts.json").read_text())
+    assert len({p["text"] for p in prompts}) == len(prompts) >= 40
+    assert {p["kind"] for p in prompts} == {"chat", "text"}
+
+
+def test_both_drafts_are_worth_their_while_on_held_out_prompts() -> None:
+    command = [sys.executable, str(MODELS / "measure.py"), "--prompts", "8", "--tokens", "40"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert measured["greedy_equal"] is True
+    for name in ("standalone", "eagle3"):
+        assert 2.2 <= measured[name]["accept_length"] <= 4.0, measured
