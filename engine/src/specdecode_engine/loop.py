@@ -43,7 +43,7 @@ class EngineCore:
         self.scheduler = scheduler
         self.parts = parts
         self._shapes = shapes
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._clock = clock
         self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[PendingRound, ...] = ()
@@ -110,7 +110,14 @@ class EngineCore:
 
     def _must_collect_first(self) -> bool:
         """Whether the next plan needs what is still in flight."""
-        return bool(self._pending) and self.scheduler.must_retract()
+        return bool(self._pending) and (
+            self.scheduler.must_retract() or self._must_follow_grammars()
+        )
+
+    def _must_follow_grammars(self) -> bool:
+        """Whether what may come next depends on tokens that are still in flight."""
+        awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
+        return self.parts.sampler.grammars.needs_host_tokens(awaited)
 
     def _launch(self, plan: Plan) -> tuple[PendingRound, ...]:
         self._open_slots(plan)
@@ -159,7 +166,8 @@ class EngineCore:
         prompt = list(sequence.request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
         self.parts.table.open(slot, sequence.tokens)
-        self.parts.sampler.open(slot, sequence.request.sampling, prompt, output)
+        request = sequence.request
+        self.parts.sampler.open(slot, request.sampling, prompt, output, request.grammar)
         if self.parts.drafter is not None:
             self.parts.drafter.open(slot, sequence.matched)
 
@@ -167,8 +175,12 @@ class EngineCore:
         """Append what counts of an emission and end the sequence where it ends."""
         sequence = emission.sequence
         request = sequence.request
-        ending = cut_at_ending(emission.token_ids, sequence, self._eos_token_ids)
+        ending = cut_at_ending(emission.token_ids, sequence, self.eos_token_ids)
         kept = emission.token_ids[: ending.kept]
+        assert sequence.slot is not None
+        fault = self.parts.sampler.grammars.follow(sequence.slot, kept)
+        if fault is not None:
+            return self._fail(sequence, f"the grammar could not be followed: {fault}")
         followed = len(sequence.tokens) - self.scheduler.cache.lookahead
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
@@ -179,6 +191,17 @@ class EngineCore:
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
         return output
+
+    def _fail(self, sequence: Sequence, error: str) -> Output:
+        """End one sequence with an error; the others go on."""
+        self._finish(sequence, FinishReason.ERROR)
+        return Output(
+            request_id=sequence.request.request_id,
+            token_ids=(),
+            finish_reason=FinishReason.ERROR,
+            stats=sequence.stats,
+            error=error,
+        )
 
     def _has_followed(self, emission: Emission) -> bool:
         """Whether the draft's rows are right up to where the round began."""

@@ -46,9 +46,7 @@ class GrammarMasks:
         self._bits = torch.arange(32, device=device, dtype=torch.int32)
         self._slots: dict[int, Matcher | GrammarFault] = {}
 
-    def open(
-        self, slot: int, grammar: Grammar | None, output: list[int], ends_late: bool
-    ) -> None:
+    def open(self, slot: int, grammar: Grammar | None, output: list[int], ends_late: bool) -> None:
         """Start following a slot, behind the output it already has."""
         self._slots.pop(slot, None)
         if grammar is None:
@@ -104,9 +102,7 @@ class GrammarMasks:
             arrival.record()
         return DraftOnHost(table, arrival)
 
-    def apply(
-        self, logits: Tensor, slots: list[int], on_host: DraftOnHost | None = None
-    ) -> Tensor:
+    def apply(self, logits: Tensor, slots: list[int], on_host: DraftOnHost | None = None) -> Tensor:
         """Return logits [batch, N, vocab] with what a grammar forbids at minus infinity.
 
         Args:
