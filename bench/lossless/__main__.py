@@ -28,6 +28,7 @@ class Tally:
         self.rounds = 0
         self.emitted = 0
         self.retracted = 0
+        self.hit_tokens = 0
         self.seen: Counter[str] = Counter()
 
     def count(self, case: Case, core: EngineCore) -> None:
@@ -44,8 +45,12 @@ class Tally:
             "chunk_tokens",
             "max_running",
             "overlap",
+            "prefix_cache",
+            "switches_depth",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
+        self.seen["retracted by force"] += len(case.retracted_at_steps)
+        self.hit_tokens += core.snapshot().prefix_cache_hit_tokens_total
         self.seen["depth changes with batch size"] += bool(case.table)
         for request in case.requests:
             self.seen["requests sampled"] += request.sampling.temperature > 0
@@ -71,7 +76,7 @@ def main() -> int:
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
         core = build_speculative(case, models)
-        answers = run_case(core, case.requests)
+        answers = run_case(core, case.requests, case.retracted_at_steps)
         tally.count(case, core)
         for request, answer in zip(case.requests, answers, strict=True):
             tally.mismatches += _differs(case, request, answer, plain_core, models, tokenizer)
@@ -107,6 +112,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "dtype": options.dtype,
         "requests": tally.requests,
         "retracted": tally.retracted,
+        "prefix_hit_tokens": tally.hit_tokens,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }
 

@@ -34,6 +34,9 @@ class Case:
     max_running: int
     pool_tokens: int
     overlap: bool
+    prefix_cache: bool
+    switches_depth: bool  # at every round, at random
+    retracted_at_steps: tuple[int, ...]
     requests: tuple[CaseRequest, ...]
 
 
@@ -64,6 +67,9 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         max_running=rng.choice((1, 2, 4, 8)),
         pool_tokens=longest + rng.choice((0, 8, 40, 4000)),
         overlap=rng.random() < 0.5,
+        prefix_cache=rng.random() < 0.8,
+        switches_depth=rng.random() < 0.3,
+        retracted_at_steps=tuple(sorted(rng.sample(range(2, 30), rng.choice((0, 0, 1, 3))))),
         requests=requests,
     )
 

@@ -73,7 +73,8 @@ class ScriptedDrafter:
         levels = _level_sizes(rng, shape)
         tokens: list[int] = []
         parents: list[int] = []
-        trunk, before = 0, [0]
+        trunk: int | None = 0
+        before = [0]
         for depth, size in enumerate(levels, start=1):
             place = length + depth
             truth = text[place] if place < len(text) else rng.randrange(self._vocab)

@@ -42,11 +42,12 @@ class EngineCore:
         self.counters = Counters()
         self.scheduler = scheduler
         self.parts = parts
-        self._shapes = shapes
+        self.shapes = shapes
         self.eos_token_ids = eos_token_ids
         self._clock = clock
         self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[PendingRound, ...] = ()
+        self._ready: list[Output] = []
         self._num_steps = scheduler.depth.choose(1)
         self._sequences: dict[str, Sequence] = {}
 
@@ -67,9 +68,19 @@ class EngineCore:
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
 
+    def retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's memory away; it waits and goes on later as if nothing had been.
+
+        The scheduler does this by itself when memory runs out; tests do it at any time.
+        """
+        self._ready += self._collect()
+        if sequence.finish_reason is None and sequence.slot is not None:
+            self.parts.sampler.close(sequence.slot)
+            self.scheduler.retract(sequence)
+
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._sequences) or bool(self._pending)
+        return bool(self._sequences) or bool(self._pending) or bool(self._ready)
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
@@ -101,7 +112,9 @@ class EngineCore:
         With overlap the host is one step behind: it collects a step's tokens after the next step
         was launched, so the device never waits for the host. Without, it collects at once.
         """
-        outputs = self._collect() if self._must_collect_first() else []
+        outputs, self._ready = self._ready, []
+        if self._must_collect_first():
+            outputs += self._collect()
         before = self._pending
         self._pending = self._launch(self.scheduler.plan())
         if not self._overlap:
@@ -133,7 +146,7 @@ class EngineCore:
         return tuple(pending for pending in (extended, decoded) if pending is not None)
 
     def _launch_decode(self, plan: Plan) -> PendingRound:
-        return launch_decode_round(self.parts, plan.decoding, self._shapes[plan.num_steps])
+        return launch_decode_round(self.parts, plan.decoding, self.shapes[plan.num_steps])
 
     def _collect(self) -> list[Output]:
         """Wait for everything in flight."""
