@@ -15,8 +15,10 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
+from specdecode_engine.flags import parse_flags
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.loop import EngineCore
+from specdecode_engine.metrics import EngineMetrics
 from specdecode_engine.request import FinishReason, Request, SamplingParams
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 
@@ -354,6 +356,26 @@ def test_a_prompt_that_is_cached_whole_still_gets_its_first_token(checkpoints, d
         first, second = serve(core, [request]), serve(core, [request])
         assert_same(second, first)
         assert core.snapshot().prefix_cache_hit_tokens_total == 4
+
+
+def test_hits_and_pages_are_exported(checkpoints) -> None:
+    core = build(checkpoints.target)
+    sampling = SamplingParams(seed=0, max_tokens=1)
+    for _ in range(2):
+        serve(core, [Request("0", tuple(range(20, 37)), sampling)])
+    registry = EngineMetrics(core.snapshot).registry
+    values = {
+        name: registry.get_sample_value(f"specdecode_prefix_cache_{name}")
+        for name in ("queried_tokens_total", "hit_tokens_total", "evicted_pages_total", "pages")
+    }
+    assert list(values.values()) == [2 * 17, 16, 0, 4]
+    assert registry.get_sample_value("specdecode_prompt_tokens_total") == 17 + 1
+
+
+def test_the_flag_of_sglang_switches_it_off() -> None:
+    arguments = ["--model-path", "/models/m"]
+    assert parse_flags(arguments).memory.prefix_cache
+    assert not parse_flags([*arguments, "--disable-radix-cache"]).memory.prefix_cache
 
 
 def test_finish_reasons_are_unchanged(checkpoints) -> None:
