@@ -6,8 +6,9 @@ JsonSchema = Mapping[str, object]
 Refuse = Callable[[JsonSchema], str | None]
 """Says what is wrong with a schema, None if nothing is."""
 
-# A model that cannot make up its mind writes white space; it has to end some time.
-WHITESPACE = r"[ \n\r\t]{1,64}"
+# What printers of JSON put between its parts: a space, or a line break and the indentation. Where
+# JSON allows any amount, a model that cannot make up its mind writes white space without end.
+WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,32}"
 OPTIONS = "x-guidance"
 
 _DEFINITIONS = ("$defs", "definitions")

@@ -67,6 +67,8 @@ def _read_object(text: str) -> dict[str, object]:
         schema = json.loads(text)
     except ValueError as error:
         raise GrammarRefused(f"it is not valid JSON: {error}") from None
+    except RecursionError:
+        raise GrammarRefused("it is nested too deeply") from None
     if not isinstance(schema, dict):
         raise GrammarRefused("a schema is a JSON object")
     return schema
