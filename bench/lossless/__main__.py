@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
+from lossless.grammars import load_grammars
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.loop import EngineCore
@@ -54,6 +55,7 @@ class Tally:
         self.seen["depth changes with batch size"] += bool(case.table)
         for request in case.requests:
             self.seen["requests sampled"] += request.sampling.temperature > 0
+            self.seen["requests under a grammar"] += request.grammar is not None
             self.seen["requests aborted"] += request.aborted_at_step is not None
 
 
@@ -69,8 +71,9 @@ def main() -> int:
     drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}
     models = Models(EXAMPLES / "target", drafts, options.dtype)
     tokenizer = AutoTokenizer.from_pretrained(models.target)
-    material = Material(load_prompts(EXAMPLES, tokenizer), len(tokenizer))
     plain_core = build_plain(models)
+    grammars = load_grammars(models.target, plain_core.eos_token_ids)
+    material = Material(load_prompts(EXAMPLES, tokenizer), len(tokenizer), grammars)
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):

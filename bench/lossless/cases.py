@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from specdecode_api.speculation import max_tree_tokens
+from specdecode_engine.grammar import Grammar
 from specdecode_engine.request import SamplingParams
 
 ALGORITHMS = ("STANDALONE", "EAGLE3")
@@ -17,6 +18,7 @@ class CaseRequest:
     sampling: SamplingParams
     arrives_at_step: int
     aborted_at_step: int | None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What prompts are made from."""
+    """What requests are made from."""
 
     prompts: tuple[tuple[int, ...], ...]
     vocab: int
+    grammars: tuple[Grammar, ...] = ()
 
 
 def draw_case(number: int, seed: int, material: Material) -> Case:
@@ -99,7 +102,13 @@ def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
         sampling=sampling,
         arrives_at_step=rng.choice((0, 0, 0, 1, 3, 9)),
         aborted_at_step=rng.randint(1, 12) if aborted else None,
+        grammar=_draw_grammar(rng, material),
     )
+
+
+def _draw_grammar(rng: random.Random, material: Material) -> Grammar | None:
+    """A third of the requests may not say what they like."""
+    return rng.choice(material.grammars) if material.grammars and rng.random() < 0.33 else None
 
 
 def _draw_prompt(rng: random.Random, material: Material) -> tuple[int, ...]:

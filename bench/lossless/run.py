@@ -105,7 +105,9 @@ def run_case(
             core.retract(core.scheduler.running[step % len(core.scheduler.running)])
         for number, request in enumerate(requests):
             if request.arrives_at_step == step:
-                core.submit(Request(str(number), request.prompt_ids, request.sampling))
+                core.submit(
+                    Request(str(number), request.prompt_ids, request.sampling, request.grammar)
+                )
             if request.aborted_at_step == step and answers[number].finish_reason is None:
                 core.abort(str(number))
                 answers[number].finish_reason = FinishReason.ABORT
@@ -119,5 +121,5 @@ def run_case(
 
 def run_alone(core: EngineCore, request: CaseRequest) -> Answer:
     """Run one request by itself."""
-    alone = CaseRequest(request.prompt_ids, request.sampling, 0, None)
+    alone = CaseRequest(request.prompt_ids, request.sampling, 0, None, request.grammar)
     return run_case(core, (alone,))[0]
