@@ -178,7 +178,7 @@ def test_r12_constrained_answers_are_the_same_with_a_draft(
 def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
     checkpoints, compile_source, topk: int, overlap: bool
 ) -> None:
-    grammars = [compile_source(source) for source in SOURCES.values()] + [None]
+    grammars = [None, *(compile_source(source) for source in SOURCES.values())]
     requests = [
         replace(request, grammar=grammar)
         for request, grammar in zip(make_requests(None, 40, temperature=0.7), grammars, strict=True)
