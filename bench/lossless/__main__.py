@@ -12,6 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
+from lossless.grammars import load_grammars
+from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.loop import EngineCore
 
@@ -27,6 +29,7 @@ class Tally:
         self.rounds = 0
         self.emitted = 0
         self.retracted = 0
+        self.hit_tokens = 0
         self.seen: Counter[str] = Counter()
 
     def count(self, case: Case, core: EngineCore) -> None:
@@ -35,11 +38,24 @@ class Tally:
         self.rounds += core.counters.request_rounds
         self.emitted += core.counters.emitted_tokens
         self.retracted += core.scheduler.retracted_total
-        for name in ("algorithm", "num_steps", "page_size", "chunk_tokens", "max_running"):
+        for name in (
+            "algorithm",
+            "num_steps",
+            "topk",
+            "page_size",
+            "chunk_tokens",
+            "max_running",
+            "overlap",
+            "prefix_cache",
+            "switches_depth",
+        ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
+        self.seen["retracted by force"] += len(case.retracted_at_steps)
+        self.hit_tokens += core.snapshot().prefix_cache_hit_tokens_total
         self.seen["depth changes with batch size"] += bool(case.table)
         for request in case.requests:
             self.seen["requests sampled"] += request.sampling.temperature > 0
+            self.seen["requests under a grammar"] += request.grammar is not None
             self.seen["requests aborted"] += request.aborted_at_step is not None
 
 
@@ -55,14 +71,15 @@ def main() -> int:
     drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}
     models = Models(EXAMPLES / "target", drafts, options.dtype)
     tokenizer = AutoTokenizer.from_pretrained(models.target)
-    material = Material(_prompts(tokenizer), len(tokenizer))
     plain_core = build_plain(models)
+    grammars = load_grammars(models.target, plain_core.eos_token_ids)
+    material = Material(load_prompts(EXAMPLES, tokenizer), len(tokenizer), grammars)
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
         core = build_speculative(case, models)
-        answers = run_case(core, case.requests)
+        answers = run_case(core, case.requests, case.retracted_at_steps)
         tally.count(case, core)
         for request, answer in zip(case.requests, answers, strict=True):
             tally.mismatches += _differs(case, request, answer, plain_core, models, tokenizer)
@@ -90,18 +107,6 @@ def _differs(
     return difference is not None
 
 
-def _prompts(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], ...]:
-    prompts = []
-    for entry in json.loads((EXAMPLES / "prompts.json").read_text()):
-        text = entry["text"]
-        if entry["kind"] == "chat":
-            text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-            )
-        prompts.append(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
-    return tuple(prompts)
-
-
 def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str, object]:
     return {
         "cases": cases,
@@ -110,6 +115,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "dtype": options.dtype,
         "requests": tally.requests,
         "retracted": tally.retracted,
+        "prefix_hit_tokens": tally.hit_tokens,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }
 

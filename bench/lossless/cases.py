@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass
 
+from specdecode_api.speculation import max_tree_tokens
+from specdecode_engine.grammar import Grammar
 from specdecode_engine.request import SamplingParams
 
 ALGORITHMS = ("STANDALONE", "EAGLE3")
@@ -16,6 +18,7 @@ class CaseRequest:
     sampling: SamplingParams
     arrives_at_step: int
     aborted_at_step: int | None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +28,27 @@ class Case:
     number: int
     algorithm: str
     num_steps: int
+    topk: int
+    num_draft_tokens: int | None
     table: tuple[tuple[int, tuple[int, ...]], ...]
     page_size: int
     chunk_tokens: int
     max_running: int
     pool_tokens: int
+    overlap: bool
+    prefix_cache: bool
+    switches_depth: bool  # at every round, at random
+    retracted_at_steps: tuple[int, ...]
     requests: tuple[CaseRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What prompts are made from."""
+    """What requests are made from."""
 
     prompts: tuple[tuple[int, ...], ...]
     vocab: int
+    grammars: tuple[Grammar, ...] = ()
 
 
 def draw_case(number: int, seed: int, material: Material) -> Case:
@@ -47,17 +57,31 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     requests = tuple(_draw_request(rng, material) for _ in range(rng.choice((1, 1, 2, 3, 5, 8))))
     longest = max(len(r.prompt_ids) + r.sampling.max_tokens for r in requests)
     num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
+    topk = rng.choice((1, 1, 2, 3, 4, 8, 16))
     return Case(
         number=number,
         algorithm=rng.choice(ALGORITHMS),
         num_steps=num_steps,
+        topk=topk if num_steps else 1,
+        num_draft_tokens=_draw_width(rng, num_steps, topk),
         table=_draw_table(rng, num_steps),
         page_size=rng.choice((1, 2, 4, 8, 16, 32, 64, 128)),
         chunk_tokens=rng.choice((1, 3, 7, 16, 64, 512)),
         max_running=rng.choice((1, 2, 4, 8)),
         pool_tokens=longest + rng.choice((0, 8, 40, 4000)),
+        overlap=rng.random() < 0.5,
+        prefix_cache=rng.random() < 0.8,
+        switches_depth=rng.random() < 0.3,
+        retracted_at_steps=tuple(sorted(rng.sample(range(2, 30), rng.choice((0, 0, 1, 3))))),
         requests=requests,
     )
+
+
+def _draw_width(rng: random.Random, num_steps: int, topk: int) -> int | None:
+    """A tree's number of nodes, anywhere in its bounds; half of the time the usual one."""
+    if topk == 1 or num_steps == 0 or rng.random() < 0.5:
+        return None
+    return rng.randint(2, min(max_tree_tokens(topk, num_steps), 64))
 
 
 def _draw_table(rng: random.Random, num_steps: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -78,7 +102,13 @@ def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
         sampling=sampling,
         arrives_at_step=rng.choice((0, 0, 0, 1, 3, 9)),
         aborted_at_step=rng.randint(1, 12) if aborted else None,
+        grammar=_draw_grammar(rng, material),
     )
+
+
+def _draw_grammar(rng: random.Random, material: Material) -> Grammar | None:
+    """A third of the requests may not say what they like."""
+    return rng.choice(material.grammars) if material.grammars and rng.random() < 0.33 else None
 
 
 def _draw_prompt(rng: random.Random, material: Material) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Runs the requests of a case on an engine core, checking after every step that nothing leaked."""
 
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,31 +43,39 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "algorithm": case.algorithm,
         "draft_path": str(models.drafts[case.algorithm]),
         "num_steps": case.num_steps,
+        "topk": case.topk,
+        "num_draft_tokens": case.num_draft_tokens,
         "table": {str(bound): {"candidate_steps": steps} for bound, steps in case.table},
     }
     scheduling = {
         "max_running_requests": case.max_running,
         "chunked_prefill_tokens": case.chunk_tokens,
+        "overlap": case.overlap,
     }
-    return _build(models, speculation, case.page_size, scheduling, case.pool_tokens)
+    memory = {"page_size": case.page_size, "prefix_cache": case.prefix_cache}
+    core = _build(models, speculation, memory, scheduling, case.pool_tokens)
+    if case.switches_depth:
+        core.scheduler.depth = RandomDepth(tuple(core.shapes), case.number)
+    return core
 
 
 def build_plain(models: Models) -> EngineCore:
     """Build the engine that every answer is compared with: no draft, one request at a time."""
-    return _build(models, {}, 16, {"max_running_requests": 1}, None)
+    memory = {"page_size": 16, "prefix_cache": False}
+    return _build(models, {}, memory, {"max_running_requests": 1}, None)
 
 
 def _build(
     models: Models,
     speculation: dict[str, object],
-    page_size: int,
+    memory: dict[str, int],
     scheduling: dict[str, int],
     pool_tokens: int | None,
 ) -> EngineCore:
     document = {
         "model": {"path": str(models.target), "dtype": models.dtype},
         "speculation": speculation,
-        "memory": {"page_size": page_size},
+        "memory": memory,
         "scheduling": scheduling,
         "device": "cpu",
     }
@@ -74,13 +83,31 @@ def _build(
     return build_core(boot, poison=True, pool_tokens=pool_tokens)
 
 
-def run_case(core: EngineCore, requests: tuple[CaseRequest, ...]) -> list[Answer]:
-    """Run all requests to their ends, each arriving and aborted at its step."""
+class RandomDepth:
+    """Chooses any depth at every round."""
+
+    def __init__(self, depths: tuple[int, ...], seed: int) -> None:
+        self._depths = depths
+        self._rng = random.Random(seed)
+
+    def choose(self, batch_size: int) -> int:
+        """Draw one."""
+        return self._rng.choice(self._depths)
+
+
+def run_case(
+    core: EngineCore, requests: tuple[CaseRequest, ...], retracted_at_steps: tuple[int, ...] = ()
+) -> list[Answer]:
+    """Run all requests to their ends, each arriving, aborted and retracted at its step."""
     answers = [Answer() for _ in requests]
     for step in range(MOST_STEPS):
+        if step in retracted_at_steps and core.scheduler.running:
+            core.retract(core.scheduler.running[step % len(core.scheduler.running)])
         for number, request in enumerate(requests):
             if request.arrives_at_step == step:
-                core.submit(Request(str(number), request.prompt_ids, request.sampling))
+                core.submit(
+                    Request(str(number), request.prompt_ids, request.sampling, request.grammar)
+                )
             if request.aborted_at_step == step and answers[number].finish_reason is None:
                 core.abort(str(number))
                 answers[number].finish_reason = FinishReason.ABORT
@@ -94,5 +121,5 @@ def run_case(core: EngineCore, requests: tuple[CaseRequest, ...]) -> list[Answer
 
 def run_alone(core: EngineCore, request: CaseRequest) -> Answer:
     """Run one request by itself."""
-    alone = CaseRequest(request.prompt_ids, request.sampling, 0, None)
+    alone = CaseRequest(request.prompt_ids, request.sampling, 0, None, request.grammar)
     return run_case(core, (alone,))[0]

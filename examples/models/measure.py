@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
-from recipe import answers, eagle3, target, vocabulary
+from recipe import answers, eagle3, parts, target, vocabulary
 from recipe.documents import Prompt
 
 FOLDER = Path(__file__).parent
@@ -43,12 +43,12 @@ def headed(head: eagle3.Eagle3, model: LlamaForCausalLM) -> Draft:
 
     def propose(ids: list[int]) -> list[int]:
         features, _ = eagle3.features(model, torch.tensor([ids[:-1]]))
-        embedded = [eagle3.embed(model, torch.tensor([ids[1:]]))]
+        embedded = [parts.embed(model, torch.tensor([ids[1:]]))]
         drafted: list[int] = []
         for _ in range(DEPTH):
             last = head.unroll(features, embedded)[-1][0, -1]  # [H]; other rows are not needed
             drafted.append(int(head.target_ids()[head.logits(last).argmax()]))
-            embedded.append(eagle3.embed(model, torch.tensor([[drafted[-1]] * (len(ids) - 1)])))
+            embedded.append(parts.embed(model, torch.tensor([[drafted[-1]] * (len(ids) - 1)])))
         return drafted
 
     return propose

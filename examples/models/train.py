@@ -1,4 +1,4 @@
-"""Make the three tiny models and the held-out prompts: `uv run python examples/models/train.py`."""
+"""Make the four tiny models and the held-out prompts: `uv run python examples/models/train.py`."""
 
 import argparse
 import json
@@ -11,14 +11,20 @@ from pathlib import Path
 
 import torch
 
-from recipe import answers, documents, draft, eagle3_training, target, vocabulary
+from recipe import answers, documents, draft, eagle3_training, eagle_training, target, vocabulary
 
 FOLDER = Path(__file__).parent
 PROMPT_SEED, PROMPTS = 7, 60
 ANSWER_SEED, ANSWERS = 8, 768
-TARGET_STEPS, DRAFT_STEPS, EAGLE3_STEPS = 2200, 1800, 1000
+TARGET_STEPS = 2200
 
 Train = Callable[[Path, Path, Path, int], float]  # folder, target, answers, steps -> seconds
+DRAFTS: dict[str, tuple[Train, int]] = {
+    "draft": (draft.train, 1800),
+    "eagle": (eagle_training.train, 1000),
+    "eagle3": (eagle3_training.train, 1000),
+}
+"""How each draft is trained, by its folder, and for how many steps."""
 
 
 def _in_own_process(train: Train, folder: Path, base: Path, texts: Path, steps: int) -> None:
@@ -33,11 +39,14 @@ def _report(name: str, seconds: float, steps: int) -> None:
 
 
 def main() -> None:
-    """Write the prompts, train the target, let it answer, then train both drafts side by side."""
+    """Write the prompts, train the target, let it answer, then train the drafts side by side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the models go")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual steps")
     parser.add_argument("--keep-target", action="store_true", help="train only the drafts")
+    parser.add_argument(
+        "--drafts", nargs="+", choices=list(DRAFTS), default=list(DRAFTS), help="train only these"
+    )
     flags = parser.parse_args()
     torch.set_num_threads(1)
     started = time.monotonic()
@@ -59,10 +68,8 @@ def main() -> None:
                 target=_in_own_process,
                 args=(train, folder / name, base, texts, round(flags.scale * steps)),
             )
-            for name, train, steps in (
-                ("draft", draft.train, DRAFT_STEPS),
-                ("eagle3", eagle3_training.train, EAGLE3_STEPS),
-            )
+            for name, (train, steps) in DRAFTS.items()
+            if name in flags.drafts
         ]
         for job in jobs:
             job.start()

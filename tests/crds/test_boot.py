@@ -36,11 +36,17 @@ EVERYTHING = {
             }
         },
     },
-    "memory": {"page_size": 1, "kv_cache_bytes": 1048576, "kv_cache_fraction": 0.5},
+    "memory": {
+        "page_size": 1,
+        "kv_cache_bytes": 1048576,
+        "kv_cache_fraction": 0.5,
+        "prefix_cache": False,
+    },
     "scheduling": {
         "max_running_requests": 2,
         "max_queued_requests": 0,
         "chunked_prefill_tokens": 16,
+        "overlap": False,
     },
     "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
     "device": "cpu",

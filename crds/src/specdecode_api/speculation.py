@@ -49,7 +49,9 @@ NEEDS_DRAFT: Final = frozenset(
 )
 """Algorithms whose draft is a checkpoint of its own; the others must not name one."""
 
-AVAILABLE_ALGORITHMS: Final = frozenset({Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE3})
+AVAILABLE_ALGORITHMS: Final = frozenset(
+    {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3}
+)
 AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC})
 
 
@@ -93,6 +95,4 @@ def not_yet_available(algorithm: Algorithm, policy: Policy, topk: int) -> tuple[
     if policy not in AVAILABLE_POLICIES:
         names = ", ".join(sorted(AVAILABLE_POLICIES))
         reasons.append(f"policy {policy} is not available in this release; use one of {names}")
-    if topk != 1:
-        reasons.append(f"topk {topk} is not available in this release; use topk 1")
     return tuple(reasons)

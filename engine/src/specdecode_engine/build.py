@@ -3,24 +3,24 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
-from specdecode_api.speculation import Algorithm, not_yet_available
-from specdecode_engine.drafters import DraftModel, load_draft
+from specdecode_api.speculation import not_yet_available
+from specdecode_engine.drafters import DraftLimits, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
-from specdecode_engine.memory import MemoryDemand, plan_memory
 from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.depth import StaticDepth
 from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.sizes import Loaded, draft_shapes, plan_limits
 from specdecode_engine.slots import SlotTable
 
 log = logging.getLogger(__name__)
@@ -35,16 +35,6 @@ _DTYPES = {
 
 class CannotServe(Exception):
     """The boot file asks for something that this engine cannot do; the message says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """Checkpoints in memory, before the cache is sized."""
-
-    target: Llama
-    draft: DraftModel | None
-    device: torch.device
-    dtype: torch.dtype
 
 
 def build_core(
@@ -69,10 +59,11 @@ def build_core(
     _refuse_unavailable(boot.speculation)
     torch.set_num_threads(boot.threads or default_threads())
     loaded = _load(boot, progress)
-    limits = _plan_limits(boot, loaded, pool_tokens)
+    shapes = draft_shapes(boot.speculation)
+    limits = plan_limits(boot, loaded, pool_tokens, available_bytes(loaded.device))
     table = SlotTable(
         slots=limits.max_running + 1,
-        width=limits.longest_sequence + limits.max_draft_tokens + 1,
+        width=limits.longest_sequence + limits.reserve_tokens + 1,
         pages_per_slot=limits.pages_per_sequence,
         page_size=limits.page_size,
         device=loaded.device,
@@ -83,14 +74,19 @@ def build_core(
     drafter = None
     if loaded.draft is not None:
         draft_pool = loaded.draft.make_pool(limits, poison)
-        drafter = loaded.draft.make_drafter(draft_pool, table, sampler, limits)
+        drafter = loaded.draft.make_drafter(
+            draft_pool, table, sampler, limits.max_running, DraftLimits.over(shapes.values())
+        )
     parts = Parts(loaded.target, pool, table, sampler, drafter)
     depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
+    lookahead = drafter.lookahead if drafter else 0
+    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
+    scheduler = Scheduler(limits, depth, cache)
     eos = frozenset(config.eos_token_ids)
-    return EngineCore(parts, Scheduler(limits, depth), eos, clock, _facts(loaded, limits))
+    return EngineCore(parts, scheduler, shapes, eos, clock, _facts(loaded, limits))
 
 
-def _facts(loaded: _Loaded, limits: Limits) -> dict[str, object]:
+def _facts(loaded: Loaded, limits: Limits) -> dict[str, object]:
     return {
         "device": str(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
@@ -98,15 +94,8 @@ def _facts(loaded: _Loaded, limits: Limits) -> dict[str, object]:
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
         "longest_sequence": limits.longest_sequence,
+        "overlap": limits.lag_tokens > 0,
     }
-
-
-def max_draft_tokens(speculation: SpeculationBoot) -> int:
-    """Rows of the widest verify: the largest depth over all candidates, and the bonus token's."""
-    if speculation.algorithm is Algorithm.NONE:
-        return 1
-    depths = [steps for entry in speculation.table.values() for steps in entry.candidate_steps]
-    return 1 + max([speculation.num_steps, *depths])
 
 
 def _candidates(speculation: SpeculationBoot) -> dict[int, tuple[int, ...]]:
@@ -119,7 +108,7 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
         raise CannotServe("speculation: " + "; ".join(reasons))
 
 
-def _load(boot: EngineBoot, progress: bool) -> _Loaded:
+def _load(boot: EngineBoot, progress: bool) -> Loaded:
     device = choose_device(boot.device)
     wanted = boot.model.dtype
     # A CPU computes half-width floats slowly and nothing is saved there: auto means float32.
@@ -139,57 +128,10 @@ def _load(boot: EngineBoot, progress: bool) -> _Loaded:
             f"that {boot.model.path} was trained for; lower it"
         )
     draft = load_draft(boot, target, device, progress)
-    return _Loaded(target, draft, device, target.dtype)
+    return Loaded(target, draft, device, target.dtype)
 
 
-def _plan_limits(boot: EngineBoot, loaded: _Loaded, pool_tokens: int | None) -> Limits:
-    memory, scheduling = boot.memory, boot.scheduling
-    width = max_draft_tokens(boot.speculation)
-    context = loaded.target.context_length
-    most_rows = scheduling.max_running_requests * (context + width)
-    demand = MemoryDemand(
-        available_bytes=available_bytes(loaded.device),
-        fixed_bytes=_fixed_bytes(loaded, scheduling.max_running_requests, width, context),
-        page_bytes=_page_bytes(loaded, memory.page_size),
-        page_size=memory.page_size,
-        most_rows=most_rows if pool_tokens is None else pool_tokens + width,
-        fewest_rows=min(pool_tokens or context, 16) + width,
-    )
-    plan = plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction)
-    for line in plan.lines():
-        log.info("memory: %s", line)
-    return Limits(
-        max_running=scheduling.max_running_requests,
-        max_queued=scheduling.max_queued_requests,
-        chunk_tokens=scheduling.chunked_prefill_tokens,
-        context_length=context,
-        max_draft_tokens=width,
-        page_size=memory.page_size,
-        pages=plan.pages,
-    )
-
-
-def _page_bytes(loaded: _Loaded, page_size: int) -> int:
-    config = loaded.target.config
-    target = KvPool.bytes_per_page(
-        config.num_hidden_layers,
-        page_size,
-        config.num_key_value_heads,
-        config.head_dim,
-        loaded.dtype,
-    )
-    return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
-
-
-def _fixed_bytes(loaded: _Loaded, running: int, width: int, context: int) -> int:
-    """Slot tables, verify logits with their float copies, and what the drafter keeps."""
-    logits = running * width * loaded.target.config.vocab_size * 4 * 3
-    tables = (running + 1) * (context + width) * 8 * 2
-    draft = loaded.draft.fixed_bytes(running, width) if loaded.draft else 0
-    return logits + tables + draft
-
-
-def _pool(model: Llama, limits: Limits, loaded: _Loaded, poison: bool) -> KvPool:
+def _pool(model: Llama, limits: Limits, loaded: Loaded, poison: bool) -> KvPool:
     config = model.config
     return KvPool(
         layers=config.num_hidden_layers,

@@ -18,10 +18,13 @@ class Ending:
 def cut_at_ending(
     token_ids: tuple[int, ...], sequence: Sequence, eos_token_ids: frozenset[int]
 ) -> Ending:
-    """Find the first token at which the sequence stops or reaches its limit."""
+    """Find the first token at which the sequence stops or reaches its limit.
+
+    An answer under a grammar cannot go on behind EOS, whatever its parameters say.
+    """
     sampling = sequence.request.sampling
     stops = sampling.stop_token_ids
-    if not sampling.ignore_eos:
+    if not sampling.ignore_eos or sequence.request.grammar is not None:
         stops = stops | eos_token_ids
     room = sequence.total_limit - len(sequence.tokens)
     for index, token in enumerate(token_ids):

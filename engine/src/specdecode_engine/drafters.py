@@ -1,5 +1,6 @@
 """From an algorithm's name to a drafter: checkpoints, KV shapes and sizes of each kind."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,14 +8,18 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.eagle1 import Eagle1Head
 from specdecode_engine.forward.eagle3 import Eagle3Head
+from specdecode_engine.forward.eagle_head import EagleHead
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.slots import SlotTable
 from specdecode_engine.speculate.drafter import Drafter
-from specdecode_engine.speculate.eagle3 import Eagle3Drafter
+from specdecode_engine.speculate.eagle import EagleDrafter
+from specdecode_engine.speculate.expander import Expander
 from specdecode_engine.speculate.features import FeatureRing
 from specdecode_engine.speculate.standalone import StandaloneDrafter
 
@@ -36,10 +41,27 @@ class KvShape:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """The largest sizes over all shapes that a round may draft in."""
+
+    scratch_rows: int
+    round_rows: int  # rows that one round can commit
+
+    @classmethod
+    def over(cls, shapes: Iterable[DraftShape]) -> "DraftLimits":
+        """Cover every shape."""
+        known = list(shapes)
+        return cls(
+            scratch_rows=max(shape.scratch_rows for shape in known),
+            round_rows=max(shape.path_length for shape in known),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DraftModel:
     """A draft in memory, not yet wired; `model` decides the kind."""
 
-    model: Llama | Eagle3Head
+    model: Llama | EagleHead
     shape: KvShape
     feature_width: int
     dtype: torch.dtype
@@ -52,10 +74,10 @@ class DraftModel:
             shape.layers, page_size, shape.kv_heads, shape.head_dim, self.dtype
         )
 
-    def fixed_bytes(self, running: int, width: int) -> int:
+    def fixed_bytes(self, running: int, limits: DraftLimits) -> int:
         """Bytes of the scratch and of the kept features."""
-        features = (running + 1) * (_KEPT_FEATURES + width) * self.feature_width
-        return features * self.dtype.itemsize + running * self.page_bytes(width)
+        features = (running + 1) * (_KEPT_FEATURES + limits.round_rows) * self.feature_width
+        return features * self.dtype.itemsize + running * self.page_bytes(limits.scratch_rows)
 
     def make_pool(self, limits: Limits, poison: bool) -> KvPool:
         """Allocate the draft's cache, page for page beside the target's."""
@@ -71,30 +93,38 @@ class DraftModel:
         )
 
     def make_drafter(
-        self, pool: KvPool, table: SlotTable, sampler: Sampler, limits: Limits
+        self,
+        pool: KvPool,
+        table: SlotTable,
+        sampler: Sampler,
+        running: int,
+        limits: DraftLimits,
     ) -> Drafter:
         """Wire the drafter of this kind."""
         scratch = DraftScratch(
             layers=self.shape.layers,
-            batch=limits.max_running,
-            rows=limits.max_draft_tokens,
+            batch=running,
+            rows=limits.scratch_rows,
             kv_heads=self.shape.kv_heads,
             head_dim=self.shape.head_dim,
             dtype=self.dtype,
             device=self.device,
         )
-        window = limits.max_draft_tokens
+        window = limits.round_rows
         if isinstance(self.model, Llama):
-            return StandaloneDrafter(self.model, pool, scratch, table, sampler, window)
+            expander = Expander(pool, scratch, table, sampler, prefix_rows=1)
+            return StandaloneDrafter(self.model, pool, table, expander, window)
+        ids = self.model.draft_to_target
+        expander = Expander(pool, scratch, table, sampler, prefix_rows=0, target_ids=ids)
         ring = FeatureRing(
-            slots=limits.max_running + 1,
+            slots=running + 1,
             kept=_KEPT_FEATURES,
-            round_rows=window,
+            round_rows=limits.round_rows,
             width=self.feature_width,
             dtype=self.dtype,
             device=self.device,
         )
-        return Eagle3Drafter(self.model, pool, scratch, table, sampler, ring, window)
+        return EagleDrafter(self.model, pool, table, expander, ring, window)
 
 
 def load_draft(
@@ -113,7 +143,8 @@ def load_draft(
     folder = Path(speculation.draft_path)
     if speculation.algorithm is Algorithm.STANDALONE:
         return _load_standalone(folder, target, device, progress)
-    return _load_eagle3(folder, target, device, progress)
+    kind = Eagle1Head if speculation.algorithm is Algorithm.EAGLE else Eagle3Head
+    return _load_eagle(kind, folder, target, progress)
 
 
 def _load_standalone(
@@ -136,15 +167,11 @@ def _load_standalone(
     return DraftModel(draft, shape, 0, target.dtype, device)
 
 
-def _load_eagle3(folder: Path, target: Llama, device: torch.device, progress: bool) -> DraftModel:
-    head = Eagle3Head.load(
-        folder,
-        target,
-        dtype=target.dtype,
-        device=device,
-        context_length=target.context_length,
-        progress=progress,
-    )
-    shape = KvShape(1, head.config.num_key_value_heads, head.config.head_dim)
-    width = len(head.capture) * target.config.hidden_size
-    return DraftModel(head, shape, width, target.dtype, device)
+def _load_eagle(
+    kind: type[Eagle1Head] | type[Eagle3Head], folder: Path, target: Llama, progress: bool
+) -> DraftModel:
+    head = kind.load(folder, target, progress=progress)
+    config = head.config
+    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
+    width = head.capture.width(target.config.hidden_size)
+    return DraftModel(head, shape, width, target.dtype, target.device)

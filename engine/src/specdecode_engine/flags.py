@@ -55,6 +55,10 @@ def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
         value = options[flag.removeprefix("--").replace("-", "_")]
         if value is not None:
             _put(document, place, value)
+    if options["disable_overlap_schedule"] is not None:
+        _put(document, "scheduling.overlap", False)
+    if options["disable_radix_cache"] is not None:
+        _put(document, "memory.prefix_cache", False)
     _default_steps(document)
     try:
         return EngineBoot.model_validate(document)
@@ -70,6 +74,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--boot", type=Path, help="boot file (JSON); flags override it")
     for flag, place, kind, text in _FLAGS:
         parser.add_argument(flag, type=kind, help=f"{text} (boot file: {place})")
+    parser.add_argument(
+        "--disable-overlap-schedule",
+        action="store_const",
+        const=False,
+        help="look at each step's results before the next (boot file: scheduling.overlap)",
+    )
+    parser.add_argument(
+        "--disable-radix-cache",
+        action="store_const",
+        const=False,
+        help="compute every prompt in full (boot file: memory.prefix_cache)",
+    )
     return parser
 
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 from specdecode_engine.commit import Ending, cut_at_ending
 from specdecode_engine.counters import Counters
+from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request, RequestStats
-from specdecode_engine.rounds.decode import run_decode_round
-from specdecode_engine.rounds.extend import run_extend_round
+from specdecode_engine.rounds.decode import launch_decode_round
+from specdecode_engine.rounds.extend import launch_extend_round
 from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.pending import PendingRound
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission, Plan
@@ -21,6 +23,7 @@ class EngineCore:
     Args:
         parts: what the rounds compute with.
         scheduler: who runs.
+        shapes: how a round of so many steps drafts.
         eos_token_ids: tokens that end an answer unless the request ignores them.
         clock: seconds, monotonic.
         facts: what the engine runs on, for people to read.
@@ -30,6 +33,7 @@ class EngineCore:
         self,
         parts: Parts,
         scheduler: Scheduler,
+        shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
         clock: Callable[[], float],
         facts: Mapping[str, object],
@@ -37,9 +41,13 @@ class EngineCore:
         self.facts = facts
         self.counters = Counters()
         self.scheduler = scheduler
-        self._parts = parts
-        self._eos_token_ids = eos_token_ids
+        self.parts = parts
+        self.shapes = shapes
+        self.eos_token_ids = eos_token_ids
         self._clock = clock
+        self._overlap = scheduler.limits.lag_tokens > 0
+        self._pending: tuple[PendingRound, ...] = ()
+        self._ready: list[Output] = []
         self._num_steps = scheduler.depth.choose(1)
         self._sequences: dict[str, Sequence] = {}
 
@@ -60,9 +68,19 @@ class EngineCore:
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
 
+    def retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's memory away; it waits and goes on later as if nothing had been.
+
+        The scheduler does this by itself when memory runs out; tests do it at any time.
+        """
+        self._ready += self._collect()
+        if sequence.finish_reason is None and sequence.slot is not None:
+            self.parts.sampler.close(sequence.slot)
+            self.scheduler.retract(sequence)
+
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._sequences)
+        return bool(self._sequences) or bool(self._pending) or bool(self._ready)
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
@@ -71,7 +89,7 @@ class EngineCore:
             running_requests=len(scheduler.running),
             waiting_requests=len(scheduler.waiting),
             kv_pages_total=scheduler.pages.total,
-            kv_pages_free=scheduler.pages.free,
+            kv_pages_free=scheduler.available_pages,
             num_steps=self._num_steps,
             rounds_total=counters.decode_rounds,
             request_rounds_total=counters.request_rounds,
@@ -82,24 +100,67 @@ class EngineCore:
             decode_seconds_total=counters.decode_seconds,
             prefill_seconds_total=counters.prefill_seconds,
             retracted_total=scheduler.retracted_total,
+            prefix_cache_pages=scheduler.cache.pages,
+            prefix_cache_queried_tokens_total=scheduler.cache.queried_tokens,
+            prefix_cache_hit_tokens_total=scheduler.cache.hit_tokens,
+            prefix_cache_evicted_pages_total=scheduler.cache.evicted_pages,
         )
 
     def step(self) -> list[Output]:
-        """Run one step and return what it added to each request."""
-        plan = self.scheduler.plan()
+        """Launch one step and return what came back since the last one.
+
+        With overlap the host is one step behind: it collects a step's tokens after the next step
+        was launched, so the device never waits for the host. Without, it collects at once.
+        """
+        outputs, self._ready = self._ready, []
+        if self._must_collect_first():
+            outputs += self._collect()
+        before = self._pending
+        self._pending = self._launch(self.scheduler.plan())
+        if not self._overlap:
+            return outputs + self._collect()
+        return outputs + self._commit_all(before)
+
+    def _must_collect_first(self) -> bool:
+        """Whether the next plan needs what is still in flight."""
+        return bool(self._pending) and (
+            self.scheduler.must_retract() or self._must_follow_grammars()
+        )
+
+    def _must_follow_grammars(self) -> bool:
+        """Whether what may come next depends on tokens that are still in flight."""
+        awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
+        return self.parts.sampler.grammars.needs_host_tokens(awaited)
+
+    def _launch(self, plan: Plan) -> tuple[PendingRound, ...]:
         self._open_slots(plan)
         started = self._clock()
-        extended = run_extend_round(self._parts, plan.chunks) if plan.chunks else []
+        extended = launch_extend_round(self.parts, plan.chunks) if plan.chunks else None
         between = self._clock()
-        decoded = (
-            run_decode_round(self._parts, plan.decoding, plan.num_steps) if plan.decoding else []
-        )
-        self._count(plan, decoded, between - started, self._clock() - between)
+        decoded = self._launch_decode(plan) if plan.decoding else None
+        self._count(plan, between - started, self._clock() - between)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
-        return [self._commit(emission, 0) for emission in extended] + [
-            self._commit(emission, 1) for emission in decoded
-        ]
+            followed = chunk.end - self.scheduler.cache.lookahead
+            chunk.sequence.reusable = max(chunk.sequence.reusable, followed)
+        return tuple(pending for pending in (extended, decoded) if pending is not None)
+
+    def _launch_decode(self, plan: Plan) -> PendingRound:
+        return launch_decode_round(self.parts, plan.decoding, self.shapes[plan.num_steps])
+
+    def _collect(self) -> list[Output]:
+        """Wait for everything in flight."""
+        pending, self._pending = self._pending, ()
+        return self._commit_all(pending)
+
+    def _commit_all(self, rounds: tuple[PendingRound, ...]) -> list[Output]:
+        outputs = []
+        for pending in rounds:
+            emissions = pending.collect()
+            if pending.is_decode:
+                self._count_decoded(emissions)
+            outputs += [self._commit(emission, int(pending.is_decode)) for emission in emissions]
+        return outputs
 
     def _open_slots(self, plan: Plan) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
@@ -107,59 +168,83 @@ class EngineCore:
         for sequence in [chunk.sequence for chunk in plan.chunks]:
             slot = sequence.slot
             assert slot is not None
-            if sequence.computed == 0:
+            if sequence.computed == sequence.matched:
                 self._open_slot(slot, sequence)
-            self._parts.table.write_pages(slot, sequence.pages)
+            self.parts.table.write_pages(slot, sequence.pages)
         for sequence in decoding:
             assert sequence.slot is not None
-            self._parts.table.write_pages(sequence.slot, sequence.pages)
+            self.parts.table.write_pages(sequence.slot, sequence.pages)
 
     def _open_slot(self, slot: int, sequence: Sequence) -> None:
         prompt = list(sequence.request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
-        self._parts.table.open(slot, sequence.tokens)
-        self._parts.sampler.open(slot, sequence.request.sampling, prompt, output)
-        if self._parts.drafter is not None:
-            self._parts.drafter.open(slot)
+        self.parts.table.open(slot, sequence.tokens)
+        request = sequence.request
+        self.parts.sampler.open(slot, request.sampling, prompt, output, request.grammar)
+        if self.parts.drafter is not None:
+            self.parts.drafter.open(slot, sequence.matched)
 
     def _commit(self, emission: Emission, rounds: int) -> Output:
         """Append what counts of an emission and end the sequence where it ends."""
         sequence = emission.sequence
         request = sequence.request
-        ending = cut_at_ending(emission.token_ids, sequence, self._eos_token_ids)
+        ending = cut_at_ending(emission.token_ids, sequence, self.eos_token_ids)
         kept = emission.token_ids[: ending.kept]
+        assert sequence.slot is not None
+        fault = self.parts.sampler.grammars.follow(sequence.slot, kept)
+        if fault is not None:
+            return self._fail(sequence, f"the grammar could not be followed: {fault}")
+        followed = len(sequence.tokens) - self.scheduler.cache.lookahead
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
+        if self._has_followed(emission):
+            sequence.reusable = followed if emission.drafted else sequence.computed
         sequence.stats = _add(sequence.stats, emission, len(kept), rounds)
-        assert sequence.slot is not None
-        self._parts.sampler.commit(sequence.slot, list(kept))
         output = _output(request, sequence, emission, ending)
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
         return output
 
+    def _fail(self, sequence: Sequence, error: str) -> Output:
+        """End one sequence with an error; the others go on."""
+        self._finish(sequence, FinishReason.ERROR)
+        return Output(
+            request_id=sequence.request.request_id,
+            token_ids=(),
+            finish_reason=FinishReason.ERROR,
+            stats=sequence.stats,
+            error=error,
+        )
+
+    def _has_followed(self, emission: Emission) -> bool:
+        """Whether the draft's rows are right up to where the round began."""
+        drafter, slot = self.parts.drafter, emission.sequence.slot
+        assert slot is not None
+        return drafter is None or (emission.drafted > 0 and drafter.is_whole(slot))
+
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         slot = sequence.slot
         self.scheduler.finish(sequence, reason)
         if slot is not None:
-            self._parts.sampler.close(slot)
+            self.parts.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
 
-    def _count(
-        self, plan: Plan, decoded: list[Emission], prefill_s: float, decode_s: float
-    ) -> None:
+    def _count(self, plan: Plan, prefill_s: float, decode_s: float) -> None:
         counters = self.counters
         if plan.decoding:
             self._num_steps = plan.num_steps
         counters.steps += not plan.is_empty
-        counters.decode_rounds += bool(decoded)
-        counters.request_rounds += len(decoded)
+        counters.decode_rounds += bool(plan.decoding)
         counters.prompt_tokens += sum(chunk.end - chunk.start for chunk in plan.chunks)
-        counters.drafted_tokens += sum(emission.drafted for emission in decoded)
-        counters.accepted_tokens += sum(emission.accepted for emission in decoded)
-        counters.emitted_tokens += sum(len(emission.token_ids) for emission in decoded)
         counters.prefill_seconds += prefill_s
         counters.decode_seconds += decode_s
+
+    def _count_decoded(self, emissions: list[Emission]) -> None:
+        counters = self.counters
+        counters.request_rounds += len(emissions)
+        counters.drafted_tokens += sum(emission.drafted for emission in emissions)
+        counters.accepted_tokens += sum(emission.accepted for emission in emissions)
+        counters.emitted_tokens += sum(len(emission.token_ids) for emission in emissions)
 
 
 def _add(stats: RequestStats, emission: Emission, emitted: int, rounds: int) -> RequestStats:

@@ -11,8 +11,10 @@ class NotEnoughMemory(Exception):
 class MemoryDemand:
     """What one engine needs, in bytes, besides the key-value cache it can fill at will."""
 
-    available_bytes: int
-    fixed_bytes: int  # scratch, features, verify logits; weights are loaded already
+    available_bytes: int  # what is left once the weights are loaded
+    weight_bytes: int
+    draft_weight_bytes: int
+    fixed_bytes: int  # scratch, features, verify logits, slot tables
     page_bytes: int  # one page in target and draft
     page_size: int
     most_rows: int  # rows that could ever be used
@@ -36,7 +38,9 @@ class MemoryPlan:
         demand = self.demand
         rows = (self.pages - 1) * demand.page_size
         return (
-            f"available            {_mib(demand.available_bytes)}",
+            f"weights              {_mib(demand.weight_bytes)}",
+            f"draft's weights      {_mib(demand.draft_weight_bytes)}",
+            f"left                 {_mib(demand.available_bytes)}",
             f"scratch and logits   {_mib(demand.fixed_bytes)}",
             f"key-value cache      {_mib(self.kv_bytes)}  {self.pages} pages, {rows} tokens",
         )

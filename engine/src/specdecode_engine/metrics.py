@@ -22,6 +22,7 @@ REQUEST_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120,
 class CoreSnapshot:
     """The core's state and totals at the end of a step.
 
+    `kv_pages_free` counts pages that only the prefix cache holds as free: they can be had.
     `request_rounds_total` counts verify rounds once per request in them, so that
     `emitted_tokens_total / request_rounds_total` is the accept length.
     """
@@ -40,6 +41,10 @@ class CoreSnapshot:
     decode_seconds_total: float = 0.0
     prefill_seconds_total: float = 0.0
     retracted_total: int = 0
+    prefix_cache_pages: int = 0
+    prefix_cache_queried_tokens_total: int = 0
+    prefix_cache_hit_tokens_total: int = 0
+    prefix_cache_evicted_pages_total: int = 0
 
     @property
     def accept_length(self) -> float:
@@ -57,11 +62,24 @@ COUNTERS = {
     "prompt_tokens": ("prompt_tokens_total", "Prompt tokens computed."),
     "decode_seconds": ("decode_seconds_total", "Seconds spent in decode rounds."),
     "prefill_seconds": ("prefill_seconds_total", "Seconds spent computing prompts."),
+    "prefix_cache_queried_tokens": (
+        "prefix_cache_queried_tokens_total",
+        "Tokens of admitted requests; one that was retracted is admitted and counted again.",
+    ),
+    "prefix_cache_hit_tokens": (
+        "prefix_cache_hit_tokens_total",
+        "Tokens of admitted requests whose key-value pages were cached.",
+    ),
+    "prefix_cache_evicted_pages": (
+        "prefix_cache_evicted_pages_total",
+        "Cached pages that were given up for memory.",
+    ),
     "retracted_requests": ("retracted_total", "Requests sent back to the queue for memory."),
 }
 GAUGES = {
     "running_requests": ("running_requests", "Requests that take part in steps."),
     "waiting_requests": ("waiting_requests", "Requests that wait for a place or for memory."),
+    "prefix_cache_pages": ("prefix_cache_pages", "Pages that the prefix cache keeps."),
     "num_steps": ("num_steps", "Draft depth of the latest decode round."),
     "accept_length": ("accept_length", "Tokens per request and decode round, since the start."),
 }

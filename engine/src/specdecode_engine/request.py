@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from specdecode_engine.grammar import Grammar
+
 
 class FinishReason(StrEnum):
     """Why a request ended."""
@@ -11,6 +13,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,16 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate; a call with n > 1 makes n of these."""
+    """One sequence to generate; a call with n > 1 makes n of these.
+
+    Under a grammar the answer ends with EOS, and only where the grammar may end; `ignore_eos` puts
+    that off as long as anything else may follow.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,8 @@ class Output:
     """Tokens that one round added to one request; the last one carries the finish reason.
 
     A stop token (EOS or one of `stop_token_ids`) that ended the request is the last of `token_ids`
-    and is named in `stop_token_id`, so that the server can leave it out of the text.
+    and is named in `stop_token_id`, so that the server can leave it out of the text. `error` says
+    why a request failed, where that is its finish reason.
     """
 
     request_id: str
@@ -79,6 +88,7 @@ class Output:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     stats: RequestStats = field(default_factory=RequestStats)
+    error: str | None = None
 
 
 class RequestRefused(Exception):

@@ -9,8 +9,13 @@ from specdecode_engine.request import FinishReason, Request, RequestStats
 class Sequence:
     """A request on its way; owned by the scheduler, changed by nobody else.
 
-    `computed` counts the leading tokens whose target KV is present. While a sequence decodes it is
-    one less than the number of tokens: the last token, the bonus of the round before, has no KV.
+    `computed` counts the leading tokens whose target KV is present for sure. While a sequence
+    decodes it is one less than the number of tokens: the last token, the bonus of the round before,
+    has no KV. Rounds that were launched but whose result the host has not seen may have added up to
+    `in_flight_tokens` more tokens, and at least one each.
+
+    `reusable` counts the leading tokens whose rows are right in target and draft, so that another
+    sequence may use them. It falls behind `computed` while the draft does.
     """
 
     request: Request
@@ -18,6 +23,11 @@ class Sequence:
     slot: int | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
+    matched: int = 0  # leading tokens taken from the prefix cache; set at admission
+    reusable: int = 0
+    prefill_end: int = 0  # tokens to compute before the first decode round; set at admission
+    in_flight_tokens: int = 0
+    in_flight_rounds: int = 0
     stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
 
@@ -33,8 +43,18 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether more than the bonus token lacks KV."""
-        return self.output_tokens == 0 or self.computed < len(self.tokens) - 1
+        """Whether the tokens it was admitted with are still being computed."""
+        return self.computed < self.prefill_end
+
+    @property
+    def most_computed(self) -> int:
+        """Bound of the tokens with KV once everything launched has run; exact if nothing is."""
+        return len(self.tokens) - 1 + self.in_flight_tokens
+
+    @property
+    def will_end(self) -> bool:
+        """Whether what is in flight reaches the limit in any case."""
+        return len(self.tokens) + self.in_flight_rounds >= self.total_limit
 
     @property
     def total_limit(self) -> int:

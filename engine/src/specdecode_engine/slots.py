@@ -37,7 +37,8 @@ class DecodeBatch:
     """The sequences of one decode round.
 
     `lengths` counts the tokens whose target KV is present; `bonus` is the token at that position.
-    `host_lengths` says the same on the host, so that nothing waits for the device.
+    `host_lengths` bounds the lengths on the host, so that nothing waits for the device; they are
+    exact where no round is in flight.
     """
 
     slot_ids: tuple[int, ...]
@@ -50,6 +51,17 @@ class DecodeBatch:
     def size(self) -> int:
         """Sequences in the batch."""
         return len(self.slot_ids)
+
+    def only(self, row: int) -> "DecodeBatch":
+        """The batch of one of its sequences."""
+        one = slice(row, row + 1)
+        return DecodeBatch(
+            self.slot_ids[one],
+            self.host_lengths[one],
+            self.slots[one],
+            self.lengths[one],
+            self.bonus[one],
+        )
 
     @property
     def longest(self) -> int:
@@ -65,6 +77,7 @@ class SlotTable:
     ) -> None:
         self.device = device
         self.page_size = page_size
+        self.slots = slots
         self._tokens = torch.zeros(slots, width, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
         self._pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
@@ -112,9 +125,9 @@ class SlotTable:
         """Say that the first `computed` tokens have KV, after an extend round."""
         self._lengths[slot] = computed
 
-    def put_token(self, slot: int, position: int, token: int) -> None:
-        """Write one token, the first that an extend round sampled."""
-        self._tokens[slot, position] = token
+    def put_tokens(self, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """Write the first tokens that an extend round sampled; [rows] i64 each."""
+        self._tokens[slots, positions] = tokens
 
     def span_rows(self, spans: Items[Span]) -> Rows:
         """Lay out the rows of several spans, one behind the other; a row sees all before it."""
@@ -127,22 +140,49 @@ class SlotTable:
         longest = max(span.end for span in spans)
         return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest)
 
-    def window_rows(self, batch: DecodeBatch, first: Tensor, count: int) -> Rows:
+    def window_rows(
+        self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
+    ) -> Rows:
         """Lay out `count` consecutive positions of each sequence, from `first` [B] i64 on.
 
-        Positions below 0 are clamped to 0: they compute row 0 once more, to the same values.
+        Positions below `lowest` [B] i64 become that one, which is then computed more than once, to
+        the same values: what lies before may be shared and is not written.
         """
         offsets = torch.arange(count, device=self.device)
-        positions = (first[:, None] + offsets).clamp_(min=0).view(-1)
+        positions = first[:, None] + offsets
+        if lowest is not None:
+            positions = torch.maximum(positions, lowest[:, None])
+        positions = positions.view(-1)
         row_slots = batch.slots.repeat_interleave(count)
         lens = (count,) * batch.size
         longest = batch.longest + count
         return self._rows(batch.slots, row_slots, positions, lens, positions + 1, longest)
 
-    def prefix_layout(self, batch: DecodeBatch, visible: Tensor) -> AttentionLayout:
-        """Lay out one query row per sequence that sees the first `visible` [B] i64 pool rows."""
-        lens = (1,) * batch.size
+    def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
+        """Lay out the nodes of a tree: node j at position length + depth, in pool row length + j.
+
+        Every node sees the rows before its length; what it sees of the tree is not in the layout.
+
+        Args:
+            depths: [B, N] i64.
+        """
+        nodes = depths.shape[1]
+        places = batch.lengths[:, None] + torch.arange(nodes, device=self.device)
+        row_slots = batch.slots.repeat_interleave(nodes)
+        visible = batch.lengths.repeat_interleave(nodes)
+        positions = (batch.lengths[:, None] + depths).flatten()
+        layout = self._layout(batch.slots, (nodes,) * batch.size, visible, batch.longest)
+        return Rows(row_slots, positions, self.pool_rows(row_slots, places.flatten()), layout)
+
+    def prefix_layout(self, batch: DecodeBatch, visible: Tensor, count: int) -> AttentionLayout:
+        """Lay out `count` query rows per sequence that see `visible` [B * count] i64 pool rows."""
+        lens = (count,) * batch.size
         return self._layout(batch.slots, lens, visible, batch.longest + 1)
+
+    def pool_rows(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Return the rows of the pool that hold `positions` of `slots`, elementwise."""
+        pages = self._pages[slots, positions // self.page_size]
+        return pages * self.page_size + positions % self.page_size
 
     def _rows(
         self,
@@ -153,8 +193,7 @@ class SlotTable:
         visible: Tensor,
         longest: int,
     ) -> Rows:
-        pages = self._pages[row_slots, positions // self.page_size]
-        kv_rows = pages * self.page_size + positions % self.page_size
+        kv_rows = self.pool_rows(row_slots, positions)
         layout = self._layout(slots, lens, visible, longest)
         return Rows(row_slots, positions, kv_rows, layout)
 

@@ -1,1 +1,1 @@
-"""How the tiny models are made: the text, the tokenizer, the target, the two drafts."""
+"""How the tiny models are made: the text, the tokenizer, the target, the drafts."""

@@ -48,7 +48,7 @@ def generate(target: LlamaForCausalLM, tokenizer: Tokenizer, seed: int, count: i
 
 
 def save(texts: list[str], path: Path) -> None:
-    """Keep the answers for both drafts."""
+    """Keep the answers for the drafts."""
     path.write_text(json.dumps(texts))
 
 

@@ -6,53 +6,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.functional import embedding, rms_norm, silu
 from transformers import LlamaForCausalLM
+
+from recipe.parts import Attention, Mlp, Norm, head_config
 
 DRAFT_VOCAB_SIZE = 512
 FEATURE_LAYERS = (1, 3, 6)  # outputs of these layers (0 is the first) are the target's features
 
 # Letters: B rows of text, T positions, H hidden size, D draft vocabulary.
-
-
-class Attention(nn.Module):
-    """The four projections; queries, keys and values read two vectors side by side."""
-
-    def __init__(self, hidden: int, heads: int, kv_heads: int) -> None:
-        super().__init__()
-        head_size = hidden // heads
-        self.heads, self.kv_heads, self.head_size = heads, kv_heads, head_size
-        self.q_proj = nn.Linear(2 * hidden, hidden, bias=False)
-        self.k_proj = nn.Linear(2 * hidden, kv_heads * head_size, bias=False)
-        self.v_proj = nn.Linear(2 * hidden, kv_heads * head_size, bias=False)
-        self.o_proj = nn.Linear(hidden, hidden, bias=False)
-
-
-class Mlp(nn.Module):
-    """Llama's gated feed-forward part."""
-
-    def __init__(self, hidden: int, intermediate: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., H] to [..., H]."""
-        out: Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
-
-
-class Norm(nn.Module):
-    """RMS norm with a learnt scale."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., H] to [..., H]."""
-        return rms_norm(x, self.weight.shape, self.weight, 1e-5)
 
 
 class Layer(nn.Module):
@@ -63,18 +24,8 @@ class Layer(nn.Module):
         self.hidden_norm = Norm(hidden)
         self.input_layernorm = Norm(hidden)
         self.post_attention_layernorm = Norm(hidden)
-        self.self_attn = Attention(hidden, heads, kv_heads)
+        self.self_attn = Attention(2 * hidden, hidden, heads, kv_heads)
         self.mlp = Mlp(hidden, intermediate)
-
-
-def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Turn [B, heads, T, head_size] by its positions [T], the halves of a head as pairs."""
-    half = x.shape[-1] // 2
-    rates = theta ** (-torch.arange(half, dtype=torch.float32) / half)
-    angles = positions[:, None].float() * rates  # [T, half]
-    cos, sin = angles.cos(), angles.sin()
-    one, two = x[..., :half], x[..., half:]
-    return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
 
 
 class Eagle3(nn.Module):
@@ -82,7 +33,6 @@ class Eagle3(nn.Module):
 
     `unroll` runs the cell several times over the same row of text: step 0 reads the target's
     features, each later step reads the head's own output of the step before and one token further.
-    A later step sees all step-0 keys up to its row and, of the later steps, only its own chain.
     """
 
     def __init__(self, hidden: int, intermediate: int, heads: int, kv_heads: int, vocab: int):
@@ -95,7 +45,6 @@ class Eagle3(nn.Module):
         self.t2d: Tensor  # [target vocabulary] bool: has a draft id
         self.register_buffer("d2t", torch.zeros(DRAFT_VOCAB_SIZE, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(vocab, dtype=torch.bool))
-        self.theta = 10000.0
 
     def target_ids(self) -> Tensor:
         """Give the target id of every draft id, [D] int64."""
@@ -108,26 +57,6 @@ class Eagle3(nn.Module):
         self.t2d.zero_()
         self.t2d[chosen] = True
 
-    def project(self, hidden: Tensor, embedded: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-        """Make queries, keys and values, [B, heads, T, head_size], keys already repeated."""
-        layer, attention = self.midlayer, self.midlayer.self_attn
-        x = torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(hidden)], dim=-1)
-        shape = (*x.shape[:2], -1, attention.head_size)
-        q, k, v = (
-            p(x).view(shape).transpose(1, 2)
-            for p in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        group = attention.heads // attention.kv_heads
-        k = rotate(k, positions, self.theta).repeat_interleave(group, dim=1)
-        return rotate(q, positions, self.theta), k, v.repeat_interleave(group, dim=1)
-
-    def finish(self, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """Add attention's result [B, heads, T, head_size] and the feed-forward part."""
-        layer = self.midlayer
-        hidden = hidden + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
-        out: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return out
-
     def logits(self, hidden: Tensor) -> Tensor:
         """Score the draft vocabulary: [..., H] to [..., D]. Only here is the output normed."""
         out: Tensor = self.lm_head(self.norm(hidden))
@@ -138,24 +67,14 @@ class Eagle3(nn.Module):
 
         Returns the hidden output [B, T, H] of each step; step s at row i guesses token i+2+s.
         """
+        layer = self.midlayer
         hidden = self.fc(features)
-        rows = torch.arange(features.shape[1])
-        causal = rows[:, None] >= rows[None, :]  # [T, T]
-        keys: list[Tensor] = []  # one per step, [B, heads, T, head_size]
-        values: list[Tensor] = []
+        steps: list[tuple[Tensor, Tensor]] = []
         outputs = []
-        for step, inputs in enumerate(embedded):
-            q, k, v = self.project(hidden, inputs, rows + step)
-            keys.append(k)
-            values.append(v)
-            scale = q.shape[-1] ** -0.5
-            scores = (q @ keys[0].transpose(-1, -2) * scale).masked_fill(~causal, -torch.inf)
-            own = [(q * key).sum(-1, keepdim=True) * scale for key in keys[1:]]
-            weights = torch.cat([scores, *own], dim=-1).softmax(-1)
-            mixed = weights[..., : len(rows)] @ values[0]
-            for at, value in enumerate(values[1:], start=len(rows)):
-                mixed = mixed + weights[..., at : at + 1] * value
-            hidden = self.finish(hidden, mixed)
+        for token in embedded:
+            x = torch.cat([layer.input_layernorm(token), layer.hidden_norm(hidden)], dim=-1)
+            hidden = hidden + layer.self_attn(x, steps)
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             outputs.append(hidden)
         return outputs
 
@@ -165,11 +84,6 @@ def features(target: LlamaForCausalLM, ids: Tensor) -> tuple[Tensor, Tensor]:
     out = target(input_ids=ids, use_cache=False, output_hidden_states=True)
     # hidden_states[0] is the embedding, so the output of layer i is at i + 1
     return torch.cat([out.hidden_states[i + 1] for i in FEATURE_LAYERS], dim=-1), out.logits
-
-
-def embed(target: LlamaForCausalLM, ids: Tensor) -> Tensor:
-    """Look ids up in the target's embedding, which the head shares."""
-    return embedding(ids, target.model.embed_tokens.weight)
 
 
 def fresh(target: LlamaForCausalLM) -> Eagle3:
@@ -193,34 +107,15 @@ def save(head: Eagle3, target: LlamaForCausalLM, folder: Path) -> None:
     }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
-    c = target.config
-    config = {
+    config = head_config(target) | {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "attention_bias": False,
-        "bos_token_id": c.bos_token_id,
         "draft_vocab_size": DRAFT_VOCAB_SIZE,
-        "dtype": "bfloat16",
         "eagle_config": {
             "eagle_aux_hidden_state_layer_ids": list(FEATURE_LAYERS),
             "use_aux_hidden_state": True,
         },
-        "eos_token_id": c.eos_token_id,
-        "head_dim": c.hidden_size // c.num_attention_heads,
-        "hidden_act": "silu",
-        "hidden_size": c.hidden_size,
-        "intermediate_size": c.intermediate_size,
-        "max_position_embeddings": c.max_position_embeddings,
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": c.num_attention_heads,
-        "num_hidden_layers": 1,
-        "num_key_value_heads": c.num_key_value_heads,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": head.theta,
-        "tie_word_embeddings": False,
-        "vocab_size": c.vocab_size,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
 
 
 def load(folder: Path, target: LlamaForCausalLM) -> Eagle3:

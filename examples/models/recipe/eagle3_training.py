@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recipe import answers, eagle3, target, vocabulary
+from recipe import answers, eagle3, parts, target, vocabulary
 from recipe.batches import descend, pack
 
 SEED = 13
@@ -50,7 +50,7 @@ def train(folder: Path, target_folder: Path, answers_path: Path, steps: int) -> 
             with torch.no_grad():
                 features, logits = eagle3.features(teacher, ids)
                 embedded = [
-                    eagle3.embed(teacher, ids[:, 1 + s : 1 + s + rows]) for s in range(UNROLLED)
+                    parts.embed(teacher, ids[:, 1 + s : 1 + s + rows]) for s in range(UNROLLED)
                 ]
             hidden = head.unroll(features[:, :rows].float(), embedded)
             scores = [head.logits(h).float() for h in hidden]

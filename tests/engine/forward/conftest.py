@@ -88,6 +88,15 @@ def eagle3_tensors() -> Tensors:
     }
 
 
+@pytest.fixture
+def eagle1_tensors() -> Tensors:
+    """The tensors of an EAGLE-1 head for `config`'s model, in published names."""
+    torch.manual_seed(2)
+    layer = layer_tensors("layers.0", 12)
+    del layer["layers.0.input_layernorm.weight"]
+    return {"fc.weight": torch.randn(12, 24) * 0.3, "fc.bias": torch.randn(12), **layer}
+
+
 Write = Callable[[Path, dict[str, object], Tensors], Path]
 
 

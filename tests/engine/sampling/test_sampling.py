@@ -7,10 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode_engine.draft import Draft
+from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.request import SamplingParams
 from specdecode_engine.sampling.filters import filter_logits
 from specdecode_engine.sampling.noise import gumbel_noise
 from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.speculate.tree import link
 
 CPU = torch.device("cpu")
 
@@ -124,11 +127,12 @@ def test_penalties_at_a_node_count_the_path_to_it() -> None:
     path = [5, 5, 3]
     drafted = Sampler(2, 12, CPU)
     drafted.open(1, params, [1, 2], [4])
-    nodes = drafted.choose(logits, [1], torch.tensor([[3, 4, 5, 6]]), torch.tensor([path]))
+    chain = Draft(DraftShape.chain(3), torch.tensor([path]))
+    nodes = drafted.choose(logits, [1], torch.tensor([[3, 4, 5, 6]]), chain)
     for count in range(4):
         plain = Sampler(2, 12, CPU)
         plain.open(1, params, [1, 2], [4])
-        plain.commit(1, path[:count])
+        plain.commit([1], torch.tensor([path]), torch.tensor([count]))
         expected = plain.choose(logits[:, count : count + 1], [1], torch.tensor([[3 + count]]))
         assert nodes[0, count] == expected[0, 0]
 
@@ -140,3 +144,19 @@ def test_a_reused_slot_remembers_nothing() -> None:
     assert sampler.choose(logits, [1], torch.tensor([[2]])).item() == 0
     sampler.open(1, SamplingParams(seed=0, max_tokens=1, temperature=0.0), [0], [])
     assert sampler.choose(logits, [1], torch.tensor([[2]])).item() == 2
+
+
+def test_penalties_in_a_tree_count_the_ancestors_alone() -> None:
+    """Two branches behind the root: a node's choice is that of plain decoding along its branch."""
+    params = SamplingParams(seed=0, max_tokens=9, temperature=0.0, frequency_penalty=1.3)
+    logits = torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(2)) * 2
+    tokens = torch.tensor([[5, 7, 5, 3]])
+    tree = link(torch.tensor([[0, 0, 0, 1, 2]]), num_steps=2)
+    draft = Draft(DraftShape(2, 2, 5), tokens, tree)
+    sampler = Sampler(2, 12, CPU)
+    sampler.open(1, params, [1, 2], [4])
+    nodes = sampler.choose(logits, [1], torch.tensor([[3, 4, 4, 5, 5]]), draft)
+    for node, path in enumerate(([], [5], [7], [5, 5], [7, 3])):
+        plain = Sampler(2, 12, CPU)
+        plain.open(1, params, [1, 2], [4, *path])
+        assert nodes[0, node] == plain.choose(logits[:, node : node + 1], [1], torch.tensor([[0]]))

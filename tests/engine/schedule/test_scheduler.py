@@ -14,6 +14,7 @@ from specdecode_engine.request import (
 from specdecode_engine.schedule.depth import StaticDepth
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
+from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 
 
@@ -29,7 +30,7 @@ def make_scheduler(
         page_size=page_size,
         pages=pages,
     )
-    return Scheduler(limits, StaticDepth(3))
+    return Scheduler(limits, StaticDepth(3), PrefixCache(page_size))
 
 
 def make_request(name: str, prompt: int, answer: int) -> Request:
@@ -42,7 +43,7 @@ def run_step(scheduler: Scheduler, emitted: int) -> None:
     plan = scheduler.plan()
     for chunk in plan.chunks:
         assert chunk.start == chunk.sequence.computed
-        chunk.sequence.computed = chunk.end
+        chunk.sequence.computed = chunk.sequence.reusable = chunk.end
     ready = [chunk.sequence for chunk in plan.chunks if chunk.is_last]
     for sequence, count in [(s, 1) for s in ready] + [(s, emitted) for s in plan.decoding]:
         held_rows = len(sequence.pages) * scheduler.limits.page_size
@@ -50,7 +51,7 @@ def run_step(scheduler: Scheduler, emitted: int) -> None:
             assert held_rows >= len(sequence.tokens) - 1 + scheduler.limits.max_draft_tokens
         room = sequence.total_limit - len(sequence.tokens)
         sequence.tokens += [7] * min(count, room)
-        sequence.computed = len(sequence.tokens) - 1
+        sequence.computed = sequence.reusable = len(sequence.tokens) - 1
         if len(sequence.tokens) == sequence.total_limit:
             scheduler.finish(sequence, FinishReason.LENGTH)
     scheduler.check()
@@ -80,7 +81,7 @@ def test_everything_ends_and_nothing_leaks(
             break
         run_step(scheduler, emitted)
     assert all(s.finish_reason is FinishReason.LENGTH for s in sequences)
-    assert scheduler.pages.free == scheduler.pages.total
+    assert scheduler.available_pages == scheduler.pages.total
 
 
 def test_memory_for_one_retracts_the_youngest_and_keeps_its_tokens() -> None:
@@ -148,7 +149,7 @@ def test_an_aborted_request_gives_everything_back_wherever_it_is() -> None:
     scheduler.finish(waiting, FinishReason.ABORT)
     scheduler.finish(running, FinishReason.ABORT)
     scheduler.check()
-    assert scheduler.pages.free == scheduler.pages.total
+    assert scheduler.available_pages == scheduler.pages.total
     assert scheduler.plan().is_empty
 
 

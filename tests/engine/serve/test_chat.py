@@ -87,7 +87,6 @@ def test_a_model_without_template_cannot_chat_but_complete(start_server, write_m
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format other than text"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools are not available"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
         ({"messages": []}, "messages is []"),

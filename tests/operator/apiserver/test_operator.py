@@ -221,16 +221,20 @@ def test_a_spec_that_this_release_cannot_run_changes_nothing(
     chat()
     settled()
     before = versions()
-    api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": {"topk": 4}}})
+    api.merge(
+        RESOURCE, namespace, "chat", {"spec": {"speculation": {"adaptive": {"policy": "ema"}}}}
+    )
     until(lambda: condition("ConfigResolved")[:2] == ("False", "NotAvailable"))
-    assert "use topk 1" in condition("ConfigResolved")[2]
+    assert "use one of static" in condition("ConfigResolved")[2]
     assert condition("Ready")[:2] == ("False", "NotAvailable")
     after = versions()
     assert {k: v for k, v in after.items() if k[0] != names.KIND} == {
         k: v for k, v in before.items() if k[0] != names.KIND
     }
     until(lambda: events() == ["NotAvailable", "Starting"])
-    api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": {"topk": 1}}})
+    api.merge(
+        RESOURCE, namespace, "chat", {"spec": {"speculation": {"adaptive": {"policy": "static"}}}}
+    )
     settled()
     until(lambda: events() == ["NotAvailable", "Resolved", "Starting", "Starting"])
 

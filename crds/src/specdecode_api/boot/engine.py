@@ -51,6 +51,10 @@ class MemoryBoot(FileRecord):
         le=1,
         description="Part of the free memory that the cache takes where kv_cache_bytes is null.",
     )
+    prefix_cache: bool = Field(
+        default=True,
+        description="Keep the key-value pages of ended requests for others that begin the same.",
+    )
 
     @field_validator("page_size")
     @classmethod
@@ -77,6 +81,11 @@ class SchedulingBoot(FileRecord):
         ge=1,
         le=1_000_000,
         description="Prompt tokens computed between two decode rounds.",
+    )
+    overlap: bool | None = Field(
+        default=None,
+        description="Launch a step before the results of the one before are looked at; "
+        "null does so where the device computes beside the host, on a GPU.",
     )
 
 

@@ -5,7 +5,9 @@ keeps anything between two passes except in the pools that the caller hands in. 
 kernel is in `specdecode_kernels`.
 """
 
-from specdecode_engine.forward.eagle3 import DraftHidden, Eagle3Head
+from specdecode_engine.forward.eagle1 import Eagle1Head
+from specdecode_engine.forward.eagle3 import Eagle3Head
+from specdecode_engine.forward.eagle_head import Capture, DraftHidden, EagleHead
 from specdecode_engine.forward.errors import CheckpointError
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.kv_view import KvView, PagedView, ScratchView
@@ -13,10 +15,13 @@ from specdecode_engine.forward.llama import Hidden, Llama
 from specdecode_engine.forward.model_config import LlamaConfig
 
 __all__ = [
+    "Capture",
     "CheckpointError",
     "DraftHidden",
     "DraftScratch",
+    "Eagle1Head",
     "Eagle3Head",
+    "EagleHead",
     "Hidden",
     "KvPool",
     "KvView",

@@ -1,31 +1,43 @@
-"""What an EAGLE-3 head's config.json says, checked against the target it was made for."""
+"""What an EAGLE-3 head's config.json says, checked against the target it was made for.
+
+Writers put the switches of a variant at the top level or into `eagle_config`; both are read.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from specdecode_engine.forward.config_file import ConfigFile
+from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.errors import ConfigError
-from specdecode_engine.forward.model_config import DecoderConfig, LlamaConfig, parse_decoder
+from specdecode_engine.forward.model_config import (
+    DecoderConfig,
+    LlamaConfig,
+    parse_decoder,
+    refuse_windows,
+)
 from specdecode_engine.forward.rope_config import RopeConfig, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-VARIANTS = ("norm_before_fc", "fc_norm", "norm_output", "norm_before_residual")
+USE_LAYERS = "use_aux_hidden_state"
 
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Config:
-    """One decoder layer over the target's features, with a vocabulary of its own.
-
-    `capture` holds OUTPUT ids: id i is the residual stream that leaves the target's layer i.
-    """
+    """One decoder layer over the target's features; names as in config.json where it has them."""
 
     decoder: DecoderConfig
     rope: RopeConfig
-    capture: tuple[int, ...]
+    capture: Capture
     vocab_size: int
     draft_vocab_size: int
+    has_own_vocabulary: bool  # whether draft_vocab_size is stated
+    tie_word_embeddings: bool
+    norm_before_fc: bool  # one norm over the features of all layers
+    fc_norm: bool  # one norm for the features of each layer
+    norm_before_residual: bool  # the residual stream starts from the normed hidden state
+    norm_output: bool  # the next row's hidden state is the normed output
 
     @classmethod
     def load(cls, folder: Path, target: LlamaConfig) -> "Eagle3Config":
@@ -38,13 +50,31 @@ class Eagle3Config:
         draft_vocab_size = config.integer("draft_vocab_size", vocab_size)
         if draft_vocab_size > vocab_size:
             raise config.error("draft_vocab_size", f"vocab_size is only {vocab_size}")
+        is_tied = config.switch("tie_word_embeddings", False)
+        if is_tied and draft_vocab_size < vocab_size:
+            raise config.error(
+                "tie_word_embeddings",
+                f"an embedding of {vocab_size} tokens cannot score {draft_vocab_size}; "
+                "say false if the head has its own lm_head",
+            )
         return cls(
             decoder=decoder,
             rope=parse_rope(config, decoder.head_dim),
-            capture=_capture(config, target.num_hidden_layers),
+            capture=_capture(config, target),
             vocab_size=vocab_size,
             draft_vocab_size=draft_vocab_size,
+            has_own_vocabulary=config.get("draft_vocab_size") is not None,
+            tie_word_embeddings=is_tied,
+            norm_before_fc=_variant(config, "norm_before_fc"),
+            fc_norm=_variant(config, "fc_norm"),
+            norm_before_residual=_variant(config, "norm_before_residual"),
+            norm_output=_variant(config, "norm_output"),
         )
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the head's key-value cache."""
+        return 1
 
     @property
     def hidden_size(self) -> int:
@@ -62,16 +92,24 @@ class Eagle3Config:
         return self.decoder.head_dim
 
 
+def _parts(config: ConfigFile) -> tuple[ConfigFile, ...]:
+    section = config.section("eagle_config")
+    return (section, config) if section is not None else (config,)
+
+
+def _variant(config: ConfigFile, key: str) -> bool:
+    return any(part.switch(key, False) for part in _parts(config))
+
+
 def _refuse_unsupported(config: ConfigFile) -> None:
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
         raise config.error("architectures", f"an EAGLE-3 head says {' or '.join(ARCHITECTURES)}")
     config.refuse("num_hidden_layers", 1, "only heads of one layer are supported")
-    section = config.section("eagle_config")
-    for part in (config, section) if section else (config,):
-        for variant in VARIANTS:
-            part.refuse(variant, False, "this variant of EAGLE-3 is not supported")
-        part.refuse("use_aux_hidden_state", True, "use a head trained on intermediate layers")
+    config.refuse("logit_scale", 1.0, "scaled logits are not supported")
+    refuse_windows(config, has_switch=config.get("use_sliding_window") is not None)
+    if _variant(config, "norm_before_fc") and _variant(config, "fc_norm"):
+        raise config.error("fc_norm", "norm_before_fc is true too; a head has one of the two")
 
 
 def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
@@ -84,17 +122,41 @@ def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
     )
 
 
-def _capture(config: ConfigFile, layers: int) -> tuple[int, ...]:
-    section = config.section("eagle_config")
-    stated = section if section is not None and section.ids(LAYER_IDS) else config
+def _capture(config: ConfigFile, target: LlamaConfig) -> Capture:
+    if all(part.switch(USE_LAYERS, True) for part in _parts(config)):
+        return Capture(layers=_layers(config, target.num_hidden_layers))
+    for variant in ("norm_before_fc", "fc_norm"):
+        for part in _parts(config):
+            part.refuse(variant, False, f"{USE_LAYERS} is false, so there is no fc to norm for")
+    if config.integer("hidden_size") != target.hidden_size:
+        raise config.error(
+            "hidden_size", f"{USE_LAYERS} is false, and the target's is {target.hidden_size}"
+        )
+    return Capture(final=True)
+
+
+def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
+    """Name the layers whose output is captured; without a word of it, the authors' three."""
+    stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
     ids = stated.ids(LAYER_IDS)
-    chosen = ids or (1, layers // 2 - 1, layers - 4)
+    chosen = _outputs(ids, count) or (1, count // 2 - 1, count - 4)
     ascending = all(low < high for low, high in pairwise(chosen))
-    rule = f"ascending ids of layers whose output is meant, within 0..{layers - 1}"
-    if not ascending or chosen[0] < 0 or chosen[-1] >= layers:
+    rule = f"ascending ids of layers whose output is meant, within 0..{count - 1}"
+    if not ascending or chosen[0] < 0 or chosen[-1] >= count:
         fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
         remedy = f"state the head's {rule}"
         raise ConfigError(stated.file, stated.prefix + LAYER_IDS, fault, remedy)
-    for part in (config, section) if section else (config,):
+    for part in _parts(config):
         part.refuse("num_aux_hidden_states", len(chosen), f"{LAYER_IDS} names {len(chosen)}")
     return chosen
+
+
+def _outputs(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Translate stated ids, which are output ids unless they can only be boundaries.
+
+    Some writers number the boundaries between layers instead, one more than the layer whose output
+    stands there. Two lists give themselves away: one that reaches the boundary behind the last
+    layer, and those writers' default.
+    """
+    is_boundaries = ids[-1:] == (count,) or ids == (2, count // 2, count - 3)
+    return tuple(number - 1 for number in ids) if is_boundaries else ids

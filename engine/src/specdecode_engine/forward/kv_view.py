@@ -34,25 +34,49 @@ class PagedView:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScratchView:
-    """Step `step` of drafting a chain: one query row per request, kept in the scratch.
+class TreeView:
+    """Verifying a tree: every node has a pool row, and sees the prefix and its own ancestors.
 
-    `layout` shows the committed prefix in the pool; the scratch rows 0..step follow it.
+    `layout` shows the committed prefix; nodes of one request see one another by `ancestry`.
+    """
+
+    pool: KvPool
+    rows: Tensor  # [batch * nodes] i64: the pool row of each node
+    layout: AttentionLayout
+    ancestry: Tensor  # [batch, nodes, nodes] bool
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write to the pool, attend to the prefix there and to the nodes at hand."""
+        k_pool, v_pool = self.pool.k[layer], self.pool.v[layer]
+        store_kv(k_pool, v_pool, self.rows, k, v)
+        shape = (*self.ancestry.shape[:2], *k.shape[1:])
+        tail = Tail(k.reshape(shape), v.reshape(shape), self.ancestry)
+        return attend(q, k_pool, v_pool, self.layout, tail)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScratchView:
+    """One step of drafting: query rows are kept in the scratch, from row `first` on.
+
+    `layout` shows the committed prefix in the pool. `mask` says which scratch rows up to the newest
+    each query row sees; without one, a chain's single query row sees all of them.
     """
 
     pool: KvPool
     scratch: DraftScratch
-    step: int
+    first: int
     layout: AttentionLayout
+    mask: Tensor | None = None  # [batch, queries, first + queries] bool
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write to row `step` of the scratch, attend to the prefix and the chain so far."""
-        batch, seen = q.shape[0], self.step + 1
-        self.scratch.k[layer, :batch, self.step] = k
-        self.scratch.v[layer, :batch, self.step] = v
-        tail = Tail(
-            self.scratch.k[layer, :batch, :seen],
-            self.scratch.v[layer, :batch, :seen],
-            torch.ones((batch, 1, seen), dtype=torch.bool, device=q.device),
-        )
+        """Write to the scratch, attend to the prefix and to what the mask shows."""
+        batch = len(self.layout.query_lens)
+        end = self.first + q.shape[0] // batch
+        shape = (batch, -1, *k.shape[1:])
+        self.scratch.k[layer, :batch, self.first : end] = k.view(shape)
+        self.scratch.v[layer, :batch, self.first : end] = v.view(shape)
+        mask = self.mask
+        if mask is None:
+            mask = torch.ones((batch, 1, end), dtype=torch.bool, device=q.device)
+        tail = Tail(self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end], mask)
         return attend(q, self.pool.k[layer], self.pool.v[layer], self.layout, tail)

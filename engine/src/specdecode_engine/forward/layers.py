@@ -68,14 +68,21 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecoderLayer:
-    """One Llama layer: attention and MLP, each behind a norm and added to the residual."""
+    """One Llama layer: attention and MLP, each behind a norm and added to the residual.
 
-    input_norm: Norm
+    The first layer of a draft head has no norm of its own before attention.
+    """
+
+    input_norm: Norm | None
     attention: Attention
     mlp_norm: Norm
     mlp: Mlp
 
     def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KvView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""
-        x = x + self.attention(self.input_norm(x), angles, layer, kv)
+        read = x if self.input_norm is None else self.input_norm(x)
+        return self.finish(x + self.attention(read, angles, layer, kv))
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Add the MLP to the residual stream [rows, hidden], attention being added already."""
         return x + self.mlp(self.mlp_norm(x))

@@ -107,6 +107,17 @@ def parse_decoder(config: ConfigFile, *, always_qkv_bias: bool = False) -> Decod
     )
 
 
+def refuse_windows(config: ConfigFile, *, has_switch: bool) -> None:
+    """Raise if attention is limited to a window; with a switch, its width alone means nothing."""
+    sliding = "sliding-window attention is not supported; use a checkpoint without it"
+    if not has_switch:
+        config.refuse("sliding_window", False, sliding)
+    config.refuse("use_sliding_window", False, sliding)
+    layer_types = config.get("layer_types")
+    if isinstance(layer_types, list) and set(layer_types) - {"full_attention"}:
+        raise config.error("layer_types", "only full_attention is supported")
+
+
 def _architecture(config: ConfigFile) -> str:
     names = config.get("architectures")
     if isinstance(names, list) and len(names) == 1 and names[0] in ARCHITECTURES:
@@ -115,13 +126,7 @@ def _architecture(config: ConfigFile) -> str:
 
 
 def _refuse_unsupported(config: ConfigFile, architecture: str) -> None:
-    sliding = "sliding-window attention is not supported; use a checkpoint without it"
-    if architecture != "Qwen2ForCausalLM":
-        config.refuse("sliding_window", False, sliding)
-    config.refuse("use_sliding_window", False, sliding)
-    layer_types = config.get("layer_types")
-    if isinstance(layer_types, list) and set(layer_types) - {"full_attention"}:
-        raise config.error("layer_types", "only full_attention is supported")
+    refuse_windows(config, has_switch=architecture == "Qwen2ForCausalLM")
     if architecture == "LlamaForCausalLM":
         return
     # transformers fills these keys with defaults of its own that are no Llama's.

@@ -18,14 +18,17 @@ def linear_shapes(name: str, outputs: int, inputs: int, bias: bool) -> dict[str,
     return shapes
 
 
-def decoder_shapes(prefix: str, config: DecoderConfig, attention_input: int) -> dict[str, Shape]:
+def decoder_shapes(
+    prefix: str, config: DecoderConfig, attention_input: int, *, input_norm: bool = True
+) -> dict[str, Shape]:
     """Name the tensors of one decoder layer whose attention reads `attention_input` features."""
     hidden, inner = config.hidden_size, config.intermediate_size
     q_size = config.num_attention_heads * config.head_dim
     kv_size = config.num_key_value_heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    before: dict[str, Shape] = {f"{prefix}.input_layernorm.weight": (hidden,)}
     return {
-        f"{prefix}.input_layernorm.weight": (hidden,),
+        **(before if input_norm else {}),
         f"{prefix}.post_attention_layernorm.weight": (hidden,),
         **linear_shapes(f"{attention}.q_proj", q_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.k_proj", kv_size, attention_input, config.qkv_bias),
@@ -50,6 +53,11 @@ class Weights:
         """Hand over one tensor."""
         return self.tensors.pop(name)
 
+    def take_or_share(self, name: str, shared: Tensor) -> Tensor:
+        """Hand over one tensor, or `shared` where the checkpoint lacks it or repeats it."""
+        own = self.tensors.pop(name, shared)
+        return shared if own.shape == shared.shape and torch.equal(own, shared) else own
+
     def linear(self, *names: str) -> Linear:
         """Hand over one linear map, or several that read the same input, fused into one."""
         weights = [self.take(f"{name}.weight") for name in names]
@@ -61,9 +69,10 @@ class Weights:
         return Norm(self.take(f"{name}.weight"), config.rms_norm_eps)
 
     def decoder_layer(self, prefix: str, config: DecoderConfig) -> DecoderLayer:
-        """Hand over one decoder layer."""
+        """Hand over one decoder layer, without a norm before attention if there is none left."""
+        before = f"{prefix}.input_layernorm"
         return DecoderLayer(
-            input_norm=self.norm(f"{prefix}.input_layernorm", config),
+            input_norm=self.norm(before, config) if f"{before}.weight" in self.tensors else None,
             attention=self.attention(f"{prefix}.self_attn", config),
             mlp_norm=self.norm(f"{prefix}.post_attention_layernorm", config),
             mlp=self.mlp(f"{prefix}.mlp"),

@@ -1,40 +1,45 @@
 """A decode round: draft, verify, commit; at depth 0 plain decoding."""
 
-import torch
+from torch import Tensor
 
-from specdecode_engine.rounds.logprobs import gather_logprobs
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.rounds.logprobs import select_logprobs
 from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.path import move_kv, take_path
+from specdecode_engine.rounds.pending import PendingRound, send_to_host
 from specdecode_engine.rounds.verify import Verdict, verify
 from specdecode_engine.sequence import Sequence
-from specdecode_engine.step import Emission
+from specdecode_engine.slots import DecodeBatch
 
 
-def run_decode_round(
-    parts: Parts, sequences: tuple[Sequence, ...], num_steps: int
-) -> list[Emission]:
-    """Decode one round for every sequence, each of which gets 1 to num_steps + 1 tokens."""
+def launch_decode_round(
+    parts: Parts, sequences: tuple[Sequence, ...], shape: DraftShape
+) -> PendingRound:
+    """Launch one round for every sequence; each gets 1 to path_length tokens."""
     slots = [sequence.slot for sequence in sequences if sequence.slot is not None]
-    lengths = [len(sequence.tokens) - 1 for sequence in sequences]
+    lengths = [sequence.most_computed for sequence in sequences]
     batch = parts.table.decode_batch(slots, lengths)
-    drafted = None
-    if parts.drafter is not None and num_steps > 0:
-        drafted = parts.drafter.propose(batch, num_steps)
-    verdict = verify(parts, batch, drafted)
-    parts.table.append(batch, verdict.tokens, verdict.accepted + 1)
-    if parts.drafter is not None:
-        parts.drafter.observe(batch, verdict.tokens.shape[1], verdict.features)
-    return _tell_host(sequences, verdict)
-
-
-def _tell_host(sequences: tuple[Sequence, ...], verdict: Verdict) -> list[Emission]:
-    """Copy the verdict to the host, in one transfer, and cut it into emissions."""
-    table = torch.cat([verdict.tokens, verdict.accepted[:, None]], dim=1).tolist()
+    draft = None
+    if parts.drafter is not None and shape.num_steps > 0:
+        draft = parts.drafter.propose(batch, shape)
+    verdict = verify(parts, batch, draft)
+    tokens = _commit(parts, batch, verdict)
     tops = [sequence.request.sampling.logprobs for sequence in sequences]
-    logprobs = gather_logprobs(verdict.logits, verdict.tokens, tops)
-    emissions = []
-    for sequence, row, records in zip(sequences, table, logprobs, strict=True):
-        accepted = row[-1]
-        emitted = tuple(row[: accepted + 1])
-        kept = None if records is None else records[: accepted + 1]
-        emissions.append(Emission(sequence, emitted, len(row) - 2, accepted, kept))
-    return emissions
+    logprobs = select_logprobs(take_path(verdict.logits, verdict.path), tokens, tops)
+    drafted = shape.num_tokens - 1 if draft else 0
+    return send_to_host(sequences, tokens, verdict.accepted, drafted, logprobs, True)
+
+
+def _commit(parts: Parts, batch: DecodeBatch, verdict: Verdict) -> Tensor:
+    """Keep what belongs to the accepted path; return its tokens [B, path_length] i64."""
+    tokens = take_path(verdict.tokens, verdict.path)
+    if verdict.path is not None:
+        move_kv(parts.pool, parts.table, batch, verdict.path)
+    emitted = verdict.accepted + 1
+    parts.table.append(batch, tokens, emitted)
+    parts.sampler.commit(list(batch.slot_ids), tokens, emitted)
+    if parts.drafter is not None:
+        features = verdict.features
+        kept = None if features is None else take_path(features, verdict.path)
+        parts.drafter.observe(batch, tokens.shape[1], kept)
+    return tokens

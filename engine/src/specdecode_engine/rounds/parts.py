@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.kv_pool import KvPool
-from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.llama import Hidden, Llama
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.slots import SlotTable
 from specdecode_engine.speculate.drafter import Drafter
+
+_NOTHING = Capture()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,10 @@ class Parts:
     drafter: Drafter | None
 
     @property
-    def capture(self) -> tuple[int, ...]:
-        """Target layers whose outputs the drafter wants."""
-        return self.drafter.capture if self.drafter else ()
+    def capture(self) -> Capture:
+        """What the drafter reads of the target."""
+        return self.drafter.capture if self.drafter else _NOTHING
+
+    def features_of(self, hidden: Hidden) -> Tensor | None:
+        """Hand out what the drafter reads, [rows, width]; None where it reads nothing."""
+        return hidden.last if self.capture.final else hidden.captured

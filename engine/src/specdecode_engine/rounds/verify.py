@@ -1,50 +1,56 @@
-"""One target pass over the drafted chains, and how far each agrees with the target's choices."""
+"""One target pass over the bonus tokens and what was drafted behind them."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specdecode_engine.forward.kv_view import PagedView
+from specdecode_engine.draft import Draft
+from specdecode_engine.forward.kv_view import KvView, PagedView, TreeView
 from specdecode_engine.rounds.parts import Parts
-from specdecode_engine.slots import DecodeBatch
+from specdecode_engine.rounds.path import count_agreeing, walk_tree
+from specdecode_engine.slots import DecodeBatch, Rows
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the target chose at every node of a round that drafted `num_steps` tokens.
+    """What the target chose at every node, and the path on which it agrees with the draft.
 
-    `tokens` [B, num_steps + 1] i64: entry j is the choice behind the first j drafted tokens, so
-    the first accepted + 1 entries are the emitted tokens and the last of them is the next bonus.
+    The choice at the path's last accepted node is the next bonus token.
     """
 
-    tokens: Tensor
-    accepted: Tensor  # [B] i64, 0..num_steps
-    logits: Tensor  # [B, num_steps + 1, vocab]
-    features: Tensor | None  # [B * (num_steps + 1), width]
+    tokens: Tensor  # [B, N] i64
+    path: Tensor | None  # [B, path_length] i64; None for a chain, whose path is its nodes
+    accepted: Tensor  # [B] i64, drafted tokens on the path
+    logits: Tensor  # [B, N, vocab]
+    features: Tensor | None  # [B, N, width]
 
 
-def verify(parts: Parts, batch: DecodeBatch, drafted: Tensor | None) -> Verdict:
-    """Run the target over each bonus token and the tokens drafted behind it.
-
-    Args:
-        drafted: [B, num_steps] i64, or None at depth 0.
-    """
+def verify(parts: Parts, batch: DecodeBatch, draft: Draft | None) -> Verdict:
+    """Run the target over each bonus token and its draft; no draft is plain decoding."""
     bonus = batch.bonus[:, None]
-    ids = bonus if drafted is None else torch.cat([bonus, drafted], dim=1)
-    nodes = ids.shape[1]
+    ids = bonus if draft is None else torch.cat([bonus, draft.tokens], dim=1)
+    rows, view = _lay_out(parts, batch, draft, ids.shape[1])
+    slots = list(batch.slot_ids)
+    on_host = parts.sampler.grammars.ship(slots, draft)
+    hidden = parts.target.forward(ids.flatten(), rows.positions, view, parts.capture.layers)
+    logits = parts.target.logits(hidden.last).view(*ids.shape, -1)
+    positions = rows.positions.view(ids.shape) + 1
+    tokens = parts.sampler.choose(logits, slots, positions, draft, on_host)
+    features = parts.features_of(hidden)
+    if features is not None:
+        features = features.view(*ids.shape, -1)
+    if draft is not None and draft.tree is not None:
+        path, accepted = walk_tree(tokens, draft)
+        return Verdict(tokens, path, accepted, logits, features)
+    return Verdict(tokens, None, count_agreeing(tokens, draft), logits, features)
+
+
+def _lay_out(
+    parts: Parts, batch: DecodeBatch, draft: Draft | None, nodes: int
+) -> tuple[Rows, KvView]:
+    if draft is not None and draft.tree is not None:
+        rows = parts.table.node_rows(batch, draft.tree.depths)
+        return rows, TreeView(parts.pool, rows.kv_rows, rows.layout, draft.tree.ancestry)
     rows = parts.table.window_rows(batch, batch.lengths, nodes)
-    view = PagedView(parts.pool, rows.kv_rows, rows.layout)
-    hidden = parts.target.forward(ids.reshape(-1), rows.positions, view, parts.capture)
-    logits = parts.target.logits(hidden.last).view(batch.size, nodes, -1)
-    positions = rows.positions.view(batch.size, nodes) + 1
-    tokens = parts.sampler.choose(logits, list(batch.slot_ids), positions, drafted)
-    return Verdict(tokens, _count_agreeing(tokens, drafted), logits, hidden.captured)
-
-
-def _count_agreeing(tokens: Tensor, drafted: Tensor | None) -> Tensor:
-    """Count the drafted tokens before the first that the target did not choose; [B] i64."""
-    if drafted is None:
-        return torch.zeros(tokens.shape[0], dtype=torch.int64, device=tokens.device)
-    agrees = (drafted == tokens[:, :-1]).to(torch.int64)
-    return agrees.cumprod(dim=1).sum(dim=1)
+    return rows, PagedView(parts.pool, rows.kv_rows, rows.layout)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdecode_engine.draft import Draft
 from specdecode_engine.request import SamplingParams
 
 
@@ -36,53 +37,57 @@ class Penalties:
             return
         in_prompt = torch.zeros(self._vocab, dtype=torch.bool, device=self._device)
         in_prompt[torch.tensor(prompt, device=self._device)] = True
-        self._slots[slot] = _SlotState(params, in_prompt, self._zeros(), self._bias(params))
-        self.commit(slot, output)
+        counts = self._zeros()
+        if output:
+            ids = torch.tensor(output, device=self._device)
+            counts += torch.bincount(ids, minlength=self._vocab).to(counts.dtype)
+        self._slots[slot] = _SlotState(params, in_prompt, counts, self._bias(params))
 
-    def commit(self, slot: int, tokens: list[int]) -> None:
-        """Count tokens that were added to the output of a slot."""
-        state = self._slots.get(slot)
-        if state is not None and tokens:
-            ids = torch.tensor(tokens, device=self._device)
-            state.counts.index_add_(0, ids, torch.ones(len(tokens), device=self._device))
+    def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
+        """Count tokens that were added to outputs.
+
+        Args:
+            tokens: [batch, n] i64.
+            emitted: [batch] i64, how many of each row count.
+        """
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        for row, slot in enumerate(slots):
+            if slot in self._slots:
+                counts = self._slots[slot].counts
+                counts.index_add_(0, tokens[row], (places < emitted[row]).to(counts.dtype))
 
     def close(self, slot: int) -> None:
         """Forget a slot."""
         self._slots.pop(slot, None)
 
-    def apply(self, logits: Tensor, slots: list[int], path: Tensor | None) -> Tensor:
+    def apply(self, logits: Tensor, slots: list[int], draft: Draft | None) -> Tensor:
         """Return logits after penalties and bias.
 
         Args:
             logits: [batch, nodes, vocab] float; not changed.
             slots: the slot of each batch row.
-            path: [batch, nodes - 1] i64 drafted tokens of a chain: node j counts the first j of
-                them as if they were output already. None where there is one node.
+            draft: a node counts the drafted tokens on the path to it, its own included, as if
+                they were output already.
         """
         chosen = [row for row, slot in enumerate(slots) if slot in self._slots]
         if not chosen:
             return logits
         result = logits.clone()
         for row in chosen:
-            tokens = path[row] if path is not None else None
-            result[row] = self._apply_one(logits[row], self._slots[slots[row]], tokens)
+            state = self._slots[slots[row]]
+            result[row] = _penalise(logits[row], state, self._counts(state, row, draft))
         return result
 
-    def _apply_one(self, logits: Tensor, state: _SlotState, path: Tensor | None) -> Tensor:
-        params = state.params
-        counts = state.counts.expand(logits.shape[0], -1)
-        if path is not None and path.numel():
-            one_hot = torch.nn.functional.one_hot(path, self._vocab).to(counts.dtype)
-            counts = counts.clone()
-            counts[1:] += one_hot.cumsum(dim=0)
-        seen = (counts > 0) | state.in_prompt
-        scaled = torch.where(
-            logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
-        )
-        result = torch.where(seen, scaled, logits)
-        result = result - params.presence_penalty * (counts > 0).to(logits.dtype)
-        result = result - params.frequency_penalty * counts.to(logits.dtype)
-        return result if state.bias is None else result + state.bias.to(logits.dtype)
+    def _counts(self, state: _SlotState, row: int, draft: Draft | None) -> Tensor:
+        """Times that each token stands in the output up to each node; [nodes, vocab] f32."""
+        counts = state.counts[None]
+        if draft is None:
+            return counts
+        drafted = torch.nn.functional.one_hot(draft.tokens[row], self._vocab).to(counts.dtype)
+        if draft.tree is None:
+            on_path = drafted.cumsum(dim=0)
+            return counts + torch.nn.functional.pad(on_path, (0, 0, 1, 0))
+        return counts + draft.tree.ancestry[row, :, 1:].to(counts.dtype) @ drafted
 
     def _zeros(self) -> Tensor:
         return torch.zeros(self._vocab, device=self._device)
@@ -94,3 +99,15 @@ class Penalties:
         ids = torch.tensor(list(params.logit_bias), device=self._device)
         bias[ids] = torch.tensor(list(params.logit_bias.values()), device=self._device)
         return bias
+
+
+def _penalise(logits: Tensor, state: _SlotState, counts: Tensor) -> Tensor:
+    """Apply one slot's penalties and bias to its nodes' logits [nodes, vocab]."""
+    params = state.params
+    scaled = torch.where(
+        logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
+    )
+    result = torch.where((counts > 0) | state.in_prompt, scaled, logits)
+    result = result - params.presence_penalty * (counts > 0).to(logits.dtype)
+    result = result - params.frequency_penalty * counts.to(logits.dtype)
+    return result if state.bias is None else result + state.bias.to(logits.dtype)

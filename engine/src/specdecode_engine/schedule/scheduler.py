@@ -6,6 +6,7 @@ from specdecode_engine.request import FinishReason, QueueFull, Request, RequestT
 from specdecode_engine.schedule.depth import DepthPolicy
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
+from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Chunk, Plan
 
@@ -17,16 +18,25 @@ class Scheduler:
     pages, the sequence admitted last is retracted: its pages go back, its tokens stay, and it waits
     at the front. Sampling is keyed by position, so a retracted sequence goes on as if nothing
     had happened.
+
+    What a sequence has computed goes to the prefix cache when it leaves. Pages that only the cache
+    holds are as good as free; they are evicted when free ones run out.
     """
 
-    def __init__(self, limits: Limits, depth: DepthPolicy) -> None:
+    def __init__(self, limits: Limits, depth: DepthPolicy, cache: PrefixCache) -> None:
         self.limits = limits
         self.depth = depth
+        self.cache = cache
         self.pages = PageAllocator(limits.pages, limits.page_size)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.retracted_total = 0
         self._free_slots = list(range(limits.max_running, 0, -1))
+
+    @property
+    def available_pages(self) -> int:
+        """Pages that are free or can be made free."""
+        return self.pages.free + self.cache.idle_pages
 
     def add(self, request: Request) -> Sequence:
         """Queue a request.
@@ -56,6 +66,15 @@ class Scheduler:
         has_room = not self.waiting and len(self.running) < self.limits.max_running
         return not has_room and len(self.waiting) >= self.limits.max_queued
 
+    def must_retract(self) -> bool:
+        """Whether the next plan has to take a sequence's memory.
+
+        A retracted sequence starts over from the tokens the host knows, so everything in flight
+        has to be collected before such a plan is made.
+        """
+        missing = sum(self._missing_pages(sequence) for sequence in self._decoding())
+        return missing > self.available_pages
+
     def plan(self) -> Plan:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
         decoding = self._reserve_decode()
@@ -75,6 +94,7 @@ class Scheduler:
 
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's memory; it waits at the front and starts over."""
+        assert sequence.in_flight_rounds == 0, "collect what is in flight before retracting"
         self.running.remove(sequence)
         self._release(sequence)
         sequence.computed = 0
@@ -82,11 +102,18 @@ class Scheduler:
         self.retracted_total += 1
 
     def check(self) -> None:
-        """Assert that slots and pages add up: free plus held is all, and nothing is held twice."""
+        """Assert that slots and pages add up: free, cached and held by one sequence are all."""
         self.pages.check()
-        held = [page for sequence in self.running for page in sequence.pages]
-        if len(held) != len(set(held)) or len(held) + self.pages.free != self.pages.total:
-            raise AssertionError("pages of sequences and free pages do not add up")
+        cached, own = self.cache.check(), []
+        for sequence in self.running:
+            shared = sequence.matched // self.limits.page_size
+            if not cached.issuperset(sequence.pages[:shared]):
+                raise AssertionError("a sequence uses a page that is not cached any more")
+            own += sequence.pages[shared:]
+        if len(own) != len(set(own)) or not cached.isdisjoint(own):
+            raise AssertionError("a page belongs to two sequences, or to one and to the cache")
+        if len(own) + len(cached) + self.pages.free != self.pages.total:
+            raise AssertionError("free, cached and held pages do not add up")
         slots = [sequence.slot for sequence in self.running]
         if len(set(slots)) != len(slots) or None in slots:
             raise AssertionError("a slot is shared or missing")
@@ -95,27 +122,40 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
-        self.pages.give_back(sequence.pages)
+        full = sequence.reusable // self.limits.page_size
+        kept, rest = sequence.pages[:full], sequence.pages[full:]
+        known = self.cache.insert(sequence.slot, sequence.tokens, kept)
+        self.pages.give_back(known + rest)
         self._free_slots.append(sequence.slot)
         sequence.pages = []
         sequence.slot = None
 
     def _reserve_decode(self) -> list[Sequence]:
         """Give every decoding sequence the rows of its next round; the oldest come first."""
-        for sequence in list(self.running):
-            if sequence.slot is not None and not sequence.is_prefilling:
+        for sequence in self._decoding():
+            if sequence.slot is not None:
                 self._reserve(sequence)
-        return [sequence for sequence in self.running if not sequence.is_prefilling]
+        return self._decoding()
+
+    def _decoding(self) -> list[Sequence]:
+        """Sequences of the next decode round; one that is sure to end is left out."""
+        return [s for s in self.running if not s.is_prefilling and not s.will_end]
 
     def _reserve(self, sequence: Sequence) -> None:
-        while (missing := self._missing_pages(sequence)) > self.pages.free:
+        while (missing := self._missing_pages(sequence)) > self.available_pages:
             self.retract(self.running[-1])
             if sequence.slot is None:
                 return
-        sequence.pages += self.pages.take(missing)
+        sequence.pages += self._take(missing)
+
+    def _take(self, count: int) -> list[int]:
+        """Take pages, evicting what nobody uses as far as free ones do not suffice."""
+        if count > self.pages.free:
+            self.pages.give_back(self.cache.evict(count - self.pages.free))
+        return self.pages.take(count)
 
     def _missing_pages(self, sequence: Sequence) -> int:
-        rows = len(sequence.tokens) - 1 + self.limits.max_draft_tokens
+        rows = sequence.most_computed + self.limits.max_draft_tokens
         return max(self.pages.pages_for(rows) - len(sequence.pages), 0)
 
     def _admit(self) -> None:
@@ -124,11 +164,16 @@ class Scheduler:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
-            if needed > self.pages.free:
+            match = self.cache.match(sequence.tokens)
+            if needed - len(match.pages) > self.available_pages - match.idle:
                 return
             self.waiting.popleft()
-            sequence.pages = self.pages.take(needed)
             sequence.slot = self._free_slots.pop()
+            shared = self.cache.hold(sequence.slot, match)
+            sequence.pages = shared + self._take(needed - len(shared))
+            sequence.matched = len(shared) * self.limits.page_size
+            sequence.computed = sequence.reusable = sequence.matched
+            sequence.prefill_end = len(sequence.tokens)
             self.running.append(sequence)
 
     def _cut_chunks(self) -> tuple[Chunk, ...]:

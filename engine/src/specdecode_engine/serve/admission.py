@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from specdecode_engine.grammar import Grammar
 from specdecode_engine.request import Request, SamplingParams
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.call import Call, sequence_seed
@@ -39,13 +40,14 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How long the answers should be at most, and whose fields say so."""
+    """What the answers should be like, and whose fields say how long they may be."""
 
     max_tokens: int | None
     default_max_tokens: int | None
     logprobs: int | None
     prompt_field: str
     length_field: str = "max_tokens"
+    grammar: Grammar | None = None
 
 
 def check_model(body: GenerationBody, limits: Limits) -> None:
@@ -74,7 +76,8 @@ def admit(
         max_tokens = _answer_length(prompt, wish, limits)
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
-            requests.append(Request(f"{call_id}-{len(requests)}", prompt.token_ids, sampling))
+            name = f"{call_id}-{len(requests)}"
+            requests.append(Request(name, prompt.token_ids, sampling, wish.grammar))
     return Call(
         call_id=call_id,
         created=int(time.time()),

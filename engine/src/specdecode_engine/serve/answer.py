@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from specdecode_engine.request import FinishReason
+from specdecode_engine.serve import errors
 from specdecode_engine.serve.async_engine import Generation
 from specdecode_engine.serve.call import Call
 from specdecode_engine.serve.service import Service
@@ -38,6 +39,8 @@ class Answer:
         metrics, clock = self._service.metrics, self._service.clock
         watches = {name: metrics.stopwatch(self.call.started_s) for name in self._transcripts}
         async for output in self._outputs:
+            if output.error is not None:
+                raise errors.failed(output.error)
             transcript, watch = self._transcripts[output.request_id], watches[output.request_id]
             before = transcript.completion_tokens
             delta = transcript.push(output)

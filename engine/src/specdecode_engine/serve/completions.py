@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from specdecode_engine.serve.admission import PromptIds, Wish, admit, check_model
 from specdecode_engine.serve.answer import Answer
 from specdecode_engine.serve.body import read_body
+from specdecode_engine.serve.constraints import read_constraint
 from specdecode_engine.serve.logprobs import completion_logprobs
 from specdecode_engine.serve.service import service_of
 from specdecode_engine.serve.stream import Reply
@@ -30,7 +31,8 @@ async def create_completion(request: Request) -> Response:
     body = await read_body(request, CompletionBody)
     check_model(body, service.limits)
     prompts = await asyncio.to_thread(_read_prompts, body, service.text)
-    wish = Wish(body.max_tokens, DEFAULT_MAX_TOKENS, body.logprobs, "prompt")
+    grammar = await service.grammars.compile(read_constraint(body))
+    wish = Wish(body.max_tokens, DEFAULT_MAX_TOKENS, body.logprobs, "prompt", grammar=grammar)
     call = admit(body, prompts, wish, service.limits, service.text.defaults, started_s)
     form = CompletionForm(service.text.vocabulary, body.logprobs is not None)
     return Reply(service, call, form, is_stream=bool(body.stream))

@@ -16,6 +16,10 @@ class Core(Protocol):
     def context_length(self) -> int:
         """Tokens, prompt and answer, that one request may reach."""
 
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+
     def submit(self, request: Request) -> None:
         """Queue a request; raises `RequestTooLong` or `QueueFull`."""
 

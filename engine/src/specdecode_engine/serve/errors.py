@@ -68,6 +68,11 @@ def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
+def failed(message: str) -> ApiError:
+    """Say that this answer cannot be completed, though the engine goes on."""
+    return ApiError(500, message, "server_error", code="answer_failed")
+
+
 def from_validation(error: ValidationError) -> ApiError:
     """Blame the first field that pydantic refused, with its value and what is allowed."""
     first = error.errors(include_url=False, include_context=False)[0]

@@ -11,6 +11,7 @@ from specdecode_engine.metrics import EngineMetrics
 from specdecode_engine.serve.admission import Limits
 from specdecode_engine.serve.async_engine import AsyncEngine
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
+from specdecode_engine.serve.grammars import Grammars
 from specdecode_engine.serve.lifecycle import Lifecycle
 from specdecode_engine.serve.text_model import TextModel, load_text_model
 
@@ -44,6 +45,8 @@ class Service:
         self._stuck_seconds = stuck_seconds
         self._text: TextModel | None = None
         self._facts: Mapping[str, object] = {}
+        self._eos_token_ids: frozenset[int] = frozenset()
+        self.grammars = Grammars(lambda: self.text.token_bytes(self._eos_token_ids))
         self.engine = AsyncEngine(
             self._load_all,
             on_ready=self.lifecycle.load,
@@ -93,6 +96,7 @@ class Service:
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
         self._facts = loaded.facts
+        self._eos_token_ids = loaded.core.eos_token_ids
         return loaded.core
 
     def _note_progress(self, words: str) -> None:

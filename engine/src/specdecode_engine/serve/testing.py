@@ -42,7 +42,7 @@ class EchoCore:
         self._tokens_per_step = tokens_per_step
         self._step_seconds = step_seconds
         self._max_requests = max_requests
-        self._eos_token_ids = frozenset(eos_token_ids)
+        self.eos_token_ids = frozenset(eos_token_ids)
         self._failing_step = failing_step
         self._running: dict[str, Request] = {}
         self._done: dict[str, int] = {}
@@ -113,7 +113,7 @@ class EchoCore:
     def _next(self, request: Request, start: int) -> tuple[tuple[int, ...], FinishReason | None]:
         sampling, prompt = request.sampling, request.prompt_ids
         stops = sampling.stop_token_ids
-        stops = stops if sampling.ignore_eos else stops | self._eos_token_ids
+        stops = stops if sampling.ignore_eos else stops | self.eos_token_ids
         token_ids: list[int] = []
         for position in range(start, start + self._tokens_per_step):
             token_ids.append(prompt[position % len(prompt)])

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
+from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.serve.chat_template import ChatTemplate, Render
 from specdecode_engine.serve.vocabulary import Vocabulary
 
@@ -42,6 +43,15 @@ class TextModel:
         """Return the text of ids; special and unknown tokens have none."""
         known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
         return self.tokenizer.decode(known, skip_special_tokens=True)
+
+    def token_bytes(self, eos_ids: frozenset[int]) -> TokenBytes:
+        """Return what every id adds to a text; takes seconds for a large vocabulary."""
+        ids = range(self.vocab_size)
+        return TokenBytes(
+            spellings=[self.vocabulary.spelling(token_id) for token_id in ids],
+            special_ids=self.vocabulary.special_ids.intersection(ids),
+            eos_ids=eos_ids.intersection(ids),
+        )
 
 
 def load_text_model(folder: Path) -> TextModel:

@@ -35,13 +35,13 @@ class Vocabulary:
         self._alphabet = _byte_alphabet() if "ByteLevel" in decoders else None
         self._has_lone_bytes = "ByteFallback" in decoders
         added = tokenizer.get_added_tokens_decoder()
-        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._anchor = None if self._alphabet else self._find_anchor()
         self._known: dict[int, bytes] = {}
 
     def text_bytes(self, token_id: int) -> bytes:
         """Return what a token adds to the text: nothing for special and unknown tokens."""
-        return b"" if token_id in self._special else self.spelling(token_id)
+        return b"" if token_id in self.special_ids else self.spelling(token_id)
 
     def spelling(self, token_id: int) -> bytes:
         """Return the bytes of a token, special ones as they are written."""
@@ -54,7 +54,7 @@ class Vocabulary:
         token = self._tokenizer.id_to_token(token_id)
         if token is None:
             return b""
-        if token_id in self._special:
+        if token_id in self.special_ids:
             return token.encode()
         if self._alphabet is not None:
             return _spell_byte_level(token, self._alphabet)
@@ -71,7 +71,7 @@ class Vocabulary:
     def _find_anchor(self) -> int | None:
         for token_id in range(self.size):
             token = self._tokenizer.id_to_token(token_id)
-            if token and token.isalnum() and token_id not in self._special:
+            if token and token.isalnum() and token_id not in self.special_ids:
                 return token_id
         return None
 

@@ -17,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from specdecode_engine.serve.constraints import ConstraintFields
+
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 INT64 = 2**63
@@ -84,7 +86,7 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class GenerationBody(BaseModel):
+class GenerationBody(ConstraintFields):
     """The fields that both APIs share."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
@@ -163,7 +165,6 @@ class ChatBody(GenerationBody):
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: dict[str, Any] | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
 
@@ -171,8 +172,6 @@ class ChatBody(GenerationBody):
     def _check_available(self) -> Self:
         if self.tools or self.functions:
             raise ValueError("tools are not available yet; leave tools and functions out")
-        if self.response_format and self.response_format.get("type") != "text":
-            raise ValueError("response_format other than text is not available yet; leave it out")
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         return self

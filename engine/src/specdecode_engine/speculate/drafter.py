@@ -5,11 +5,16 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specdecode_engine.draft import Draft
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.slots import DecodeBatch, Span
 
 
 class Drafter(Protocol):
     """Proposes draft tokens.
+
+    `lookahead` counts the tokens behind position i that the draft's row i is computed from.
 
     Life of a slot: `open`, then `follow` for every prompt span, then in any order `propose` and
     `observe` rounds (rounds without `propose` leave the draft behind; the next `propose` catches
@@ -17,31 +22,42 @@ class Drafter(Protocol):
     """
 
     @property
-    def capture(self) -> tuple[int, ...]:
-        """Output ids of the target layers whose values `follow` and `observe` need; () for none."""
+    def lookahead(self) -> int:
+        """0 or 1."""
         ...
 
-    def open(self, slot: int) -> None:
-        """Forget what was known of a slot."""
+    @property
+    def capture(self) -> Capture:
+        """What `follow` and `observe` need of the target."""
+        ...
+
+    def open(self, slot: int, rows: int) -> None:
+        """Forget what was known of a slot; its first `rows` rows are there and are not written."""
+        ...
+
+    def is_whole(self, slot: int) -> bool:
+        """Whether every row up to the latest `propose` holds what `follow` would have computed."""
         ...
 
     def follow(self, spans: Items[Span], features: Tensor | None) -> None:
         """Take up prompt spans that the target has just computed.
 
         Args:
-            spans: consecutive per slot from 0 on.
-            features: [rows of all spans, width], or None where `capture` is ().
+            spans: consecutive per slot, from the rows on that `open` was told.
+            features: [rows of all spans, width], or None where `capture` is empty.
         """
         ...
 
-    def propose(self, batch: DecodeBatch, num_steps: int) -> Tensor:
-        """Return [B, num_steps] i64 draft tokens that continue each bonus token; num_steps >= 1."""
+    def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+        """Draft behind each bonus token, in ids of the target; `shape.num_steps` >= 1."""
         ...
 
     def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
-        """Take up what the target computed at positions length .. length + num_rows - 1.
+        """Take up what a round committed at positions length .. length + num_rows - 1.
 
         Args:
-            features: [B * num_rows, width], or None where `capture` is ().
+            num_rows: the widest path of the round; a sequence may have accepted less, what stands
+                behind that means nothing.
+            features: [B, num_rows, width] along the accepted path; None where `capture` is empty.
         """
         ...

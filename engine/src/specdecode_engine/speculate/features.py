@@ -33,11 +33,10 @@ class FeatureRing:
         self._rows[span.slot, positions % self._length] = features[-count:]
 
     def write_rows(self, batch: DecodeBatch, num_rows: int, features: Tensor) -> None:
-        """Keep features [B * num_rows, width] of positions length .. length + num_rows - 1."""
+        """Keep features [B, num_rows, width] of positions length .. length + num_rows - 1."""
         offsets = torch.arange(num_rows, device=features.device)
         places = (batch.lengths[:, None] + offsets) % self._length
-        values = features.view(batch.size, num_rows, -1)
-        self._rows[batch.slots[:, None], places] = values
+        self._rows[batch.slots[:, None], places] = features
 
     def read_span(self, span: Span) -> Tensor:
         """Return the features [rows, width] of a span that is still kept; it may be empty."""

@@ -2,46 +2,47 @@
 
 Row i of the draft's KV belongs to token i, as in the target, under the same pages. A round first
 computes the rows that the draft has not seen, the bonus token's included; the last of them yields
-the first draft token. The further ones live in a scratch that the round forgets.
+the first draft tokens.
 """
 
 from collections.abc import Sequence as Items
 
-import torch
 from torch import Tensor
 
-from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
-from specdecode_engine.forward.kv_view import PagedView, ScratchView
+from specdecode_engine.draft import Draft
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.eagle_head import Capture
+from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.kv_view import KvView, PagedView
 from specdecode_engine.forward.llama import Llama
-from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.slots import DecodeBatch, Rows, SlotTable, Span
+from specdecode_engine.speculate.expander import Expander
 from specdecode_engine.speculate.lag import Lag
 
 
 class StandaloneDrafter:
-    """Drafts a chain with a language model that shares the target's vocabulary."""
+    """Drafts with a language model that shares the target's vocabulary."""
 
-    capture: tuple[int, ...] = ()
+    lookahead = 0
+    capture = Capture()
 
     def __init__(
-        self,
-        model: Llama,
-        pool: KvPool,
-        scratch: DraftScratch,
-        table: SlotTable,
-        sampler: Sampler,
-        window: int,
+        self, model: Llama, pool: KvPool, table: SlotTable, expander: Expander, window: int
     ) -> None:
         self._model = model
         self._pool = pool
-        self._scratch = scratch
         self._table = table
-        self._sampler = sampler
-        self._lag = Lag(window)
+        self._expander = expander
+        self._window = window
+        self._lag = Lag(table.slots, table.device)
 
-    def open(self, slot: int) -> None:
-        """Forget what was known of a slot."""
-        self._lag.open(slot)
+    def open(self, slot: int, rows: int) -> None:
+        """Forget what was known of a slot but its first `rows` rows."""
+        self._lag.open(slot, rows)
+
+    def is_whole(self, slot: int) -> bool:
+        """Nothing is ever lost: the tokens are all there."""
+        return self._lag.is_whole(slot)
 
     def follow(self, spans: Items[Span], features: Tensor | None) -> None:
         """Compute the draft's KV of spans."""
@@ -50,38 +51,41 @@ class StandaloneDrafter:
         for span in spans:
             self._lag.reach(span.slot, span.end)
 
-    def propose(self, batch: DecodeBatch, num_steps: int) -> Tensor:
-        """Draft a chain behind each bonus token; see `Drafter.propose`."""
-        hidden = self._catch_up(batch)
-        drafted = []
-        for step in range(num_steps):
-            positions = batch.lengths + 1 + step
-            logits = self._model.logits(hidden)
-            token = self._sampler.choose_draft(logits, list(batch.slot_ids), positions)
-            drafted.append(token)
-            if step + 1 < num_steps:
-                layout = self._table.prefix_layout(batch, batch.lengths + 1)
-                view = ScratchView(self._pool, self._scratch, step, layout)
-                hidden = self._model.forward(token, positions, view).last
-        return torch.stack(drafted, dim=1)
+    def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+        """Draft behind each bonus token; see `Drafter.propose`."""
+        first = self._model.logits(self._catch_up(batch))
+        return self._expander.expand(batch, shape, first, self._cell)
 
     def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
-        """Keep nothing: the draft reads committed tokens from the table."""
+        """Count the rows that the draft lacks; it reads committed tokens from the table."""
         assert features is None
+        self._lag.fall_behind(batch.slot_ids, self._goals(batch), num_rows)
+
+    def _goals(self, batch: DecodeBatch) -> list[int]:
+        """Rows that a draft needs: one for every computed token and the bonus token's."""
+        return [length + 1 for length in batch.host_lengths]
 
     def _catch_up(self, batch: DecodeBatch) -> Tensor:
         """Compute every row up to the bonus token's; return its output [B, hidden]."""
-        goals = [length + 1 for length in batch.host_lengths]
-        far = self._lag.far(batch.slot_ids, goals)
-        if far:
-            self.follow(far, None)
-        count = self._lag.count(batch.slot_ids, goals)
-        hidden = self._compute(self._table.window_rows(batch, batch.lengths + 1 - count, count))
-        for slot, goal in zip(batch.slot_ids, goals, strict=True):
-            self._lag.reach(slot, goal)
+        missing = self._lag.missing(batch.slot_ids, self._goals(batch))
+        for row, count in enumerate(missing):
+            if count > self._window:
+                one = batch.only(row)
+                self._compute(self._window_rows(one, count, count - self._window))
+        count = min(max(missing), self._window)
+        hidden = self._compute(self._window_rows(batch, count, count))
+        self._lag.catch_up(batch, batch.lengths + 1)
         return hidden.view(batch.size, count, -1)[:, -1]
+
+    def _window_rows(self, batch: DecodeBatch, missing: int, count: int) -> Rows:
+        """Lay out the first `count` of the last `missing` rows, none that is there already."""
+        first = batch.lengths + 1 - missing
+        return self._table.window_rows(batch, first, count, self._lag.first_missing(batch))
 
     def _compute(self, rows: Rows) -> Tensor:
         ids = self._table.tokens_at(rows.slots, rows.positions)
         view = PagedView(self._pool, rows.kv_rows, rows.layout)
         return self._model.forward(ids, rows.positions, view).last
+
+    def _cell(self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView) -> Tensor:
+        return self._model.logits(self._model.forward(ids, positions, view).last)

@@ -1,0 +1,66 @@
+"""What the config.json of an EAGLE-1 head says, checked against the target it was made for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdecode_engine.forward.config_file import ConfigFile
+from specdecode_engine.forward.model_config import (
+    DecoderConfig,
+    LlamaConfig,
+    parse_decoder,
+    refuse_windows,
+)
+from specdecode_engine.forward.rope_config import RopeConfig, parse_rope
+
+ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
+"""The authors' heads call themselves plain Llamas; servers that convert them rename them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle1Config:
+    """Decoder layers behind one linear map; hidden state and vocabulary are the target's."""
+
+    decoder: DecoderConfig
+    rope: RopeConfig
+    num_hidden_layers: int
+    vocab_size: int
+    bias: bool  # of the linear map; absent means true
+
+    @classmethod
+    def load(cls, folder: Path, target: LlamaConfig) -> "Eagle1Config":
+        """Read `folder`/config.json."""
+        config = ConfigFile.open(folder / "config.json")
+        names = config.get("architectures")
+        if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
+            raise config.error("architectures", f"an EAGLE head says {' or '.join(ARCHITECTURES)}")
+        refuse_windows(config, has_switch=config.get("use_sliding_window") is not None)
+        _check_target(config, target)
+        decoder = parse_decoder(config, always_qkv_bias=config.switch("qkv_bias", False))
+        return cls(
+            decoder=decoder,
+            rope=parse_rope(config, decoder.head_dim),
+            num_hidden_layers=config.integer("num_hidden_layers"),
+            vocab_size=target.vocab_size,
+            bias=config.switch("bias", True),
+        )
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden state, the target's too."""
+        return self.decoder.hidden_size
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Heads that the head's key-value cache stores per layer."""
+        return self.decoder.num_key_value_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.decoder.head_dim
+
+
+def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
+    for key, wanted in (("hidden_size", target.hidden_size), ("vocab_size", target.vocab_size)):
+        if config.integer(key) != wanted:
+            raise config.error(key, f"the target's is {wanted}; use a head made for this target")

@@ -1,0 +1,69 @@
+"""JSON Schema: what holds where the schema is silent, and which part of a bad one is bad."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+JsonSchema = Mapping[str, object]
+Refuse = Callable[[JsonSchema], str | None]
+"""Says what is wrong with a schema, None if nothing is."""
+
+# What printers of JSON put between its parts: a space, or a line break and the indentation. Where
+# JSON allows any amount, a model that cannot make up its mind writes white space without end.
+WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,32}"
+OPTIONS = "x-guidance"
+
+_DEFINITIONS = ("$defs", "definitions")
+_NAMED = ("properties", "patternProperties", "dependentSchemas")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
+_MOST_PROBES = 400
+
+
+def with_defaults(schema: JsonSchema, is_strict: bool) -> dict[str, object]:
+    """Add the library's options that the schema does not set itself."""
+    given = schema.get(OPTIONS)
+    options = dict(given) if isinstance(given, Mapping) else {}
+    if "whitespace_flexible" not in options:
+        options.setdefault("whitespace_pattern", WHITESPACE)
+    options.setdefault("lenient", not is_strict)
+    return {**schema, OPTIONS: options}
+
+
+def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
+    """Find the smallest part of a schema that is refused for the reason that the whole is.
+
+    Returns:
+        Where it is, as a path from `$`, and what is wrong; None if nothing is.
+    """
+    reason = refuse(schema)
+    if reason is None:
+        return None
+    shared = {key: schema[key] for key in (*_DEFINITIONS, OPTIONS) if key in schema}
+    place, part = "$", schema
+    probes = _MOST_PROBES
+    while True:
+        for step, child in _parts(part, is_root=part is schema):
+            probes -= 1
+            if probes < 0:
+                return place, reason
+            if refuse({**shared, **child}) == reason:
+                place, part = place + step, child
+                break
+        else:
+            return place, reason
+
+
+def _parts(schema: JsonSchema, is_root: bool) -> Iterator[tuple[str, JsonSchema]]:
+    for key in (*_DEFINITIONS, *_NAMED) if is_root else _NAMED:
+        named = schema.get(key)
+        for name, child in named.items() if isinstance(named, Mapping) else ():
+            if isinstance(child, Mapping):
+                yield f".{key}.{name}", child
+    for key in _LISTED:
+        listed = schema.get(key)
+        for index, child in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(child, Mapping):
+                yield f".{key}[{index}]", child
+    for key in _SINGLE:
+        child = schema.get(key)
+        if isinstance(child, Mapping):
+            yield f".{key}", child

@@ -1,0 +1,85 @@
+"""A grammar as a client writes it, and its one spelling for the library: Lark."""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llguidance import regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
+
+from specdecode_engine.grammar.json_schema import with_defaults
+
+MAX_SOURCE_CHARS = 256 * 2**10
+
+# Without it, a piece of text that the grammar forces is narrowed to the tokenizer's own way to cut
+# it. A mask is every token that may follow; the model chooses among them.
+_ALL_TOKENS = '\n%llguidance {"no_forcing": true}\n'
+
+
+class GrammarRefused(Exception):
+    """A wish that cannot be granted; the message says where it is wrong."""
+
+
+class GrammarKind(StrEnum):
+    """How a grammar is written."""
+
+    JSON_SCHEMA = "json_schema"  # a JSON Schema
+    REGEX = "regex"  # a regular expression for the whole answer
+    EBNF = "ebnf"  # GBNF with a rule `root`, or Lark with a rule `start`
+    CHOICE = "choice"  # a JSON list of strings
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """A grammar in words.
+
+    `is_strict` refuses a JSON Schema with keywords that cannot be enforced; otherwise they are
+    ignored.
+    """
+
+    kind: GrammarKind
+    text: str
+    is_strict: bool = True
+
+    def as_lark(self) -> str:
+        """Translate, or raise `GrammarRefused`."""
+        if len(self.text) > MAX_SOURCE_CHARS:
+            raise GrammarRefused(
+                f"it has {len(self.text)} characters; at most {MAX_SOURCE_CHARS} are taken"
+            )
+        return self._translate() + _ALL_TOKENS
+
+    def _translate(self) -> str:
+        match self.kind:
+            case GrammarKind.JSON_SCHEMA:
+                schema = with_defaults(_read_object(self.text), self.is_strict)
+                return f"start: %json {json.dumps(schema, ensure_ascii=False)}"
+            case GrammarKind.REGEX:
+                return f"start: /{regex_to_lark(self.text, '')}/"
+            case GrammarKind.CHOICE:
+                return "start: " + " | ".join(_quote(choice) for choice in json.loads(self.text))
+            case GrammarKind.EBNF:
+                return _ebnf_to_lark(self.text)
+
+
+def _read_object(text: str) -> dict[str, object]:
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise GrammarRefused(f"it is not valid JSON: {error}") from None
+    except RecursionError:
+        raise GrammarRefused("it is nested too deeply") from None
+    if not isinstance(schema, dict):
+        raise GrammarRefused("a schema is a JSON object")
+    return schema
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _ebnf_to_lark(text: str) -> str:
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # the converter raises plain exceptions
+        raise GrammarRefused(str(error)) from None

@@ -1,0 +1,144 @@
+"""Grammars as masks on logits, for plain rows and for every node of a draft.
+
+The host follows each answer through its grammar and so needs its tokens before it can say what may
+follow; a batch without grammars needs nothing and costs nothing. Letters: R rows with a grammar,
+N nodes, W words of 32 tokens.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdecode_engine.draft import Draft
+from specdecode_engine.grammar import Grammar, GrammarFault, Matcher, mask_nodes
+
+Words = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOnHost:
+    """Drafted tokens and their parents on the way to the host, for the rows with a grammar."""
+
+    table: Tensor  # [R, 2, N] i64, pinned or on the CPU; the root's token means nothing
+    arrival: "torch.cuda.Event | None"
+
+    def rows(self) -> list[tuple[list[int], list[int]]]:
+        """Wait for the tokens; tokens and parents of each row."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        return [(tokens, parents) for tokens, parents in self.table.tolist()]
+
+
+class GrammarMasks:
+    """Where the answer in each slot stands in its grammar; slots without one are not here.
+
+    A grammar that gives up spoils its own slot only: the tokens chosen there count no more, and
+    `follow` says why.
+    """
+
+    def __init__(self, vocab: int, device: torch.device) -> None:
+        self._vocab = vocab
+        self._words = -(-vocab // 32)
+        self._device = device
+        self._bits = torch.arange(32, device=device, dtype=torch.int32)
+        self._slots: dict[int, Matcher | GrammarFault] = {}
+
+    def open(self, slot: int, grammar: Grammar | None, output: list[int], ends_late: bool) -> None:
+        """Start following a slot, behind the output it already has."""
+        self._slots.pop(slot, None)
+        if grammar is None:
+            return
+        try:
+            self._slots[slot] = grammar.follow(output, ends_late)
+        except GrammarFault as fault:
+            self._slots[slot] = fault
+
+    def close(self, slot: int) -> None:
+        """Forget a slot."""
+        self._slots.pop(slot, None)
+
+    def needs_host_tokens(self, slots: list[int]) -> bool:
+        """Whether the next tokens of any slot depend on `follow` having heard of the last ones."""
+        return bool(self._slots) and any(slot in self._slots for slot in slots)
+
+    def follow(self, slot: int, tokens: tuple[int, ...]) -> str | None:
+        """Take up tokens that were appended to a slot's output.
+
+        Returns:
+            What went wrong with its grammar, in which case none of the tokens counts.
+        """
+        state = self._slots.get(slot)
+        if isinstance(state, Matcher):
+            try:
+                for token in tokens:
+                    if not state.ends_with(token):
+                        state.advance(token)
+            except GrammarFault as fault:
+                self._slots[slot] = state = fault
+        return str(state) if isinstance(state, GrammarFault) else None
+
+    def ship(self, slots: list[int], draft: Draft | None) -> DraftOnHost | None:
+        """Start to copy what `apply` has to know of a draft, before the target's pass is launched.
+
+        The host then walks the grammars while the target computes.
+        """
+        rows = self._rows(slots)
+        if draft is None or not rows:
+            return None
+        chosen = torch.tensor(rows, device=self._device)
+        tokens = torch.nn.functional.pad(draft.tokens[chosen], (1, 0))
+        nodes = torch.arange(tokens.shape[1], device=self._device)
+        chain = (nodes - 1).clamp(min=0).expand_as(tokens)
+        parents = chain if draft.tree is None else draft.tree.parents[chosen]
+        table = torch.stack([tokens, parents], dim=1)
+        arrival = None
+        if table.is_cuda:
+            pinned = torch.empty(table.shape, dtype=table.dtype, pin_memory=True)
+            table = pinned.copy_(table, non_blocking=True)
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrival.record()
+        return DraftOnHost(table, arrival)
+
+    def apply(self, logits: Tensor, slots: list[int], on_host: DraftOnHost | None = None) -> Tensor:
+        """Return logits [batch, N, vocab] with what a grammar forbids at minus infinity.
+
+        Args:
+            on_host: what `ship` returned for the same slots; None without a draft.
+        """
+        rows = self._rows(slots)
+        if not rows:
+            return logits
+        drafted = on_host.rows() if on_host else [([0], [0])] * len(rows)
+        words = np.empty((len(rows), logits.shape[1], self._words), dtype=np.int32)
+        for row, (tokens, parents), out in zip(rows, drafted, words, strict=True):
+            self._walk(slots[row], tokens, parents, out)
+        chosen = torch.tensor(rows, device=self._device)
+        masked = logits[chosen].masked_fill(~self._unpack(words), -torch.inf)
+        return logits.index_copy(0, chosen, masked)
+
+    def _rows(self, slots: list[int]) -> list[int]:
+        if not self._slots:
+            return []
+        return [row for row, slot in enumerate(slots) if slot in self._slots]
+
+    def _walk(self, slot: int, tokens: list[int], parents: list[int], out: Words) -> None:
+        state = self._slots[slot]
+        if isinstance(state, Matcher):
+            try:
+                mask_nodes(state, tokens, parents, out)
+            except GrammarFault as fault:
+                self._slots[slot] = fault
+            else:
+                return
+        out[:] = -1
+
+    def _unpack(self, words: Words) -> Tensor:
+        """Bits to booleans, on the device: [R, N, W] i32 to [R, N, vocab]."""
+        packed = torch.from_numpy(words)
+        if self._device.type == "cuda":
+            packed = packed.pin_memory().to(self._device, non_blocking=True)
+        bits = (packed[..., None] >> self._bits) & 1
+        return bits.flatten(2)[..., : self._vocab].bool()

@@ -1,0 +1,171 @@
+"""Computed prefixes kept for later requests: which pages hold which tokens, who uses them.
+
+Only full pages of committed tokens are kept, and a page that is kept is never written again: a
+sequence that takes up a prefix starts computing at the page boundary behind it, in its own pages.
+
+Target and draft share page numbers, so a page is only right for a sequence if its draft rows are
+too. Draft row i of the EAGLE family is computed from token i + 1; the last row of a page therefore
+depends on the first token of the next one. So with `lookahead` 1 a page is keyed by its own tokens
+and the one behind them: a match then never ends in a row that was computed for another
+continuation, and no row of a shared page has to be computed anew. It costs a page per different
+continuation right at its end. Drafts that read token i alone, and none at all, have `lookahead` 0.
+
+Pages that nobody uses stay until memory is short, and go in the order in which their last use
+ended, ends of prefixes first.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence as Items
+
+from specdecode_engine.schedule.prefix_tree import Match, Node, Paging, pack
+
+
+class PrefixCache:
+    """A radix tree over pages.
+
+    Its pages count as held in the allocator; `evict` hands them out again. Invariant: a node
+    enters `_idle` after its children did, so the first entry is always a leaf.
+    """
+
+    def __init__(self, page_size: int, lookahead: int = 0, *, is_on: bool = True) -> None:
+        self.lookahead = lookahead
+        self.pages = 0
+        self.idle_pages = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
+        self.evicted_pages = 0
+        self._paging = Paging(page_size, lookahead)
+        self._is_on = is_on
+        self._root = Node(b"", [], None)
+        self._idle: OrderedDict[Node, None] = OrderedDict()
+        self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
+
+    def match(self, tokens: Items[int]) -> Match:
+        """Find the longest cached beginning that leaves a token to compute; changes nothing."""
+        limit = (len(tokens) - 1) // self._paging.page_size
+        return self._walk(self._root, 0, tokens, limit)
+
+    def hold(self, holder: int, match: Match) -> list[int]:
+        """Take up a match: its pages stay until `insert` is called for the same holder."""
+        node = self._end_at(match)
+        self._take(node)
+        self._holds[holder] = node, len(match.pages)
+        self.queried_tokens += match.asked_tokens if self._is_on else 0
+        self.hit_tokens += len(match.pages) * self._paging.page_size
+        return match.pages
+
+    def insert(self, holder: int, tokens: Items[int], pages: list[int]) -> list[int]:
+        """Keep a holder's pages and end its hold.
+
+        Args:
+            tokens: what the pages hold, and `lookahead` tokens more at least.
+            pages: full ones, from the first on, those that `hold` returned included.
+
+        Returns:
+            Pages that are not kept: others with the same tokens are cached already.
+        """
+        before, shared = self._holds.pop(holder)
+        if not self._is_on:
+            return pages
+        found = self._walk(before, shared, tokens, len(pages))
+        node = self._end_at(found)
+        self._take(node)
+        self._release(before)
+        own = pages[shared:]
+        fresh = own[len(found.pages) :]
+        if fresh:
+            start = (len(pages) - len(fresh)) * self._paging.page_size
+            end = len(pages) * self._paging.page_size + self.lookahead
+            node = node.grow(pack(tokens[start:end]), fresh, self._paging)
+            self.pages += len(fresh)
+        self._release(node)
+        return own[: len(found.pages)]
+
+    def evict(self, count: int) -> list[int]:
+        """Forget `count` pages, of `idle_pages`, that are not in use; the caller gets them."""
+        if count > self.idle_pages:
+            raise AssertionError(f"{count} pages asked for, {self.idle_pages} are idle")
+        gone: list[int] = []
+        while len(gone) < count:
+            leaf = next(iter(self._idle))
+            rest = max(len(leaf.pages) - (count - len(gone)), 0)
+            gone += leaf.cut(rest, self._paging)
+            if rest == 0:
+                del self._idle[leaf]
+        self.pages -= count
+        self.idle_pages -= count
+        self.evicted_pages += count
+        return gone
+
+    def check(self) -> set[int]:
+        """Assert that counts, order and tree agree; return every cached page."""
+        held = Counter(node for node, _ in self._holds.values())
+        ranks = {node: rank for rank, node in enumerate(self._idle)}
+        pages: list[int] = []
+        idle, open_nodes = 0, [self._root]
+        while open_nodes:
+            node = open_nodes.pop()
+            children = list(node.children.values())
+            open_nodes += children
+            if node is self._root:
+                continue
+            pages += node.pages
+            expected = held[node] + sum(child.held > 0 for child in children)
+            if node.held != expected or (node.held == 0) != (node in ranks):
+                raise AssertionError("a cached prefix is held more or less often than it is used")
+            if node.held == 0:
+                idle += len(node.pages)
+                if any(ranks[child] > ranks[node] for child in children):
+                    raise AssertionError("a cached prefix would be evicted before what follows it")
+        if (len(pages), idle) != (self.pages, self.idle_pages) or len(set(pages)) != len(pages):
+            raise AssertionError("cached pages are miscounted or cached twice")
+        return set(pages)
+
+    def _walk(self, node: Node, done: int, tokens: Items[int], limit: int) -> Match:
+        """Go on from the end of a node, `done` pages down, while the first `limit` are cached."""
+        paging, used, idle = self._paging, len(node.pages), 0
+        pages: list[int] = []
+        if not self.pages:
+            return Match(len(tokens), pages, node, used, idle)
+        start, end = done * paging.page_size, limit * paging.page_size + paging.lookahead
+        key = pack(tokens[start:end])
+        while used == len(node.pages) and (left := limit - done - len(pages)) > 0:
+            at = paging.start(len(pages))
+            child = node.children.get(key[at : at + paging.span(1)])
+            if child is None:
+                break
+            most = min(len(child.pages), left)
+            node, used = child, child.common_pages(key, at, most, paging)
+            pages += child.pages[:used]
+            idle += used if child.held == 0 else 0
+        return Match(len(tokens), pages, node, used, idle)
+
+    def _end_at(self, match: Match) -> Node:
+        """Return the node whose last page is the last of the match, splitting one for it."""
+        node = match.node
+        if match.used == len(node.pages):
+            return node
+        upper = node.split(match.used, self._paging)
+        if upper.held == 0:
+            self._idle[upper] = None
+        return upper
+
+    def _take(self, node: Node) -> None:
+        """Hold a node and, where it was idle, what it hangs on."""
+        while node.parent is not None:
+            node.held += 1
+            if node.held > 1:
+                return
+            del self._idle[node]
+            self.idle_pages -= len(node.pages)
+            node = node.parent
+
+    def _release(self, node: Node) -> None:
+        """Undo `_take`; the end of a prefix becomes idle before what it hangs on."""
+        while node.parent is not None:
+            node.held -= 1
+            if node.held > 0:
+                return
+            self._idle[node] = None
+            self.idle_pages += len(node.pages)
+            node = node.parent

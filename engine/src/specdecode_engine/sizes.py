@@ -1,0 +1,165 @@
+"""Every size of an engine, worked out once from the boot file and the checkpoints.
+
+All of them follow from the shapes that a round may draft in: the widest verify, the longest path,
+the scratch. Nothing large is allocated before they are known to fit.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_api.boot import EngineBoot, SpeculationBoot
+from specdecode_api.speculation import Algorithm
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.drafters import DraftLimits, DraftModel
+from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.llama import Llama
+from specdecode_engine.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
+from specdecode_engine.schedule.limits import Limits
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Checkpoints in memory, before the cache is sized."""
+
+    target: Llama
+    draft: DraftModel | None
+    device: torch.device
+    dtype: torch.dtype
+
+
+def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
+    """Every shape that a round may draft in, by its number of steps."""
+    if speculation.algorithm is Algorithm.NONE:
+        return {0: DraftShape.chain(0)}
+    depths = {steps for entry in speculation.table.values() for steps in entry.candidate_steps}
+    return {
+        steps: DraftShape.of(
+            steps,
+            speculation.topk,
+            speculation.num_draft_tokens if steps == speculation.num_steps else None,
+        )
+        for steps in sorted(depths | {speculation.num_steps})
+    }
+
+
+def max_draft_tokens(speculation: SpeculationBoot) -> int:
+    """Rows of the widest verify over all shapes, the bonus token's included."""
+    return max(shape.num_tokens for shape in draft_shapes(speculation).values())
+
+
+def lag_tokens(boot: EngineBoot, device: torch.device) -> int:
+    """Tokens that a round in flight may add before the host knows; none without overlap."""
+    wanted = boot.scheduling.overlap
+    if not (device.type == "cuda" if wanted is None else wanted):
+        return 0
+    return max(shape.path_length for shape in draft_shapes(boot.speculation).values())
+
+
+def plan_limits(
+    boot: EngineBoot, loaded: Loaded, pool_tokens: int | None, available_bytes: int
+) -> Limits:
+    """Fit everything into the memory that is left.
+
+    Raises:
+        NotEnoughMemory: with the numbers and the smallest change that would fit.
+    """
+    running = boot.scheduling.max_running_requests
+    try:
+        plan = _plan(boot, loaded, pool_tokens, available_bytes, running)
+    except NotEnoughMemory as error:
+        raise _with_remedy(error, boot, loaded, pool_tokens, available_bytes) from None
+    for line in plan.lines():
+        log.info("memory: %s", line)
+    return Limits(
+        max_running=running,
+        max_queued=boot.scheduling.max_queued_requests,
+        chunk_tokens=boot.scheduling.chunked_prefill_tokens,
+        context_length=loaded.target.context_length,
+        max_draft_tokens=max_draft_tokens(boot.speculation),
+        page_size=boot.memory.page_size,
+        pages=plan.pages,
+        lag_tokens=lag_tokens(boot, loaded.device),
+    )
+
+
+def _plan(
+    boot: EngineBoot, loaded: Loaded, pool_tokens: int | None, available_bytes: int, running: int
+) -> MemoryPlan:
+    reserve = max_draft_tokens(boot.speculation) + lag_tokens(boot, loaded.device)
+    context = loaded.target.context_length
+    longest = context if pool_tokens is None else pool_tokens
+    demand = MemoryDemand(
+        available_bytes=available_bytes,
+        weight_bytes=_tensor_bytes(loaded.target),
+        draft_weight_bytes=_tensor_bytes(loaded.draft.model) if loaded.draft else 0,
+        fixed_bytes=_fixed_bytes(loaded, running, boot.speculation, context),
+        page_bytes=_page_bytes(loaded, boot.memory.page_size),
+        page_size=boot.memory.page_size,
+        most_rows=(longest + reserve) * (running if pool_tokens is None else 1),
+        fewest_rows=min(longest, 16) + reserve,
+    )
+    return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
+
+
+def _with_remedy(
+    error: NotEnoughMemory,
+    boot: EngineBoot,
+    loaded: Loaded,
+    pool_tokens: int | None,
+    available_bytes: int,
+) -> NotEnoughMemory:
+    """Look for the largest number of running requests that fits, halving it."""
+    running = boot.scheduling.max_running_requests // 2
+    while running:
+        try:
+            _plan(boot, loaded, pool_tokens, available_bytes, running)
+        except NotEnoughMemory:
+            running //= 2
+        else:
+            return NotEnoughMemory(f"{error}; max_running_requests {running} would fit")
+    return error
+
+
+def _page_bytes(loaded: Loaded, page_size: int) -> int:
+    config = loaded.target.config
+    target = KvPool.bytes_per_page(
+        config.num_hidden_layers,
+        page_size,
+        config.num_key_value_heads,
+        config.head_dim,
+        loaded.dtype,
+    )
+    return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
+
+
+def _fixed_bytes(loaded: Loaded, running: int, speculation: SpeculationBoot, context: int) -> int:
+    """Slot tables, verify logits with their float copies, and what the drafter keeps."""
+    shapes = draft_shapes(speculation).values()
+    width = max_draft_tokens(speculation)
+    logits = running * width * loaded.target.config.vocab_size * 4 * 3
+    tables = (running + 1) * (context + 2 * width) * 8 * 2
+    draft = loaded.draft.fixed_bytes(running, DraftLimits.over(shapes)) if loaded.draft else 0
+    return logits + tables + draft
+
+
+def _tensor_bytes(record: object) -> int:
+    """Bytes of all tensors in a record of records, each storage once."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in _tensors(record)}
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+
+
+def _tensors(record: object) -> Iterator[Tensor]:
+    if isinstance(record, Tensor):
+        yield record
+    elif isinstance(record, tuple | list):
+        for item in record:
+            yield from _tensors(item)
+    elif is_dataclass(record):
+        for field in fields(record):
+            yield from _tensors(getattr(record, field.name))

@@ -1,0 +1,115 @@
+"""Drafting on from a first set of logits: a chain, or a tree; the same for every neural draft.
+
+Drafted tokens keep their KV by node in a scratch that the round forgets. A chain needs no scores,
+no sorts and no gathers; a tree sees, per node, the committed prefix and its own ancestors.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.draft import Draft
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
+from specdecode_engine.forward.kv_view import KvView, ScratchView
+from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.slots import DecodeBatch, SlotTable
+from specdecode_engine.speculate.tree import Frontier, grow_tree
+
+
+class Cell(Protocol):
+    """One forward pass over drafted tokens; it remembers what the next one needs of it."""
+
+    def __call__(
+        self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView
+    ) -> Tensor:
+        """Return logits behind the tokens.
+
+        Args:
+            ids: [B * k] i64, ids of the target.
+            parents: [B, k] i64, places of their parents in the pass before; None where k is 1.
+            positions: [B * k] i64, rotary positions.
+            view: where their KV goes.
+
+        Returns:
+            [B * k, draft_vocab] float.
+        """
+        ...
+
+
+class Expander:
+    """Expands drafts of one model.
+
+    Args:
+        prefix_rows: pool rows that a draft row sees beyond the computed tokens: 1 where the bonus
+            token has a row of its own. The rotary position of the first drafted token equals the
+            number of rows it sees.
+        target_ids: [draft_vocab] i64, where the draft's vocabulary is not the target's.
+    """
+
+    def __init__(
+        self,
+        pool: KvPool,
+        scratch: DraftScratch,
+        table: SlotTable,
+        sampler: Sampler,
+        prefix_rows: int,
+        target_ids: Tensor | None = None,
+    ) -> None:
+        self._pool = pool
+        self._scratch = scratch
+        self._table = table
+        self._sampler = sampler
+        self._prefix_rows = prefix_rows
+        self._target_ids = target_ids
+
+    def expand(self, batch: DecodeBatch, shape: DraftShape, first: Tensor, cell: Cell) -> Draft:
+        """Draft behind each bonus token.
+
+        Args:
+            first: [B, draft_vocab] float, logits behind the bonus tokens.
+        """
+        if shape.topk == 1:
+            return Draft(shape, self._expand_chain(batch, shape.num_steps, first, cell))
+        return self._expand_tree(batch, shape, first, cell)
+
+    def _expand_chain(
+        self, batch: DecodeBatch, num_steps: int, logits: Tensor, cell: Cell
+    ) -> Tensor:
+        slots, drafted = list(batch.slot_ids), []
+        prefix = batch.lengths + self._prefix_rows
+        for step in range(num_steps):
+            positions = batch.lengths + 1 + step
+            token = self._sampler.choose_draft(logits, slots, positions, self._target_ids)
+            drafted.append(token)
+            if step + 1 < num_steps:
+                layout = self._table.prefix_layout(batch, prefix, 1)
+                view = ScratchView(self._pool, self._scratch, step, layout)
+                logits = cell(token, None, prefix + step, view)
+        return torch.stack(drafted, dim=1)
+
+    def _expand_tree(
+        self, batch: DecodeBatch, shape: DraftShape, first: Tensor, cell: Cell
+    ) -> Draft:
+        k = shape.topk
+        prefix = (batch.lengths + self._prefix_rows).repeat_interleave(k)
+        layout = self._table.prefix_layout(batch, prefix, k)
+
+        def advance(frontier: Frontier) -> Tensor:
+            step = frontier.step
+            view = ScratchView(self._pool, self._scratch, step * k, layout, frontier.mask)
+            ids = self._to_target(frontier.tokens).flatten()
+            logits = cell(ids, frontier.parents, prefix + step, view)
+            return self._score(logits.view(batch.size, k, -1), batch, step + 1)
+
+        draft = grow_tree(shape, self._score(first[:, None], batch, 0)[:, 0], advance)
+        return Draft(shape, self._to_target(draft.tokens), draft.tree)
+
+    def _score(self, logits: Tensor, batch: DecodeBatch, depth: int) -> Tensor:
+        """Log-probabilities [B, k, draft_vocab] f32 of the tokens behind nodes of one depth."""
+        positions = (batch.lengths + 1 + depth)[:, None].expand(-1, logits.shape[1])
+        return self._sampler.score_draft(logits, list(batch.slot_ids), positions, self._target_ids)
+
+    def _to_target(self, ids: Tensor) -> Tensor:
+        return ids if self._target_ids is None else self._target_ids[ids]

@@ -1,0 +1,113 @@
+"""Growing a draft tree: topk children per node, the best nodes kept, as in EAGLE-2.
+
+Source: Li et al., "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees", 2024.
+Every step expands the k best nodes of the step before; all candidates stay in a pool, from which
+the best are taken at the end. Scores are sums of log-probabilities in float32, so a child never
+scores above its parent; ties go to the lower index, where the parent stands. Hence the chosen set
+always contains the ancestors of its members. Letters: B batch, k topk, S steps, V draft vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.draft import Draft, Tree
+from specdecode_engine.draft_shape import DraftShape
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The nodes that a step expands.
+
+    `mask` marks which scratch rows each node sees: its ancestors and itself; rows are numbered
+    step by step, k in each.
+    """
+
+    step: int
+    tokens: Tensor  # [B, k] i64, ids of the draft's vocabulary
+    parents: Tensor  # [B, k] i64, places in the frontier before; 0 at step 0
+    mask: Tensor  # [B, k, (step + 1) * k] bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """All candidates so far, flat; parents are flat indices too, -1 for the root."""
+
+    scores: Tensor  # [B, candidates] f32
+    tokens: Tensor  # [B, candidates] i64
+    parents: Tensor  # [B, candidates] i64
+
+    def extended(self, scores: Tensor, tokens: Tensor, parents: Tensor) -> "_Pool":
+        return _Pool(
+            torch.cat([self.scores, scores], dim=1),
+            torch.cat([self.tokens, tokens], dim=1),
+            torch.cat([self.parents, parents], dim=1),
+        )
+
+
+def grow_tree(shape: DraftShape, first: Tensor, advance: Callable[[Frontier], Tensor]) -> Draft:
+    """Grow a tree; its tokens are ids of the draft's vocabulary.
+
+    Args:
+        first: [B, V] f32 log-probabilities of the tokens behind the root.
+        advance: gives the log-probabilities [B, k, V] f32 behind the nodes of a frontier.
+    """
+    k = shape.topk
+    scores, tokens = _best(first, k)
+    root = torch.full_like(tokens, -1)
+    pool = _Pool(scores, tokens, root)
+    places = torch.arange(k, device=first.device).expand_as(tokens)
+    own_rows = torch.eye(k, dtype=torch.bool, device=first.device).expand(len(tokens), k, k)
+    frontier = Frontier(0, tokens, torch.zeros_like(tokens), own_rows)
+    for step in range(1, shape.num_steps):
+        children, ids = _best(advance(frontier), k)  # [B, k, k]
+        scores = (scores[:, :, None] + children).flatten(1)
+        base = pool.scores.shape[1]
+        pool = pool.extended(scores, ids.flatten(1), places.repeat_interleave(k, dim=1))
+        if step + 1 < shape.num_steps:
+            chosen = _stable_top(scores, k)  # [B, k] of k * k
+            scores = scores.gather(1, chosen)
+            places = base + chosen
+            frontier = _next_frontier(
+                frontier, chosen // k, ids.flatten(1).gather(1, chosen), own_rows
+            )
+    return _take_best(shape, pool)
+
+
+def _next_frontier(before: Frontier, parents: Tensor, tokens: Tensor, own_rows: Tensor) -> Frontier:
+    width = before.mask.shape[2]
+    inherited = before.mask.gather(1, parents[:, :, None].expand(-1, -1, width))
+    return Frontier(before.step + 1, tokens, parents, torch.cat([inherited, own_rows], dim=2))
+
+
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best `count` of the last dimension and their ids; NaN counts as impossible."""
+    values, ids = torch.topk(torch.nan_to_num(scores, nan=-torch.inf), count, dim=-1)
+    return values, ids
+
+
+def _stable_top(scores: Tensor, count: int) -> Tensor:
+    """Indices of the best `count` of [B, n]; ties go to the lower index."""
+    return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
+
+
+def _take_best(shape: DraftShape, pool: _Pool) -> Draft:
+    """Take the best nodes of the pool, in breadth-first order, and link them."""
+    chosen = _stable_top(pool.scores, shape.num_tokens - 1).sort(dim=1).values
+    flat_parents = pool.parents.gather(1, chosen)
+    parents = torch.searchsorted(chosen, flat_parents.clamp(min=0)) + 1
+    parents = torch.where(flat_parents < 0, 0, parents)
+    parents = torch.nn.functional.pad(parents, (1, 0))
+    return Draft(shape, pool.tokens.gather(1, chosen), link(parents, shape.num_steps))
+
+
+def link(parents: Tensor, num_steps: int) -> Tree:
+    """Work out depths and ancestry of nodes that name their parents; [B, N] i64."""
+    nodes = parents.shape[1]
+    own = torch.eye(nodes, dtype=torch.bool, device=parents.device).expand(len(parents), -1, -1)
+    ancestry = own
+    for _ in range(num_steps):
+        ancestry = own | ancestry.gather(1, parents[:, :, None].expand(-1, -1, nodes))
+    return Tree(parents, ancestry.sum(dim=2) - 1, ancestry)

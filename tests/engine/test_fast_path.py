@@ -1,0 +1,75 @@
+"""topk 1 takes the chain's path, without scores, sorts or gathers; a tree never does."""
+
+import pytest
+import torch
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.rounds import decode, verify
+from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.speculate import expander
+
+
+def make_core(checkpoints, topk: int) -> EngineCore:
+    document = {
+        "model": {"path": str(checkpoints.target)},
+        "speculation": {
+            "algorithm": "EAGLE3",
+            "draft_path": str(checkpoints.eagle3),
+            "num_steps": 4,
+            "topk": topk,
+        },
+        "device": "cpu",
+    }
+    return build_core(EngineBoot.model_validate(document), poison=True)
+
+
+def generate(core: EngineCore) -> list[int]:
+    params = SamplingParams(seed=1, max_tokens=30, temperature=0.0, ignore_eos=True)
+    core.submit(Request("r", (5, 6, 7), params))
+    tokens: list[int] = []
+    while core.has_work():
+        for output in core.step():
+            tokens += output.token_ids
+    return tokens
+
+
+def refuse(name: str):  # type: ignore[no-untyped-def]
+    def raise_error(*args: object, **kwargs: object) -> None:
+        raise AssertionError(f"{name} was called")
+
+    return raise_error
+
+
+def test_a_chain_scores_sorts_and_moves_nothing(
+    checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    chain = expander.Expander._expand_chain
+
+    def counted(self, *args):  # type: ignore[no-untyped-def]
+        calls.append(1)
+        return chain(self, *args)
+
+    core = make_core(checkpoints, topk=1)
+    monkeypatch.setattr(expander.Expander, "_expand_chain", counted)
+    monkeypatch.setattr(expander, "grow_tree", refuse("grow_tree"))
+    monkeypatch.setattr(Sampler, "score_draft", refuse("score_draft"))
+    monkeypatch.setattr(verify, "walk_tree", refuse("walk_tree"))
+    monkeypatch.setattr(decode, "move_kv", refuse("move_kv"))
+    for name in ("sort", "topk", "log_softmax", "gather"):
+        monkeypatch.setattr(torch, name, refuse(name))
+    tokens = generate(core)
+    monkeypatch.undo()
+    assert len(calls) == core.counters.decode_rounds > 0
+    assert tokens == generate(make_core(checkpoints, topk=4))
+
+
+def test_a_tree_never_takes_the_chains_path(checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expander.Expander, "_expand_chain", refuse("_expand_chain"))
+    monkeypatch.setattr(verify, "count_agreeing", refuse("count_agreeing"))
+    core = make_core(checkpoints, topk=2)
+    assert len(generate(core)) == 30
+    assert core.counters.drafted_tokens > 0

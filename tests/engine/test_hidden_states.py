@@ -1,0 +1,116 @@
+"""STANDALONE has no hidden state anywhere; EAGLE keeps its own, and garbage in it is harmless."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.forward import Llama
+from specdecode_engine.forward.llama import Hidden
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.slots import DecodeBatch
+from specdecode_engine.speculate.features import FeatureRing
+
+PROMPT = (3, 14, 15, 92, 65, 35)
+
+
+def make_core(checkpoints, algorithm: str, topk: int = 1) -> EngineCore:
+    folders = {"STANDALONE": checkpoints.draft, "EAGLE3": checkpoints.eagle3}
+    speculation: dict[str, object] = {}
+    if algorithm != "NONE":
+        draft_path = str(folders[algorithm])
+        speculation = {
+            "algorithm": algorithm, "draft_path": draft_path, "num_steps": 3, "topk": topk,
+        }  # fmt: skip
+    document = {
+        "model": {"path": str(checkpoints.target), "dtype": "float32"},
+        "speculation": speculation,
+        "device": "cpu",
+    }
+    return build_core(EngineBoot.model_validate(document), poison=True)
+
+
+def generate(core: EngineCore) -> list[int]:
+    params = SamplingParams(seed=1, max_tokens=40, temperature=0.0, ignore_eos=True)
+    core.submit(Request("r", PROMPT, params))
+    tokens: list[int] = []
+    while core.has_work():
+        for output in core.step():
+            tokens += output.token_ids
+    return tokens
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+def test_standalone_captures_allocates_and_carries_no_hidden_state(
+    checkpoints, monkeypatch: pytest.MonkeyPatch, topk: int
+) -> None:
+    """Every place that could hold one raises or is poisoned, and nothing notices."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a hidden-state buffer was allocated")
+
+    handed_over = []
+    forward = Llama.forward
+
+    def poisoned(self: Llama, *args: object, **kwargs: object) -> Hidden:
+        hidden = forward(self, *args, **kwargs)  # type: ignore[arg-type]
+        handed_over.append(hidden.captured)
+        return hidden
+
+    expected = generate(make_core(checkpoints, "NONE"))
+    monkeypatch.setattr(FeatureRing, "__init__", refuse)
+    monkeypatch.setattr(Llama, "forward", poisoned)
+    core = make_core(checkpoints, "STANDALONE", topk)
+    assert core.parts.capture.is_empty
+    assert generate(core) == expected
+    assert handed_over
+    assert all(captured is None for captured in handed_over)
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_never_read(
+    checkpoints, monkeypatch: pytest.MonkeyPatch, topk: int
+) -> None:
+    """What a ring holds before it is written, and behind an accepted path, may be anything."""
+    clean = make_core(checkpoints, "EAGLE3", topk)
+    expected = generate(clean)
+    assert expected == generate(make_core(checkpoints, "NONE"))
+    make, write_rows = FeatureRing.__init__, FeatureRing.write_rows
+
+    def poisoned_ring(self: FeatureRing, *args: object, **kwargs: object) -> None:
+        make(self, *args, **kwargs)  # type: ignore[arg-type]
+        self._rows.fill_(torch.nan)
+
+    monkeypatch.setattr(FeatureRing, "__init__", poisoned_ring)
+    poisoned = make_core(checkpoints, "EAGLE3", topk)
+    table = poisoned.parts.table
+
+    def poisoned_rows(
+        self: FeatureRing, batch: DecodeBatch, num_rows: int, features: torch.Tensor
+    ) -> None:
+        # The round was committed before: the lengths say how far each path went.
+        went = table.decode_batch(batch.slot_ids, batch.host_lengths).lengths - batch.lengths
+        behind = torch.arange(num_rows) >= went[:, None]
+        features = features.masked_fill(behind[:, :, None], torch.nan)
+        write_rows(self, batch, num_rows, features)
+
+    monkeypatch.setattr(FeatureRing, "write_rows", poisoned_rows)
+    assert generate(poisoned) == expected
+    assert poisoned.counters.accepted_tokens == clean.counters.accepted_tokens
+
+
+def test_a_draft_of_another_width_works(checkpoints, tmp_path) -> None:
+    """R9: the draft's own sizes are used for everything of the draft."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    narrow = LlamaConfig(
+        vocab_size=97, hidden_size=24, intermediate_size=40, num_hidden_layers=1,
+        num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=64,
+    )  # fmt: skip
+    LlamaForCausalLM(narrow).save_pretrained(tmp_path)
+    other = replace(checkpoints, draft=tmp_path)
+    assert generate(make_core(other, "STANDALONE", 3)) == generate(make_core(checkpoints, "NONE"))
