@@ -80,7 +80,13 @@ def test_r1_the_cache_gets_what_is_left_after_everything_else() -> None:
 
 def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
     lines = plan_memory(demand(), None, 0.5).lines()
-    for word in ("weights", "draft's weights", "scratch and logits", "key-value cache", "400 pages"):
+    for word in (
+        "weights",
+        "draft's weights",
+        "scratch and logits",
+        "key-value cache",
+        "400 pages",
+    ):
         assert any(word in line for line in lines)
 
 
