@@ -32,8 +32,9 @@ def test_answers_with_text_and_usage(server):
 
 
 def test_stream_is_the_same_text_with_usage_at_the_end(client):
-    whole = complete(client)
-    chunks = list(complete(client, stream=True, stream_options={"include_usage": True}))
+    fields = {"extra_body": {"ignore_eos": True}}
+    whole = complete(client, **fields)
+    chunks = list(complete(client, **fields, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     assert chunks[-1].choices == []
@@ -113,11 +114,16 @@ def test_unknown_and_null_fields_are_ignored(client):
 
 
 def test_stop_token_ids_end_the_answer_and_stay_out_of_the_text(client, server):
-    text = complete(client, extra_body={"ignore_eos": True}).choices[0].text
-    ids = server.service.text.encode(text)
-    answer = complete(client, extra_body={"stop_token_ids": [ids[3]], "ignore_eos": True})
+    whole = complete(client, logprobs=0, extra_body={"ignore_eos": True}).choices[0]
+    spelled = whole.logprobs.tokens
+    known = [server.service.text.encode(token) for token in spelled]
+    place = next(i for i in range(3, len(known)) if len(known[i]) == 1)
+    first = spelled.index(spelled[place])
+    stops = {"stop_token_ids": list(known[place]), "ignore_eos": True}
+    answer = complete(client, extra_body=stops)
     assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage.completion_tokens == ids.index(ids[3]) + 1
+    assert answer.usage.completion_tokens == first + 1
+    assert answer.choices[0].text == "".join(spelled[:first])
 
 
 def test_another_model_is_not_found(client):
