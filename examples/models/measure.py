@@ -1,4 +1,4 @@
-"""Measure how many tokens a verify pass emits with either draft: slow, cacheless, plain to read.
+"""Measure how many tokens a verify pass emits with each draft: slow, cacheless, plain to read.
 
 Greedy chains of three drafted tokens over the held-out prompts; one round is one target pass.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
-from recipe import answers, eagle3, parts, target, vocabulary
+from recipe import answers, eagle, eagle3, parts, target, vocabulary
 from recipe.documents import Prompt
 
 FOLDER = Path(__file__).parent
@@ -38,20 +39,49 @@ def standalone(draft: LlamaForCausalLM) -> Draft:
     return propose
 
 
+def foreseeing(head: eagle.Eagle, model: LlamaForCausalLM) -> Draft:
+    """Draft with an EAGLE head: true features of all but the last id, then its own outputs."""
+
+    def propose(ids: list[int]) -> list[int]:
+        features = eagle.features(model, torch.tensor([ids[:-1]]))
+        return unrolled(
+            ids,
+            model,
+            unroll=lambda embedded: head.unroll(features, embedded),
+            choose=lambda last: int(model.lm_head(last).argmax()),
+        )
+
+    return propose
+
+
 def headed(head: eagle3.Eagle3, model: LlamaForCausalLM) -> Draft:
-    """Draft with an EAGLE-3 head: true features of all but the last id, then its own outputs."""
+    """Draft with an EAGLE-3 head, whose features come from three layers."""
 
     def propose(ids: list[int]) -> list[int]:
         features, _ = eagle3.features(model, torch.tensor([ids[:-1]]))
-        embedded = [parts.embed(model, torch.tensor([ids[1:]]))]
-        drafted: list[int] = []
-        for _ in range(DEPTH):
-            last = head.unroll(features, embedded)[-1][0, -1]  # [H]; other rows are not needed
-            drafted.append(int(head.target_ids()[head.logits(last).argmax()]))
-            embedded.append(parts.embed(model, torch.tensor([[drafted[-1]] * (len(ids) - 1)])))
-        return drafted
+        return unrolled(
+            ids,
+            model,
+            unroll=lambda embedded: head.unroll(features, embedded),
+            choose=lambda last: int(head.target_ids()[head.logits(last).argmax()]),
+        )
 
     return propose
+
+
+def unrolled(
+    ids: list[int],
+    model: LlamaForCausalLM,
+    unroll: Callable[[list[Tensor]], list[Tensor]],  # embedded tokens of each step -> outputs
+    choose: Callable[[Tensor], int],  # an output [H] -> the likeliest id
+) -> list[int]:
+    """Run a head step by step over the same rows, of which only the last is needed."""
+    embedded = [parts.embed(model, torch.tensor([ids[1:]]))]
+    drafted: list[int] = []
+    for _ in range(DEPTH):
+        drafted.append(choose(unroll(embedded)[-1][0, -1]))
+        embedded.append(parts.embed(model, torch.tensor([[drafted[-1]] * (len(ids) - 1)])))
+    return drafted
 
 
 def speculate(
@@ -82,12 +112,13 @@ def held_out(path: Path) -> list[Prompt]:
 
 @torch.inference_mode()
 def measure(folder: Path, chosen: list[Prompt], limit: int) -> dict[str, object]:
-    """Give the accept length of both drafts, by kind and topic too, and the check on the text."""
+    """Give the accept length of every draft, by kind and topic too, and the check on the text."""
     model = target.load(folder / "target")
     tokenizer = vocabulary.load(folder / "target")
     ends = [vocabulary.TURN_END_ID, vocabulary.END_OF_TEXT_ID]
     drafts = {
         "standalone": standalone(target.load(folder / "draft")),
+        "eagle": foreseeing(eagle.load(folder / "eagle", model), model),
         "eagle3": headed(eagle3.load(folder / "eagle3", model), model),
     }
     counts = {name: dict[str, list[int]]() for name in drafts}

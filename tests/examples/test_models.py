@@ -12,26 +12,22 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
-FOLDERS = ("target", "draft", "eagle3")
-MIDLAYER = {
-    "hidden_norm.weight": lambda c: (c["hidden_size"],),
-    "input_layernorm.weight": lambda c: (c["hidden_size"],),
-    "post_attention_layernorm.weight": lambda c: (c["hidden_size"],),
-    "self_attn.q_proj.weight": lambda c: (c["num_attention_heads"] * c["head_dim"], _pair(c)),
-    "self_attn.k_proj.weight": lambda c: (c["num_key_value_heads"] * c["head_dim"], _pair(c)),
-    "self_attn.v_proj.weight": lambda c: (c["num_key_value_heads"] * c["head_dim"], _pair(c)),
-    "self_attn.o_proj.weight": lambda c: (
-        c["hidden_size"],
-        c["num_attention_heads"] * c["head_dim"],
-    ),
-    "mlp.gate_proj.weight": lambda c: (c["intermediate_size"], c["hidden_size"]),
-    "mlp.up_proj.weight": lambda c: (c["intermediate_size"], c["hidden_size"]),
-    "mlp.down_proj.weight": lambda c: (c["hidden_size"], c["intermediate_size"]),
-}
+FOLDERS = ("target", "draft", "eagle", "eagle3")
 
 
-def _pair(config: dict[str, int]) -> int:
-    return 2 * config["hidden_size"]
+def _attention_and_mlp(config: dict, inputs: int) -> dict[str, tuple[int, int]]:
+    hidden, intermediate = config["hidden_size"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    return {
+        "self_attn.q_proj.weight": (queries, inputs),
+        "self_attn.k_proj.weight": (keys, inputs),
+        "self_attn.v_proj.weight": (keys, inputs),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "mlp.gate_proj.weight": (intermediate, hidden),
+        "mlp.up_proj.weight": (intermediate, hidden),
+        "mlp.down_proj.weight": (hidden, intermediate),
+    }
 
 
 def _config(name: str) -> dict:
@@ -88,7 +84,26 @@ def test_the_chat_template_renders() -> None:
     assert ids["input_ids"].count(tokenizer.eos_token_id) == 2
 
 
-def test_the_head_has_the_published_layout() -> None:
+def test_the_eagle_head_has_the_published_layout() -> None:
+    config, target = _config("eagle"), _config("target")
+    weights = load_file(MODELS / "eagle" / "model.safetensors")
+    assert config["architectures"] == ["LlamaForCausalLMEagle"]
+    assert config["num_hidden_layers"] == 1
+    assert config["bias"] is True
+    for shared in ("vocab_size", "hidden_size", "rope_theta"):
+        assert config[shared] == target[shared]
+    hidden = config["hidden_size"]
+    layer = _attention_and_mlp(config, hidden) | {"post_attention_layernorm.weight": (hidden,)}
+    shapes = {
+        "fc.weight": (hidden, 2 * hidden),
+        "fc.bias": (hidden,),
+        **{f"layers.0.{name}": shape for name, shape in layer.items()},
+    }
+    assert {name: tuple(t.shape) for name, t in weights.items()} == shapes
+    assert {t.dtype for t in weights.values()} == {torch.bfloat16}
+
+
+def test_the_eagle3_head_has_the_published_layout() -> None:
     config, target = _config("eagle3"), _config("target")
     weights = load_file(MODELS / "eagle3" / "model.safetensors")
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
@@ -96,13 +111,15 @@ def test_the_head_has_the_published_layout() -> None:
     assert config["vocab_size"] == target["vocab_size"]
     assert config["hidden_size"] == target["hidden_size"]
     hidden, drafted = config["hidden_size"], config["draft_vocab_size"]
+    norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+    layer = _attention_and_mlp(config, 2 * hidden) | {f"{n}.weight": (hidden,) for n in norms}
     shapes = {
         "fc.weight": (hidden, 3 * hidden),
         "norm.weight": (hidden,),
         "lm_head.weight": (drafted, hidden),
         "d2t": (drafted,),
         "t2d": (config["vocab_size"],),
-        **{f"midlayer.{name}": shape(config) for name, shape in MIDLAYER.items()},
+        **{f"midlayer.{name}": shape for name, shape in layer.items()},
     }
     assert {name: tuple(t.shape) for name, t in weights.items()} == shapes
     assert weights["d2t"].dtype == torch.int64
@@ -115,7 +132,7 @@ def test_the_head_has_the_published_layout() -> None:
     assert 0 <= ids[0] <= ids[-1] < target["num_hidden_layers"]
 
 
-def test_the_vocabulary_maps_of_the_head_agree() -> None:
+def test_the_vocabulary_maps_of_the_eagle3_head_agree() -> None:
     weights = load_file(MODELS / "eagle3" / "model.safetensors")
     target_ids = weights["d2t"] + torch.arange(len(weights["d2t"]))
     assert (target_ids.diff() > 0).all()
@@ -128,12 +145,12 @@ def test_enough_prompts_are_held_out() -> None:
     assert {p["kind"] for p in prompts} == {"chat", "text"}
 
 
-def test_both_drafts_are_worth_their_while_on_held_out_prompts() -> None:
+def test_every_draft_is_worth_its_while_on_held_out_prompts() -> None:
     command = [sys.executable, str(MODELS / "measure.py"), "--prompts", "8", "--tokens", "40"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
     assert measured["greedy_equal"] is True
-    for name in ("standalone", "eagle3"):
+    for name in ("standalone", "eagle", "eagle3"):
         assert 2.2 <= measured[name]["accept_length"] <= 4.0, measured
