@@ -68,7 +68,8 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float32")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    drafts = {"STANDALONE": EXAMPLES / "draft", "EAGLE3": EXAMPLES / "eagle3"}
+    folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+    drafts = {algorithm: EXAMPLES / folder for algorithm, folder in folders.items()}
     models = Models(EXAMPLES / "target", drafts, options.dtype)
     tokenizer = AutoTokenizer.from_pretrained(models.target)
     plain_core = build_plain(models)

@@ -7,7 +7,7 @@ from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.request import SamplingParams
 
-ALGORITHMS = ("STANDALONE", "EAGLE3")
+ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3")
 
 
 @dataclass(frozen=True, slots=True)
