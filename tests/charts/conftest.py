@@ -1,5 +1,6 @@
 """Helm from the local tools, and a real API server to install into."""
 
+import json
 import os
 import subprocess
 import sys
@@ -58,3 +59,33 @@ def template(run):
         return rendered[flags]
 
     return render
+
+
+@pytest.fixture(scope="session")
+def schemas(run, tmp_path_factory):
+    """The API server's own types as a folder of JSON schemas that allow no unknown field."""
+    folder = tmp_path_factory.mktemp("schemas")
+    document = json.loads(run("kubectl", "get", "--raw", "/openapi/v2").stdout)
+    definitions = document["definitions"]
+    for name, schema in definitions.items():
+        # The schema of schemas is open by nature; so is whatever lists no fields.
+        if "properties" in schema and ".JSONSchemaProps" not in name:
+            schema["additionalProperties"] = False
+    _accept_numbers_or_text(definitions)
+    (folder / "all.json").write_text(json.dumps({"definitions": definitions}))
+    for name, schema in definitions.items():
+        for kind in schema.get("x-kubernetes-group-version-kind", ()):
+            group = kind["group"].split(".")[0]
+            parts = (kind["kind"], group, kind["version"]) if group else (kind["kind"], "v1")
+            file = folder / ("-".join(parts).lower() + ".json")
+            file.write_text(json.dumps({"$ref": f"all.json#/definitions/{name}"}))
+    return folder
+
+
+def _accept_numbers_or_text(definitions):
+    """OpenAPI calls them strings with a format; a JSON schema has to say what they may be."""
+    for name in (
+        "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+        "io.k8s.apimachinery.pkg.api.resource.Quantity",
+    ):
+        definitions[name] = {"type": ["string", "number"]}

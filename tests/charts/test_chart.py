@@ -40,6 +40,31 @@ def test_the_linter_has_nothing_to_say(flags, run):
     assert "[ERROR]" not in ran.stdout
 
 
+def kubeconform(run, schemas, manifests):
+    words = ("-strict", "-summary", "-output", "json", "-skip", "PodMonitor")
+    location = f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
+    text = yaml.safe_dump_all(manifests)
+    return run("kubeconform", *words, "-schema-location", location, check=False, text=text)
+
+
+@every_set
+def test_kubeconform_knows_every_field(flags, template, run, schemas):
+    ran = kubeconform(run, schemas, template(*flags))
+    summary = json.loads(ran.stdout)["summary"]
+    assert ran.returncode == 0, ran.stdout
+    assert summary["valid"] > 5
+    assert summary["invalid"] == summary["errors"] == 0
+
+
+def test_kubeconform_would_see_a_misspelt_field(template, run, schemas):
+    manifests = yaml.safe_load_all(yaml.safe_dump_all(template()))
+    deployment = next(each for each in manifests if each["kind"] == "Deployment")
+    deployment["spec"]["replicaz"] = 1
+    ran = kubeconform(run, schemas, [deployment])
+    assert ran.returncode == 1
+    assert "replicaz" in ran.stdout
+
+
 @every_set
 def test_no_object_is_rendered_twice(flags, template):
     found = [
