@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from specdecode_engine.__main__ import main as serve_engine
-from specdecode_operator.render import boot
+from specdecode_operator.render import FileError, boot
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,7 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> int:
     """Write the boot file and serve it; FILE and PORT choose another resource and port."""
     resource = Path(os.environ.get("FILE") or ROOT / "examples" / "specdecode.yaml")
-    document = boot(str(resource), resource.read_text(), ROOT / "examples" / "models")
+    try:
+        document = boot(str(resource), resource.read_text(), ROOT / "examples" / "models")
+    except (OSError, FileError) as error:
+        print(f"serve: {error}; FILE names the resource to serve", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="specdecode-") as folder:
         file = Path(folder) / "boot.json"
         file.write_text(document)
