@@ -16,11 +16,12 @@ HIDDEN = 64
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """A random target, a standalone draft close to it, and a random EAGLE-3 head for it."""
+    """A random target, a standalone draft close to it, and random EAGLE heads for it."""
 
     target: Path
     draft: Path
     eagle3: Path
+    eagle: Path
     vocab: int = VOCAB
 
 
@@ -57,7 +58,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
             parameter.add_(torch.empty_like(parameter).normal_(0, 0.003, generator=generator))
     model.save_pretrained(folder / "draft")
     _save_eagle3(folder / "eagle3", generator)
-    return Checkpoints(folder / "target", folder / "draft", folder / "eagle3")
+    _save_eagle(folder / "eagle", generator)
+    names = ("target", "draft", "eagle3", "eagle")
+    return Checkpoints(*(folder / name for name in names))
 
 
 def _save_eagle3(folder: Path, generator: torch.Generator) -> None:
@@ -100,5 +103,39 @@ def _save_eagle3(folder: Path, generator: torch.Generator) -> None:
             "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
             "use_aux_hidden_state": True,
         },
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _save_eagle(folder: Path, generator: torch.Generator) -> None:
+    folder.mkdir()
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.empty(shape).normal_(0, 0.2, generator=generator)
+
+    tensors = {
+        "fc.weight": random(HIDDEN, 2 * HIDDEN),
+        "layers.0.post_attention_layernorm.weight": torch.ones(HIDDEN),
+        "layers.0.self_attn.q_proj.weight": random(64, HIDDEN),
+        "layers.0.self_attn.k_proj.weight": random(32, HIDDEN),
+        "layers.0.self_attn.v_proj.weight": random(32, HIDDEN),
+        "layers.0.self_attn.o_proj.weight": random(HIDDEN, 64),
+        "layers.0.mlp.gate_proj.weight": random(96, HIDDEN),
+        "layers.0.mlp.up_proj.weight": random(96, HIDDEN),
+        "layers.0.mlp.down_proj.weight": random(HIDDEN, 96),
+    }
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "architectures": ["LlamaForCausalLMEagle"],
+        "bias": False,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
     }
     (folder / "config.json").write_text(json.dumps(config))

@@ -15,7 +15,11 @@ CASES = 12
 
 @pytest.fixture(scope="module")
 def models(checkpoints) -> Models:
-    drafts = {"STANDALONE": checkpoints.draft, "EAGLE3": checkpoints.eagle3}
+    drafts = {
+        "STANDALONE": checkpoints.draft,
+        "EAGLE": checkpoints.eagle,
+        "EAGLE3": checkpoints.eagle3,
+    }
     return Models(checkpoints.target, drafts, "float32")
 
 
@@ -58,4 +62,7 @@ def test_the_same_seed_draws_the_same_case(material: Material) -> None:
 
 def test_checkpoints_lie_where_the_run_expects_them() -> None:
     examples = Path(__file__).resolve().parents[2] / "examples" / "models"
-    assert all((examples / name / "config.json").exists() for name in ("target", "draft", "eagle3"))
+    assert all(
+        (examples / name / "config.json").exists()
+        for name in ("target", "draft", "eagle", "eagle3")
+    )

@@ -220,3 +220,18 @@ def test_r4_forced_retract_and_abort_at_random_leak_nothing(
     assert snapshot.running_requests == snapshot.waiting_requests == 0
     assert snapshot.kv_pages_free == snapshot.kv_pages_total
     assert snapshot.retracted_total > 0
+
+
+def test_an_aborted_request_gives_no_output_not_even_what_was_collected_before(checkpoints) -> None:
+    """Retracting another request collects what is in flight; an abort then drops its part."""
+    core = make_core(checkpoints, "EAGLE3", overlap=True)
+    for name in ("gone", "stays"):
+        core.submit(make_request(name, 8, 40))
+    for _ in range(4):
+        core.step()
+    core.retract(core.scheduler.running[0])
+    core.abort("gone")
+    later = []
+    while core.has_work():
+        later += [output.request_id for output in core.step()]
+    assert set(later) == {"stays"}

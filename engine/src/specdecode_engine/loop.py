@@ -67,6 +67,7 @@ class EngineCore:
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
+            self._ready = [output for output in self._ready if output.request_id != request_id]
 
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's memory away; it waits and goes on later as if nothing had been.
