@@ -8,7 +8,7 @@ from demo.kubernetes import ROOT, Cluster, wait_until
 
 EXAMPLES = ROOT / "examples"
 MODELS = EXAMPLES / "models"
-NAMES = ("target", "draft", "eagle3")
+NAMES = ("target", "draft", "eagle", "eagle3")
 HOST_FOLDER = Path("/var/lib/specdecode-models")
 MARK = "/models/.checkpoints"
 

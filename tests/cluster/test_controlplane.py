@@ -1,5 +1,6 @@
 """A private API server: real authorization, and nothing left of it afterwards."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,14 @@ from localnode.paths import Paths
 
 pytestmark = pytest.mark.apiserver
 
+absent = pytest.fail if os.environ.get("CI") else pytest.skip
+"""In CI a missing part is a failure."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     if tools.missing_programs(Paths.from_environment()):
-        pytest.skip("the programs are not built: `localnode tools`")
+        absent("the programs are not built: `localnode tools`")
     folder = tmp_path_factory.mktemp("apiserver")
     with ApiServer.start(folder, controllers=["garbage-collector-controller"]) as running:
         yield running

@@ -165,14 +165,14 @@ class EngineCore:
 
     def _open_slots(self, plan: Plan) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
-        decoding = plan.decoding
-        for sequence in [chunk.sequence for chunk in plan.chunks]:
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
             slot = sequence.slot
             assert slot is not None
             if sequence.computed == sequence.matched:
                 self._open_slot(slot, sequence)
             self.parts.table.write_pages(slot, sequence.pages)
-        for sequence in decoding:
+        for sequence in plan.decoding:
             assert sequence.slot is not None
             self.parts.table.write_pages(sequence.slot, sequence.pages)
 

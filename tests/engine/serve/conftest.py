@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.server import SignalledServer, listen
 from specdecode_engine.serve.service import Service
@@ -243,10 +244,7 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
 
 
 def real_server() -> RunningServer:
-    build = pytest.importorskip("specdecode_engine.build")
     folder = Path(__file__).parents[3] / "examples/models/target"
-    if not (folder / "config.json").is_file():
-        pytest.skip("examples/models/target is not trained yet")
     boot = EngineBoot.model_validate(
         {
             "model": {
@@ -262,7 +260,7 @@ def real_server() -> RunningServer:
         }
     )
     return RunningServer(
-        boot, lambda progress: LoadedEngine(build.build_core(boot, progress=False), folder)
+        boot, lambda progress: LoadedEngine(build_core(boot, progress=False), folder)
     )
 
 
