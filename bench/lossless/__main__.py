@@ -35,8 +35,8 @@ class Tally:
     def count(self, case: Case, core: EngineCore) -> None:
         """Add one case."""
         self.requests += len(case.requests)
-        self.rounds += core.counters.request_rounds
-        self.emitted += core.counters.emitted_tokens
+        self.rounds += core.counters.decode.request_rounds
+        self.emitted += core.counters.decode.emitted_tokens
         self.retracted += core.scheduler.retracted_total
         for name in (
             "algorithm",

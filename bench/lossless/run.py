@@ -7,6 +7,9 @@ from pathlib import Path
 from lossless.cases import Case, CaseRequest
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
+from specdecode_engine.depth.decision import Decision, Reason
+from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import FinishReason, Output, Request, TokenLogprobs
 
@@ -83,16 +86,16 @@ def _build(
     return build_core(boot, poison=True, pool_tokens=pool_tokens)
 
 
-class RandomDepth:
+class RandomDepth(StaticDepth):
     """Chooses any depth at every round."""
 
     def __init__(self, depths: tuple[int, ...], seed: int) -> None:
-        self._depths = depths
+        super().__init__(depths[0], DepthTable([BatchRange(1, depths)]))
         self._rng = random.Random(seed)
 
-    def choose(self, batch_size: int) -> int:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Draw one."""
-        return self._rng.choice(self._depths)
+        return Decision(self._rng.choice(self.table.candidates()), 1, 0, Reason.STATIC)
 
 
 def run_case(

@@ -63,7 +63,7 @@ def test_a_chain_scores_sorts_and_moves_nothing(
         monkeypatch.setattr(torch, name, refuse(name))
     tokens = generate(core)
     monkeypatch.undo()
-    assert len(calls) == core.counters.decode_rounds > 0
+    assert len(calls) == core.counters.decode.rounds > 0
     assert tokens == generate(make_core(checkpoints, topk=4))
 
 
@@ -72,4 +72,4 @@ def test_a_tree_never_takes_the_chains_path(checkpoints, monkeypatch: pytest.Mon
     monkeypatch.setattr(verify, "count_agreeing", refuse("count_agreeing"))
     core = make_core(checkpoints, topk=2)
     assert len(generate(core)) == 30
-    assert core.counters.drafted_tokens > 0
+    assert core.counters.decode.drafted_tokens > 0

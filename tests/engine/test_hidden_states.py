@@ -99,7 +99,7 @@ def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_neve
 
     monkeypatch.setattr(FeatureRing, "write_rows", poisoned_rows)
     assert generate(poisoned) == expected
-    assert poisoned.counters.accepted_tokens == clean.counters.accepted_tokens
+    assert poisoned.counters.decode.accepted_tokens == clean.counters.decode.accepted_tokens
 
 
 def test_a_draft_of_another_width_works(checkpoints, tmp_path) -> None:

@@ -294,7 +294,7 @@ def test_r6_rows_that_the_draft_lost_at_depth_0_are_not_shared(
     while core.has_work():
         core.step()
         watch.look()
-    assert core.counters.drafted_tokens > 0
+    assert core.counters.decode.drafted_tokens > 0
     assert core.parts.drafter is not None
     assert not core.parts.drafter.is_whole(1)
     again = build(checkpoints.target, "EAGLE3", drafts["EAGLE3"], is_on=False)

@@ -230,9 +230,9 @@ def test_an_answer_ends_inside_an_accepted_run_and_illegal_drafts_change_nothing
     assert [a.tokens for a in answers] == [e.tokens for e in expected]
     assert [a.finish_reason for a in answers] == [e.finish_reason for e in expected]
     if right == 1.0:
-        assert core.counters.emitted_tokens > 6 * core.counters.request_rounds
+        assert core.counters.decode.emitted_tokens > 6 * core.counters.decode.request_rounds
     if right == 0.0:
-        assert core.counters.accepted_tokens == 0
+        assert core.counters.decode.accepted_tokens == 0
 
 
 def test_a_cap_cuts_a_constrained_answer_at_every_place(checkpoints, compile_source) -> None:

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import torch
 
-from specdecode_api.boot import EngineBoot, SpeculationBoot
+from specdecode_api.boot import EngineBoot, SpeculationBoot, TableEntry
 from specdecode_api.speculation import not_yet_available
+from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.drafters import DraftLimits, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.timing import Stopwatch
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.depth import StaticDepth
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
@@ -78,12 +80,13 @@ def build_core(
             draft_pool, table, sampler, limits.max_running, DraftLimits.over(shapes.values())
         )
     parts = Parts(loaded.target, pool, table, sampler, drafter)
-    depth = StaticDepth(boot.speculation.num_steps, _candidates(boot.speculation))
+    depth = StaticDepth(boot.speculation.num_steps, _table(boot.speculation))
     lookahead = drafter.lookahead if drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     scheduler = Scheduler(limits, depth, cache)
     eos = frozenset(config.eos_token_ids)
-    return EngineCore(parts, scheduler, shapes, eos, clock, _facts(loaded, limits))
+    stopwatch = Stopwatch(loaded.device, clock)
+    return EngineCore(parts, scheduler, shapes, eos, stopwatch, _facts(loaded, limits))
 
 
 def _facts(loaded: Loaded, limits: Limits) -> dict[str, object]:
@@ -98,8 +101,16 @@ def _facts(loaded: Loaded, limits: Limits) -> dict[str, object]:
     }
 
 
-def _candidates(speculation: SpeculationBoot) -> dict[int, tuple[int, ...]]:
-    return {int(bound): entry.candidate_steps for bound, entry in speculation.table.items()}
+def _table(speculation: SpeculationBoot) -> DepthTable | None:
+    ranges = [
+        BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
+        for bound, entry in speculation.table.items()
+    ]
+    return DepthTable(ranges) if ranges else None
+
+
+def _ascending(entry: TableEntry) -> tuple[int, ...]:
+    return tuple(sorted(set(entry.candidate_steps)))
 
 
 def _refuse_unavailable(speculation: SpeculationBoot) -> None:

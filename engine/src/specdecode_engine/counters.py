@@ -1,22 +1,60 @@
-"""What the engine counts over its life, as plain numbers."""
+"""What the engine counts over its life, in all and per range of batch sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from specdecode_engine.depth.decision import Decision, Reason
+
+
+@dataclass(slots=True)
+class DecodeTotals:
+    """Monotonic totals of decode rounds.
+
+    `request_rounds` counts a round once per request in it, so that `emitted_tokens` by it is the
+    accept length, the bonus token included.
+    """
+
+    rounds: int = 0
+    request_rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    emitted_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: "DecodeTotals") -> None:
+        """Count what `other` counted as well."""
+        self.rounds += other.rounds
+        self.request_rounds += other.request_rounds
+        self.drafted_tokens += other.drafted_tokens
+        self.accepted_tokens += other.accepted_tokens
+        self.emitted_tokens += other.emitted_tokens
+        self.seconds += other.seconds
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Drafted tokens that the target did not keep."""
+        return self.drafted_tokens - self.accepted_tokens
 
 
 @dataclass(slots=True)
 class Counters:
-    """Monotonic totals; owned by the engine core.
-
-    `emitted_tokens` and `request_rounds` count decode rounds only, so that their ratio is the
-    accept length, the bonus token included.
-    """
+    """Owned by the engine core."""
 
     steps: int = 0
-    decode_rounds: int = 0
-    request_rounds: int = 0
     prompt_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    emitted_tokens: int = 0
-    decode_seconds: float = 0.0
     prefill_seconds: float = 0.0
+    decode: DecodeTotals = field(default_factory=DecodeTotals)
+    ranges: dict[int, DecodeTotals] = field(default_factory=dict)  # by lower bound
+    switches: dict[tuple[int, Reason], int] = field(default_factory=dict)
+    latest: Decision | None = None  # of the newest decode round
+
+    def decide(self, decision: Decision) -> None:
+        """Note the decision that a round is launched under; a change of depth is a switch."""
+        if self.latest is not None and self.latest.num_steps != decision.num_steps:
+            key = (decision.slot, decision.reason)
+            self.switches[key] = self.switches.get(key, 0) + 1
+        self.latest = decision
+
+    def count(self, decision: Decision, totals: DecodeTotals) -> None:
+        """Count a finished round, for the range that decided it too."""
+        self.decode.add(totals)
+        self.ranges.setdefault(decision.slot, DecodeTotals()).add(totals)

@@ -1,17 +1,19 @@
 """The engine core: one step is plan, extend, decode, commit."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from specdecode_engine.commit import Ending, cut_at_ending
-from specdecode_engine.counters import Counters
+from specdecode_engine.counters import Counters, DecodeTotals
+from specdecode_engine.depth.decision import Feedback
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request, RequestStats
 from specdecode_engine.rounds.decode import launch_decode_round
 from specdecode_engine.rounds.extend import launch_extend_round
+from specdecode_engine.rounds.launched import Launched
 from specdecode_engine.rounds.parts import Parts
-from specdecode_engine.rounds.pending import PendingRound
+from specdecode_engine.rounds.timing import Stopwatch
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission, Plan
@@ -25,7 +27,7 @@ class EngineCore:
         scheduler: who runs.
         shapes: how a round of so many steps drafts.
         eos_token_ids: tokens that end an answer unless the request ignores them.
-        clock: seconds, monotonic.
+        stopwatch: measures rounds.
         facts: what the engine runs on, for people to read.
     """
 
@@ -35,7 +37,7 @@ class EngineCore:
         scheduler: Scheduler,
         shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
-        clock: Callable[[], float],
+        stopwatch: Stopwatch,
         facts: Mapping[str, object],
     ) -> None:
         self.facts = facts
@@ -44,11 +46,10 @@ class EngineCore:
         self.parts = parts
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
-        self._clock = clock
+        self._stopwatch = stopwatch
         self._overlap = scheduler.limits.lag_tokens > 0
-        self._pending: tuple[PendingRound, ...] = ()
+        self._pending: tuple[Launched, ...] = ()
         self._ready: list[Output] = []
-        self._num_steps = scheduler.depth.choose(1)
         self._sequences: dict[str, Sequence] = {}
 
     @property
@@ -86,19 +87,20 @@ class EngineCore:
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
         scheduler, counters = self.scheduler, self.counters
+        decode = counters.decode
         return CoreSnapshot(
             running_requests=len(scheduler.running),
             waiting_requests=len(scheduler.waiting),
             kv_pages_total=scheduler.pages.total,
             kv_pages_free=scheduler.available_pages,
             num_steps=self._num_steps,
-            rounds_total=counters.decode_rounds,
-            request_rounds_total=counters.request_rounds,
-            drafted_tokens_total=counters.drafted_tokens,
-            accepted_tokens_total=counters.accepted_tokens,
-            emitted_tokens_total=counters.emitted_tokens,
+            rounds_total=decode.rounds,
+            request_rounds_total=decode.request_rounds,
+            drafted_tokens_total=decode.drafted_tokens,
+            accepted_tokens_total=decode.accepted_tokens,
+            emitted_tokens_total=decode.emitted_tokens,
             prompt_tokens_total=counters.prompt_tokens,
-            decode_seconds_total=counters.decode_seconds,
+            decode_seconds_total=decode.seconds,
             prefill_seconds_total=counters.prefill_seconds,
             retracted_total=scheduler.retracted_total,
             prefix_cache_pages=scheduler.cache.pages,
@@ -106,6 +108,12 @@ class EngineCore:
             prefix_cache_hit_tokens_total=scheduler.cache.hit_tokens,
             prefix_cache_evicted_pages_total=scheduler.cache.evicted_pages,
         )
+
+    @property
+    def _num_steps(self) -> int:
+        """Depth of the newest decode round; before the first, where the smallest batch starts."""
+        latest = self.counters.latest
+        return latest.num_steps if latest else self.scheduler.depth.states()[0].num_steps
 
     def step(self) -> list[Output]:
         """Launch one step and return what came back since the last one.
@@ -133,35 +141,70 @@ class EngineCore:
         awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
         return self.parts.sampler.grammars.needs_host_tokens(awaited)
 
-    def _launch(self, plan: Plan) -> tuple[PendingRound, ...]:
+    def _launch(self, plan: Plan) -> tuple[Launched, ...]:
         self._open_slots(plan)
-        started = self._clock()
-        extended = launch_extend_round(self.parts, plan.chunks) if plan.chunks else None
-        between = self._clock()
-        decoded = self._launch_decode(plan) if plan.decoding else None
-        self._count(plan, between - started, self._clock() - between)
+        launched = [self._launch_extend(plan), self._launch_decode(plan)]
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             followed = chunk.end - self.scheduler.cache.lookahead
             chunk.sequence.reusable = max(chunk.sequence.reusable, followed)
-        return tuple(pending for pending in (extended, decoded) if pending is not None)
+        self.counters.steps += not plan.is_empty
+        return tuple(one for one in launched if one is not None)
 
-    def _launch_decode(self, plan: Plan) -> PendingRound:
-        return launch_decode_round(self.parts, plan.decoding, self.shapes[plan.num_steps])
+    def _launch_extend(self, plan: Plan) -> Launched | None:
+        if not plan.chunks:
+            return None
+        timing = self._stopwatch.start()
+        pending = launch_extend_round(self.parts, plan.chunks)
+        timing.stop()
+        prompt_tokens = sum(chunk.end - chunk.start for chunk in plan.chunks)
+        return Launched(pending, timing, prompt_tokens=prompt_tokens)
+
+    def _launch_decode(self, plan: Plan) -> Launched | None:
+        """Launch a decode round at the depth that was decided for it."""
+        if plan.decision is None:
+            return None
+        self.counters.decide(plan.decision)
+        kv_tokens = sum(sequence.computed for sequence in plan.decoding)
+        timing = self._stopwatch.start()
+        pending = launch_decode_round(
+            self.parts, plan.decoding, self.shapes[plan.decision.num_steps]
+        )
+        timing.stop()
+        return Launched(pending, timing, plan.decision, kv_tokens)
 
     def _collect(self) -> list[Output]:
         """Wait for everything in flight."""
         pending, self._pending = self._pending, ()
         return self._commit_all(pending)
 
-    def _commit_all(self, rounds: tuple[PendingRound, ...]) -> list[Output]:
-        outputs = []
-        for pending in rounds:
-            emissions = pending.collect()
-            if pending.is_decode:
-                self._count_decoded(emissions)
-            outputs += [self._commit(emission, int(pending.is_decode)) for emission in emissions]
+    def _commit_all(self, rounds: tuple[Launched, ...]) -> list[Output]:
+        outputs: list[Output] = []
+        for launched in rounds:
+            emissions = launched.pending.collect() if launched.pending else []
+            is_decode = launched.decision is not None
+            ended = [self._commit(emission, int(is_decode)) for emission in emissions]
+            self._count(launched, emissions, ended)
+            outputs += ended
         return outputs
+
+    def _count(self, launched: Launched, emissions: list[Emission], outputs: list[Output]) -> None:
+        """Tell the counters, the ledger and the policy what became of a round."""
+        seconds = launched.timing.seconds()
+        if launched.decision is None or launched.pending is None:
+            self.counters.prompt_tokens += launched.prompt_tokens
+            self.counters.prefill_seconds += seconds
+            return
+        self.counters.count(launched.decision, _totals(emissions, seconds))
+        going_on = zip(emissions, outputs, strict=True)
+        feedback = Feedback(
+            decision=launched.decision,
+            batch_size=len(launched.pending.sequences),
+            kv_tokens=launched.kv_tokens,
+            accepted=tuple(e.accepted for e, out in going_on if out.finish_reason is None),
+            seconds=seconds,
+        )
+        self.scheduler.depth.observe(feedback)
 
     def _open_slots(self, plan: Plan) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
@@ -230,22 +273,16 @@ class EngineCore:
             self.parts.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
 
-    def _count(self, plan: Plan, prefill_s: float, decode_s: float) -> None:
-        counters = self.counters
-        if plan.decoding:
-            self._num_steps = plan.num_steps
-        counters.steps += not plan.is_empty
-        counters.decode_rounds += bool(plan.decoding)
-        counters.prompt_tokens += sum(chunk.end - chunk.start for chunk in plan.chunks)
-        counters.prefill_seconds += prefill_s
-        counters.decode_seconds += decode_s
 
-    def _count_decoded(self, emissions: list[Emission]) -> None:
-        counters = self.counters
-        counters.request_rounds += len(emissions)
-        counters.drafted_tokens += sum(emission.drafted for emission in emissions)
-        counters.accepted_tokens += sum(emission.accepted for emission in emissions)
-        counters.emitted_tokens += sum(len(emission.token_ids) for emission in emissions)
+def _totals(emissions: list[Emission], seconds: float) -> DecodeTotals:
+    return DecodeTotals(
+        rounds=1,
+        request_rounds=len(emissions),
+        drafted_tokens=sum(emission.drafted for emission in emissions),
+        accepted_tokens=sum(emission.accepted for emission in emissions),
+        emitted_tokens=sum(len(emission.token_ids) for emission in emissions),
+        seconds=seconds,
+    )
 
 
 def _add(stats: RequestStats, emission: Emission, emitted: int, rounds: int) -> RequestStats:

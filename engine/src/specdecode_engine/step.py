@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from specdecode_engine.depth.decision import Decision
 from specdecode_engine.request import TokenLogprobs
 from specdecode_engine.sequence import Sequence
 
@@ -26,7 +27,7 @@ class Plan:
 
     chunks: tuple[Chunk, ...]
     decoding: tuple[Sequence, ...]
-    num_steps: int
+    decision: Decision | None  # None where nothing decodes
 
     @property
     def is_empty(self) -> bool:

@@ -114,7 +114,7 @@ def test_a_random_head_changes_no_text(
         topk=topk,
     )
     assert run(core, PROMPTS, temperature) == plain
-    assert core.counters.drafted_tokens > 0
+    assert core.counters.decode.drafted_tokens > 0
 
 
 @dataclass
@@ -249,6 +249,6 @@ def test_a_head_that_knows_the_text_is_always_right(
         checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=3, topk=topk
     )
     assert run(core, {"r": PROMPTS[prompt]})["r"] == plain
-    assert core.counters.emitted_tokens == ANSWER
-    assert core.counters.request_rounds == ANSWER // 4
-    assert core.counters.accepted_tokens == 3 * ANSWER // 4
+    assert core.counters.decode.emitted_tokens == ANSWER
+    assert core.counters.decode.request_rounds == ANSWER // 4
+    assert core.counters.decode.accepted_tokens == 3 * ANSWER // 4

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.request import (
     FinishReason,
     QueueFull,
@@ -11,7 +12,6 @@ from specdecode_engine.request import (
     RequestTooLong,
     SamplingParams,
 )
-from specdecode_engine.schedule.depth import StaticDepth
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -151,14 +151,6 @@ def test_an_aborted_request_gives_everything_back_wherever_it_is() -> None:
     scheduler.check()
     assert scheduler.available_pages == scheduler.pages.total
     assert scheduler.plan().is_empty
-
-
-def test_static_depth_keeps_within_the_candidates_of_the_batch_size() -> None:
-    depth = StaticDepth(3, {1: (1, 3, 5), 8: (0, 1), 32: (0,), 64: (4, 6)})
-    assert [depth.choose(size) for size in (1, 7, 8, 31, 32, 63, 64, 500)] == [
-        3, 3, 1, 1, 0, 0, 4, 4,
-    ]  # fmt: skip
-    assert StaticDepth(2).choose(10) == 2
 
 
 def test_page_zero_is_never_handed_out_and_double_free_is_caught() -> None:

@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.request import FinishReason, Request, SamplingParams
-from specdecode_engine.schedule.depth import StaticDepth
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler

@@ -2,8 +2,8 @@
 
 from collections import deque
 
+from specdecode_engine.depth.decision import Decision, DepthPolicy
 from specdecode_engine.request import FinishReason, QueueFull, Request, RequestTooLong
-from specdecode_engine.schedule.depth import DepthPolicy
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -80,8 +80,14 @@ class Scheduler:
         decoding = self._reserve_decode()
         self._admit()
         chunks = self._cut_chunks()
-        num_steps = self.depth.choose(len(decoding)) if decoding else 0
-        return Plan(chunks=chunks, decoding=tuple(decoding), num_steps=num_steps)
+        return Plan(chunks=chunks, decoding=tuple(decoding), decision=self._decide(decoding))
+
+    def _decide(self, decoding: list[Sequence]) -> Decision | None:
+        """Have the policy choose the depth of the round; None without one."""
+        if not decoding:
+            return None
+        kv_tokens = sum(sequence.computed for sequence in decoding)
+        return self.depth.decide(len(decoding), kv_tokens)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""

@@ -1,0 +1,41 @@
+"""The speculation table as policies read it: ranges of batch sizes, ascending."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """The depths that batches from `lower_bound` on may use, and how `ema` moves among them."""
+
+    lower_bound: int
+    candidate_steps: tuple[int, ...]  # ascending, each once
+    up_hysteresis: float = 0.0
+    down_hysteresis: float = -0.25
+    ceiling_coeff: float = 0.0
+    ema_alpha: float = 0.2
+    update_interval: int = 5
+    warmup_batches: int = 10
+
+
+class DepthTable:
+    """Ranges by lower bound; a batch below all of them belongs to the first.
+
+    Raises:
+        ValueError: there is no range, or two begin at the same batch size.
+    """
+
+    def __init__(self, ranges: Iterable[BatchRange]) -> None:
+        self.ranges = tuple(sorted(ranges, key=lambda entry: entry.lower_bound))
+        self._bounds = [entry.lower_bound for entry in self.ranges]
+        if not self._bounds or len(set(self._bounds)) < len(self._bounds):
+            raise ValueError(f"a table needs ranges of different lower bounds, got {self._bounds}")
+
+    def range_of(self, batch_size: int) -> BatchRange:
+        """Return the range with the greatest lower bound that is not above `batch_size`."""
+        return self.ranges[max(bisect_right(self._bounds, batch_size) - 1, 0)]
+
+    def candidates(self) -> tuple[int, ...]:
+        """List every depth of the table once, ascending."""
+        return tuple(sorted({n for entry in self.ranges for n in entry.candidate_steps}))

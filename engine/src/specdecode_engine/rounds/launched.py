@@ -1,0 +1,18 @@
+"""A step's round in flight, with what it was launched for and under."""
+
+from dataclasses import dataclass
+
+from specdecode_engine.depth.decision import Decision
+from specdecode_engine.rounds.pending import PendingRound
+from specdecode_engine.rounds.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """An extend round, or a decode round with the decision it runs under."""
+
+    pending: PendingRound | None  # None for an extend round in which no prompt ends
+    timing: Timing
+    decision: Decision | None = None
+    kv_tokens: int = 0  # of a decode round's batch when it began
+    prompt_tokens: int = 0  # of an extend round
