@@ -1,9 +1,10 @@
 """Where an emitted run ends: stops before caps, token by token, in order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specdecode_engine.request import FinishReason
+from specdecode_engine.request import FinishReason, Output, RequestStats
 from specdecode_engine.sequence import Sequence
+from specdecode_engine.step import Emission
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,29 @@ def cut_at_ending(
         if index + 1 == room:
             return Ending(index + 1, FinishReason.LENGTH)
     return Ending(len(token_ids))
+
+
+def add_emission(
+    stats: RequestStats, emission: Emission, emitted: int, rounds: int
+) -> RequestStats:
+    """Count an emission of which `emitted` tokens were kept; `rounds` is 0 for a prompt's end."""
+    return replace(
+        stats,
+        rounds=stats.rounds + rounds,
+        drafted=stats.drafted + emission.drafted,
+        accepted=stats.accepted + emission.accepted,
+        emitted=stats.emitted + emitted * rounds,
+    )
+
+
+def output_of(sequence: Sequence, emission: Emission, ending: Ending) -> Output:
+    """Say what a round added to a request, and whether that ends it."""
+    logprobs = emission.logprobs
+    return Output(
+        request_id=sequence.request.request_id,
+        token_ids=emission.token_ids[: ending.kept],
+        logprobs=None if logprobs is None else logprobs[: ending.kept],
+        finish_reason=ending.reason,
+        stop_token_id=ending.stop_token_id,
+        stats=sequence.stats,
+    )

@@ -1,14 +1,13 @@
 """The engine core: one step is plan, extend, decode, commit."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from specdecode_engine.commit import Ending, cut_at_ending
-from specdecode_engine.counters import Counters, DecodeTotals
+from specdecode_engine.commit import add_emission, cut_at_ending, output_of
+from specdecode_engine.counters import Counters
 from specdecode_engine.depth.decision import Feedback
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
-from specdecode_engine.request import FinishReason, Output, Request, RequestStats
+from specdecode_engine.request import FinishReason, Output, Request
 from specdecode_engine.rounds.decode import launch_decode_round
 from specdecode_engine.rounds.extend import launch_extend_round
 from specdecode_engine.rounds.launched import Launched
@@ -17,6 +16,7 @@ from specdecode_engine.rounds.timing import Stopwatch
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission, Plan
+from specdecode_engine.summary import summarise, totals_of
 
 
 class EngineCore:
@@ -86,34 +86,7 @@ class EngineCore:
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
-        scheduler, counters = self.scheduler, self.counters
-        decode = counters.decode
-        return CoreSnapshot(
-            running_requests=len(scheduler.running),
-            waiting_requests=len(scheduler.waiting),
-            kv_pages_total=scheduler.pages.total,
-            kv_pages_free=scheduler.available_pages,
-            num_steps=self._num_steps,
-            rounds_total=decode.rounds,
-            request_rounds_total=decode.request_rounds,
-            drafted_tokens_total=decode.drafted_tokens,
-            accepted_tokens_total=decode.accepted_tokens,
-            emitted_tokens_total=decode.emitted_tokens,
-            prompt_tokens_total=counters.prompt_tokens,
-            decode_seconds_total=decode.seconds,
-            prefill_seconds_total=counters.prefill_seconds,
-            retracted_total=scheduler.retracted_total,
-            prefix_cache_pages=scheduler.cache.pages,
-            prefix_cache_queried_tokens_total=scheduler.cache.queried_tokens,
-            prefix_cache_hit_tokens_total=scheduler.cache.hit_tokens,
-            prefix_cache_evicted_pages_total=scheduler.cache.evicted_pages,
-        )
-
-    @property
-    def _num_steps(self) -> int:
-        """Depth of the newest decode round; before the first, where the smallest batch starts."""
-        latest = self.counters.latest
-        return latest.num_steps if latest else self.scheduler.depth.states()[0].num_steps
+        return summarise(self.scheduler, self.counters, self.shapes)
 
     def step(self) -> list[Output]:
         """Launch one step and return what came back since the last one.
@@ -195,7 +168,7 @@ class EngineCore:
             self.counters.prompt_tokens += launched.prompt_tokens
             self.counters.prefill_seconds += seconds
             return
-        self.counters.count(launched.decision, _totals(emissions, seconds))
+        self.counters.count(launched.decision, totals_of(emissions, seconds))
         going_on = zip(emissions, outputs, strict=True)
         feedback = Feedback(
             decision=launched.decision,
@@ -243,8 +216,8 @@ class EngineCore:
         sequence.computed = len(sequence.tokens) - 1
         if self._has_followed(emission):
             sequence.reusable = followed if emission.drafted else sequence.computed
-        sequence.stats = _add(sequence.stats, emission, len(kept), rounds)
-        output = _output(request, sequence, emission, ending)
+        sequence.stats = add_emission(sequence.stats, emission, len(kept), rounds)
+        output = output_of(sequence, emission, ending)
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
         return output
@@ -272,36 +245,3 @@ class EngineCore:
         if slot is not None:
             self.parts.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
-
-
-def _totals(emissions: list[Emission], seconds: float) -> DecodeTotals:
-    return DecodeTotals(
-        rounds=1,
-        request_rounds=len(emissions),
-        drafted_tokens=sum(emission.drafted for emission in emissions),
-        accepted_tokens=sum(emission.accepted for emission in emissions),
-        emitted_tokens=sum(len(emission.token_ids) for emission in emissions),
-        seconds=seconds,
-    )
-
-
-def _add(stats: RequestStats, emission: Emission, emitted: int, rounds: int) -> RequestStats:
-    return replace(
-        stats,
-        rounds=stats.rounds + rounds,
-        drafted=stats.drafted + emission.drafted,
-        accepted=stats.accepted + emission.accepted,
-        emitted=stats.emitted + emitted * rounds,
-    )
-
-
-def _output(request: Request, sequence: Sequence, emission: Emission, ending: Ending) -> Output:
-    logprobs = emission.logprobs
-    return Output(
-        request_id=request.request_id,
-        token_ids=emission.token_ids[: ending.kept],
-        logprobs=None if logprobs is None else logprobs[: ending.kept],
-        finish_reason=ending.reason,
-        stop_token_id=ending.stop_token_id,
-        stats=sequence.stats,
-    )

@@ -12,6 +12,8 @@ from specdecode_engine.serve.core import Core, EngineFailed
 
 log = logging.getLogger(__name__)
 
+SNAPSHOT_SECONDS = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Submit:
@@ -75,6 +77,7 @@ class EngineThread:
         self._step_began_s: float | None = None
         self.context_length = 0
         self.snapshot = CoreSnapshot()
+        self._looked_s = 0.0
 
     def start(self) -> None:
         """Begin to load."""
@@ -127,8 +130,15 @@ class EngineThread:
                     _abort(core, command.request_ids)
             self._deliver(verdicts)
             outputs = self._step(core) if core.has_work() else []
-            self.snapshot = core.snapshot()
+            self._look(core)
             self._deliver(outputs)
+
+    def _look(self, core: Core) -> None:
+        """Take a snapshot: always before the thread rests, else now and then, for it takes time."""
+        now_s = self._clock()
+        if not core.has_work() or now_s - self._looked_s >= SNAPSHOT_SECONDS:
+            self.snapshot = core.snapshot()
+            self._looked_s = now_s
 
     def _step(self, core: Core) -> list[Event]:
         self._step_began_s = self._clock()
