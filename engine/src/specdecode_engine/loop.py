@@ -138,6 +138,8 @@ class EngineCore:
         if plan.decision is None:
             return None
         self.counters.decide(plan.decision)
+        # Before the round is timed: what was put off is captured here.
+        self.parts.states.activate(plan.decision.num_steps, len(plan.decoding))
         kv_tokens = sum(sequence.computed for sequence in plan.decoding)
         timing = self._stopwatch.start()
         pending = launch_decode_round(
@@ -204,7 +206,6 @@ class EngineCore:
     def _commit(self, emission: Emission, rounds: int) -> Output:
         """Append what counts of an emission and end the sequence where it ends."""
         sequence = emission.sequence
-        request = sequence.request
         ending = cut_at_ending(emission.token_ids, sequence, self.eos_token_ids)
         kept = emission.token_ids[: ending.kept]
         assert sequence.slot is not None

@@ -11,11 +11,13 @@ from specdecode_api.boot.engine import (
     SchedulingBoot,
     ServerBoot,
 )
+from specdecode_api.boot.graphs import GraphsBoot
 from specdecode_api.boot.speculation import SpeculationBoot, TableEntry
 
 __all__ = [
     "BOOT_VERSION",
     "EngineBoot",
+    "GraphsBoot",
     "MemoryBoot",
     "ModelBoot",
     "SchedulingBoot",
