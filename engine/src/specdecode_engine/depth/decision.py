@@ -63,6 +63,10 @@ class RangeState:
     tokens_per_second: Mapping[int, float] = field(default_factory=dict)  # expected, by depth
 
 
+class TableRefused(Exception):
+    """A table needs what was not prepared at start; the message says what, and to restart."""
+
+
 class DepthPolicy(Protocol):
     """Chooses the depth of a round for the batch that is about to decode."""
 

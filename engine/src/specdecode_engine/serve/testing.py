@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import (
     FinishReason,
@@ -75,6 +76,9 @@ class EchoCore:
         if self.steps == self._failing_step:
             raise RuntimeError("this core was told to fail")
         return [self._advance(request) for request in list(self._running.values())]
+
+    def reload(self, table: DepthTable) -> None:
+        """Take any table; nothing is chosen here."""
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals."""
