@@ -7,15 +7,14 @@ from pathlib import Path
 
 import torch
 
-from specdecode_api.boot import EngineBoot, SpeculationBoot, TableEntry
+from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import not_yet_available
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.drafters import DraftLimits, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
+from specdecode_engine.policies import CannotServe, depth_table, make_policy
 from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.rounds.timing import Stopwatch
 from specdecode_engine.sampling.sampler import Sampler
@@ -24,6 +23,7 @@ from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sizes import Loaded, draft_shapes, plan_limits
 from specdecode_engine.slots import SlotTable
+from specdecode_engine.table_file import load_table
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +33,6 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-
-
-class CannotServe(Exception):
-    """The boot file asks for something that this engine cannot do; the message says what."""
 
 
 def build_core(
@@ -56,9 +52,10 @@ def build_core(
         clock: seconds, monotonic.
 
     Raises:
-        CannotServe, CheckpointError, NotEnoughMemory, RuntimeError: with what to change.
+        BadTable, CannotServe, CheckpointError, NotEnoughMemory, RuntimeError: with what to change.
     """
     _refuse_unavailable(boot.speculation)
+    boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
     torch.set_num_threads(boot.threads or default_threads())
     loaded = _load(boot, progress)
     shapes = draft_shapes(boot.speculation)
@@ -80,7 +77,7 @@ def build_core(
             draft_pool, table, sampler, limits.max_running, DraftLimits.over(shapes.values())
         )
     parts = Parts(loaded.target, pool, table, sampler, drafter)
-    depth = StaticDepth(boot.speculation.num_steps, _table(boot.speculation))
+    depth = make_policy(boot.speculation, depth_table(boot.speculation.entries))
     lookahead = drafter.lookahead if drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     scheduler = Scheduler(limits, depth, cache)
@@ -101,16 +98,12 @@ def _facts(loaded: Loaded, limits: Limits) -> dict[str, object]:
     }
 
 
-def _table(speculation: SpeculationBoot) -> DepthTable | None:
-    ranges = [
-        BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
-        for bound, entry in speculation.table.items()
-    ]
-    return DepthTable(ranges) if ranges else None
-
-
-def _ascending(entry: TableEntry) -> tuple[int, ...]:
-    return tuple(sorted(set(entry.candidate_steps)))
+def _with_table(speculation: SpeculationBoot) -> SpeculationBoot:
+    """Read the table once, so that sizes, shapes and policy follow from the same one."""
+    table = load_table(speculation)
+    for said in table.warnings:
+        log.warning("speculation table: %s", said)
+    return speculation.with_table(table.entries)
 
 
 def _refuse_unavailable(speculation: SpeculationBoot) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm
+from specdecode_api.table import candidates
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, DraftModel
 from specdecode_engine.forward.kv_pool import KvPool
@@ -37,14 +38,14 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
     """Every shape that a round may draft in, by its number of steps."""
     if speculation.algorithm is Algorithm.NONE:
         return {0: DraftShape.chain(0)}
-    depths = {steps for entry in speculation.table.values() for steps in entry.candidate_steps}
+    depths = {*candidates(speculation.entries), speculation.num_steps}
     return {
         steps: DraftShape.of(
             steps,
             speculation.topk,
             speculation.num_draft_tokens if steps == speculation.num_steps else None,
         )
-        for steps in sorted(depths | {speculation.num_steps})
+        for steps in sorted(depths)
     }
 
 

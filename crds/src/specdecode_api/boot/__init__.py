@@ -11,7 +11,8 @@ from specdecode_api.boot.engine import (
     SchedulingBoot,
     ServerBoot,
 )
-from specdecode_api.boot.speculation import SpeculationBoot, TableEntry
+from specdecode_api.boot.speculation import SpeculationBoot
+from specdecode_api.table import TableEntry
 
 __all__ = [
     "BOOT_VERSION",
