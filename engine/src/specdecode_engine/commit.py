@@ -27,6 +27,8 @@ def cut_at_ending(
     if not sampling.ignore_eos or sequence.request.grammar is not None:
         stops = stops | eos_token_ids
     room = sequence.total_limit - len(sequence.tokens)
+    if room == 0:
+        return Ending(0, FinishReason.LENGTH)
     for index, token in enumerate(token_ids):
         if token in stops:
             return Ending(index + 1, FinishReason.STOP, token)

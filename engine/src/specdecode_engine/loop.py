@@ -297,10 +297,13 @@ def _add(stats: RequestStats, emission: Emission, emitted: int, rounds: int) -> 
 
 def _output(request: Request, sequence: Sequence, emission: Emission, ending: Ending) -> Output:
     logprobs = emission.logprobs
+    has_prompt = request.sampling.prompt_logprobs is not None
+    is_first = sequence.output_tokens == ending.kept
     return Output(
         request_id=request.request_id,
         token_ids=emission.token_ids[: ending.kept],
         logprobs=None if logprobs is None else logprobs[: ending.kept],
+        prompt_logprobs=tuple(sequence.prompt_logprobs) if has_prompt and is_first else None,
         finish_reason=ending.reason,
         stop_token_id=ending.stop_token_id,
         stats=sequence.stats,
