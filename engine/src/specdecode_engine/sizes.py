@@ -132,8 +132,8 @@ def _page_bytes(loaded: Loaded, page_size: int) -> int:
     target = KvPool.bytes_per_page(
         config.num_hidden_layers,
         page_size,
-        config.num_key_value_heads,
-        config.head_dim,
+        config.decoder.num_key_value_heads,
+        config.decoder.head_dim,
         loaded.dtype,
     )
     return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
