@@ -14,6 +14,7 @@ from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.model_config import DecoderConfig
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.slots import SlotTable
@@ -38,6 +39,11 @@ class KvShape:
     layers: int
     kv_heads: int
     head_dim: int
+
+    @classmethod
+    def of(cls, layers: int, decoder: DecoderConfig) -> "KvShape":
+        """Cover so many layers of one kind."""
+        return cls(layers, decoder.num_key_value_heads, decoder.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,7 @@ def _load_standalone(
             f"{target.config.vocab_size}; use a draft that was made for this target"
         )
     config = draft.config
-    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
+    shape = KvShape.of(config.num_hidden_layers, config.decoder)
     return DraftModel(draft, shape, 0, target.dtype, device)
 
 
@@ -172,6 +178,6 @@ def _load_eagle(
 ) -> DraftModel:
     head = kind.load(folder, target, progress=progress)
     config = head.config
-    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
-    width = head.capture.width(target.config.hidden_size)
+    shape = KvShape.of(config.num_hidden_layers, config.decoder)
+    width = head.capture.width(target.config.decoder.hidden_size)
     return DraftModel(head, shape, width, target.dtype, target.device)

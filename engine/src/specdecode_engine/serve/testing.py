@@ -106,7 +106,8 @@ class EchoCore:
         return Output(
             request_id=request.request_id,
             token_ids=token_ids,
-            logprobs=_score(request, token_ids),
+            logprobs=_score(token_ids, request.sampling.logprobs),
+            prompt_logprobs=None if start else _score_prompt(request),
             finish_reason=reason,
             stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
             stats=RequestStats(
@@ -118,6 +119,8 @@ class EchoCore:
         sampling, prompt = request.sampling, request.prompt_ids
         stops = sampling.stop_token_ids
         stops = stops if sampling.ignore_eos else stops | self.eos_token_ids
+        if sampling.max_tokens == 0:
+            return (), FinishReason.LENGTH
         token_ids: list[int] = []
         for position in range(start, start + self._tokens_per_step):
             token_ids.append(prompt[position % len(prompt)])
@@ -128,8 +131,11 @@ class EchoCore:
         return tuple(token_ids), None
 
 
-def _score(request: Request, token_ids: tuple[int, ...]) -> tuple[TokenLogprobs, ...] | None:
-    count = request.sampling.logprobs
+def _score_prompt(request: Request) -> tuple[TokenLogprobs, ...] | None:
+    return _score(request.prompt_ids[1:], request.sampling.prompt_logprobs)
+
+
+def _score(token_ids: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs, ...] | None:
     if count is None:
         return None
     return tuple(
