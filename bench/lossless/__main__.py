@@ -65,6 +65,10 @@ class Tally:
         for request in case.requests:
             self.seen["requests sampled"] += request.sampling.temperature > 0
             self.seen["requests under a grammar"] += request.grammar is not None
+            self.seen["requests with a scored prompt"] += (
+                request.sampling.prompt_logprobs is not None
+            )
+            self.seen["requests for no tokens"] += request.sampling.max_tokens == 0
             self.seen["requests aborted"] += request.aborted_at_step is not None
 
 

@@ -141,7 +141,7 @@ def _draw_sampling(rng: random.Random, vocab: int) -> SamplingParams:
     is_sampled = rng.random() < 0.5
     return SamplingParams(
         seed=rng.choice((0, 1, -5, 2**63, rng.getrandbits(64))),
-        max_tokens=rng.choice((1, 2, 3, 7, 16, 33, 48)),
+        max_tokens=rng.choice((0, 1, 2, 3, 7, 16, 16, 33, 33, 48)),
         temperature=rng.uniform(0.05, 1.6) if is_sampled else 0.0,
         top_p=rng.choice((1.0, 1.0, 0.95, 0.5)),
         top_k=rng.choice((0, 0, 1, 5, 50)),
@@ -153,6 +153,7 @@ def _draw_sampling(rng: random.Random, vocab: int) -> SamplingParams:
         stop_token_ids=frozenset(rng.sample(range(vocab), rng.choice((0, 0, 1, 40)))),
         ignore_eos=rng.random() < 0.5,
         logprobs=rng.choice((None, None, 0, 3)),
+        prompt_logprobs=rng.choice((None, None, None, None, None, None, 0, 3)),
     )
 
 

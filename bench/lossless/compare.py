@@ -1,8 +1,11 @@
 """Where two answers to the same request differ."""
 
 from lossless.run import Answer
+from specdecode_engine.request import TokenLogprobs
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
+PROMPT_TOLERANCE = {"float64": 1e-9, "float32": 0.0}
+"""A prompt's rows are computed as they are without a draft; how they are cut changes no bit."""
 
 
 def find_difference(plain: Answer, speculative: Answer, is_aborted: bool, dtype: str) -> str | None:
@@ -19,7 +22,10 @@ def find_difference(plain: Answer, speculative: Answer, is_aborted: bool, dtype:
         )
     if speculative.finish_reason != plain.finish_reason:
         return f"finish: plain {plain.finish_reason}, speculative {speculative.finish_reason}"
-    return _logprob_difference(plain, speculative, TOLERANCE[dtype])
+    records = (plain.prompt_logprobs, speculative.prompt_logprobs)
+    if difference := _logprob_difference(*records, PROMPT_TOLERANCE[dtype]):
+        return f"prompt: {difference}"
+    return _logprob_difference(plain.logprobs, speculative.logprobs, TOLERANCE[dtype])
 
 
 def _first_difference(left: list[int], right: list[int]) -> int:
@@ -27,10 +33,12 @@ def _first_difference(left: list[int], right: list[int]) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-def _logprob_difference(plain: Answer, speculative: Answer, tolerance: float) -> str | None:
-    if len(plain.logprobs) != len(speculative.logprobs):
-        return f"{len(plain.logprobs)} and {len(speculative.logprobs)} log-probabilities"
-    for place, (a, b) in enumerate(zip(plain.logprobs, speculative.logprobs, strict=True)):
+def _logprob_difference(
+    plain: list[TokenLogprobs], speculative: list[TokenLogprobs], tolerance: float
+) -> str | None:
+    if len(plain) != len(speculative):
+        return f"{len(plain)} and {len(speculative)} log-probabilities"
+    for place, (a, b) in enumerate(zip(plain, speculative, strict=True)):
         ids_differ = [token for token, _ in a.top] != [token for token, _ in b.top]
         if a.token_id != b.token_id or ids_differ:
             return f"log-probability {place}: {a} and {b}"

@@ -22,12 +22,14 @@ class Answer:
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
     def take(self, output: Output) -> None:
         """Append one output."""
         self.token_ids += output.token_ids
         self.logprobs += output.logprobs or ()
+        self.prompt_logprobs += output.prompt_logprobs or ()
         self.finish_reason = output.finish_reason
 
 

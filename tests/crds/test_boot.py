@@ -5,8 +5,10 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from specdecode_api.boot import EngineBoot
+from specdecode_api.boot import EngineBoot, SpeculationBoot, TableEntry
 from specdecode_api.problems import problems
+from specdecode_api.speculation import Policy
+from specdecode_api.table import default_table
 
 LEAST = {"model": {"path": "/models/target"}}
 EVERYTHING = {
@@ -35,6 +37,8 @@ EVERYTHING = {
                 "warmup_batches": 0,
             }
         },
+        "table_path": None,
+        "profile_seconds": 0.5,
     },
     "memory": {
         "page_size": 1,
@@ -152,6 +156,41 @@ BAD = {
         },
         "speculation: num_steps 2 is in no entry of the table: use one of [1, 3]",
     ),
+    "depth at start outside a default table": (
+        {"speculation": {"algorithm": "NGRAM", "num_steps": 2, "policy": "ema"}},
+        "speculation: num_steps 2 is in no entry of the table: use one of [0, 1, 3, 5, 7]",
+    ),
+    "two tables": (
+        {
+            "speculation": {
+                "algorithm": "NGRAM",
+                "table": {"1": {"candidate_steps": [0]}},
+                "table_path": "table.json",
+            }
+        },
+        "speculation: table and table_path both give a table: remove one of them",
+    ),
+    "none with a file": (
+        {"speculation": {"table_path": "table.json"}},
+        "algorithm NONE decodes plainly: remove table_path",
+    ),
+    "a depth twice": (
+        {"speculation": {"table": {"1": {"candidate_steps": [1, 3, 1]}}}},
+        "speculation.table.1.candidate_steps: every depth may stand here once: "
+        "remove the repeated [1]",
+    ),
+    "a truth is no depth": (
+        {"speculation": {"table": {"1": {"candidate_steps": [True]}}}},
+        "speculation.table.1.candidate_steps[0]: input should be a valid integer; got True",
+    ),
+    "no list": (
+        {"speculation": {"table": {"1": {"candidate_steps": 3}}}},
+        "speculation.table.1.candidate_steps: input should be a valid list; got 3",
+    ),
+    "profile": (
+        {"speculation": {"profile_seconds": 601}},
+        "speculation.profile_seconds: input should be less than or equal to 600; got 601",
+    ),
     "batch size": (
         {"speculation": {"table": {"08": {"candidate_steps": [1]}}}},
         "string should match pattern '^[1-9][0-9]{0,5}$'; got '08'",
@@ -192,3 +231,18 @@ def test_text_that_is_no_json_is_said_so():
         EngineBoot.model_validate_json("{")
     (said,) = problems(refusal.value, EngineBoot)
     assert said.startswith("document: invalid JSON")
+
+
+def test_an_adaptive_policy_without_a_table_has_the_default_one():
+    for policy in Policy:
+        boot = SpeculationBoot(algorithm="NGRAM", num_steps=3, policy=policy)
+        assert boot.entries == default_table(policy)
+        assert boot.table == {}
+    assert SpeculationBoot(policy="ema").entries == {}, "plain decoding needs none"
+
+
+def test_a_table_that_was_read_takes_the_place_of_its_file():
+    boot = SpeculationBoot(algorithm="NGRAM", num_steps=3, table_path="table.json")
+    read = boot.with_table({"4": TableEntry(candidate_steps=(3,))})
+    assert (read.table_path, list(read.entries), read.num_steps) == (None, ["4"], 3)
+    assert SpeculationBoot.model_validate_json(read.model_dump_json()) == read

@@ -62,6 +62,10 @@ def test_plain_decoding_has_depth_0():
         ({"topk": 4, "num_draft_tokens": 8}, 3, 8),
         ({"topk": 16, "num_steps": 16}, 16, 256),
         ({"adaptive": {"batchSizes": {"1": {"candidateSteps": [1, 5]}}}}, 5, None),
+        ({"adaptive": {"policy": "ema"}}, 3, None),
+        ({"adaptive": {"policy": "goodput"}, "topk": 2}, 3, None),
+        ({"adaptive": {"policy": "ema"}, "num_steps": 7}, 7, None),
+        ({"adaptive": {"policy": "ema"}, "num_draft_tokens": 4}, 3, 4),
         (
             {"numSteps": 1, "adaptive": {"batchSizes": {"1": {"candidateSteps": [1, 5]}}}},
             1,

@@ -7,7 +7,7 @@ import pytest
 from lossless.cases import Material, draw_case
 from lossless.compare import find_difference
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
-from specdecode_engine.request import FinishReason
+from specdecode_engine.request import FinishReason, TokenLogprobs
 
 SEED = 2
 CASES = 12
@@ -49,6 +49,12 @@ def test_a_changed_token_is_noticed(models: Models, material: Material) -> None:
     plain = build_plain(models)
     answer = run_alone(plain, case.requests[0])
     other = run_alone(plain, case.requests[0])
+    assert find_difference(answer, other, False, "float32") is None
+    other.prompt_logprobs.append(TokenLogprobs(7, -1.0, ()))
+    assert find_difference(answer, other, False, "float32") is not None
+    answer.prompt_logprobs.append(TokenLogprobs(7, -1.0 - 1e-7, ()))
+    assert find_difference(answer, other, False, "float32") is not None
+    answer.prompt_logprobs[-1] = other.prompt_logprobs[-1]
     assert find_difference(answer, other, False, "float32") is None
     other.token_ids[-1] += 1
     assert find_difference(answer, other, False, "float32") is not None

@@ -185,12 +185,12 @@ def test_no_replicas_is_a_wish_and_not_a_fault(world):
 def test_a_spec_that_this_release_cannot_run(world):
     previous = {"configHash": "v1-last", "observedGeneration": 0}
     observed = world(deployment=replicas(1), pods=[], previous=previous)
-    observed.resource["spec"]["speculation"] |= {"adaptive": {"policy": "ema"}}
+    observed.resource["spec"]["speculation"] = {"algorithm": "NGRAM"}
     told = tell(observed)
     found = conditions(told)
     assert found["ConfigResolved"] == found["Ready"] == ("False", "NotAvailable")
     assert found["Available"] == ("True", "EnginesServe")
-    assert "use one of static" in message(told, "ConfigResolved")
+    assert "use one of EAGLE, " in message(told, "ConfigResolved")
     assert told["configHash"] == "v1-last"
 
 
@@ -247,7 +247,7 @@ def test_one_event_per_transition_of_ready(world):
 
 def test_a_refused_spec_is_told_once_and_its_repair_too(world):
     observed = world(deployment=replicas(1), pods=[SERVING])
-    observed.resource["spec"]["speculation"] |= {"adaptive": {"policy": "ema"}}
+    observed.resource["spec"]["speculation"] = {"algorithm": "NGRAM"}
     refused = tell(observed)
     reasons = [each["reason"] for each in events.transitions(observed.resource, refused, NOW)]
     assert reasons == ["NotAvailable"]

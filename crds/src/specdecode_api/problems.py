@@ -16,38 +16,61 @@ from specdecode_api import rules
 from specdecode_api.fields import ANY_ITEM, ANY_KEY, fields
 
 _LONGEST_VALUE: Final = 80
+_SINGLE: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
+"""Types of errors where a list or an object stands in the place of a single value."""
 
 Place = tuple[str | int, ...]
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
     """List everything that `model` refused, one sentence each."""
-    return tuple(
-        f"{_path(place)}: {said}"
-        for detail in error.errors()
-        for place, said in _refusals(detail, model)
+    return tuple(f"{dotted(place)}: {said}" for place, said in refusals(error, model))
+
+
+def refusals(error: ValidationError, model: type[BaseModel]) -> list[tuple[Place, str]]:
+    """List everything that `model` refused: the place, and what is wrong there."""
+    return [found for detail in error.errors() for found in _refusals(detail, model)]
+
+
+def dotted(place: Place) -> str:
+    """Write a place as people do: `table.8.candidate_steps[1]`."""
+    words = [f"[{word}]" if isinstance(word, int) else f".{word}" for word in place]
+    return "".join(words).removeprefix(".") or "document"
+
+
+def no_such_field(name: str, known: Sequence[str]) -> str:
+    """Say that nothing is called `name`, and which of the `known` names may be meant."""
+    close = difflib.get_close_matches(name, known, n=1)
+    remedy = (
+        f"did you mean {close[0]}?" if close else f"remove it, or use one of {', '.join(known)}"
     )
+    return f"no such field; {remedy}"
+
+
+def seen(value: object) -> str:
+    """Show a value at the end of a sentence, unless it is long."""
+    shown = "null" if value is None else repr(value)
+    return f"; got {shown}" if len(shown) <= _LONGEST_VALUE else ""
 
 
 def _refusals(detail: ErrorDetails, model: type[BaseModel]) -> list[tuple[Place, str]]:
     place = detail["loc"]
     match detail["type"]:
         case rules.RULE_ERROR:
-            refusals = detail["ctx"]["refusals"]
-            return [((*place, *filter(None, field.split("."))), said) for field, said in refusals]
+            found = detail["ctx"]["refusals"]
+            return [((*place, *filter(None, field.split("."))), said) for field, said in found]
         case "missing":
             return [(place, "is required: add it")]
         case "extra_forbidden":
-            return [(place, f"no such field; {_remedy(place, model)}")]
+            return [(place, no_such_field(str(place[-1]), _known_beside(place, model)))]
+        case "too_short" if len(detail["input"]) >= detail["ctx"]["min_length"]:
+            return []  # only because its items were refused, which is said of each
+        case "too_short":
+            return [(place, f"needs at least {detail['ctx']['min_length']} item: add one")]
         case _:
             said = detail["msg"].removeprefix("Value error, ")
-            return [(place, f"{said[:1].lower()}{said[1:]}{_seen(detail['input'])}")]
-
-
-def _remedy(place: Place, model: type[BaseModel]) -> str:
-    known = _known_beside(place, model)
-    close = difflib.get_close_matches(str(place[-1]), known, n=1)
-    return f"did you mean {close[0]}?" if close else f"remove it, or use one of {', '.join(known)}"
+            said = f"{said[:1].lower()}{said[1:]}".replace("tuple", "list")  # JSON has no tuples
+            return [(place, said + _seen(detail))]
 
 
 def _known_beside(place: Place, model: type[BaseModel]) -> list[str]:
@@ -63,14 +86,8 @@ def _covers(pattern: Sequence[str], place: Place) -> bool:
     return all(name in (ANY_KEY, ANY_ITEM, word) for name, word in zip(pattern, place, strict=True))
 
 
-def _path(place: Place) -> str:
-    words = [f"[{word}]" if isinstance(word, int) else f".{word}" for word in place]
-    return "".join(words).removeprefix(".") or "document"
-
-
-def _seen(value: object) -> str:
-    """Show a single value; an object or a list would bury the message."""
-    if value is None or isinstance(value, dict | list | tuple | BaseModel):
-        return ""
-    shown = repr(value)
-    return f"; got {shown}" if len(shown) <= _LONGEST_VALUE else ""
+def _seen(detail: ErrorDetails) -> str:
+    """Show a single value, or what stands where one should; a whole object says nothing."""
+    value = detail["input"]
+    is_shown = not isinstance(value, dict | list | tuple | BaseModel)
+    return seen(value) if is_shown or detail["type"] in _SINGLE else ""

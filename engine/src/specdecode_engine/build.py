@@ -7,12 +7,15 @@ from pathlib import Path
 
 import torch
 
-from specdecode_api.boot import EngineBoot, SpeculationBoot, TableEntry
+from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import not_yet_available
-from specdecode_engine.captures import capture_all, choose_mode, make_states, plan_captures
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.routing import ExactRouting
-from specdecode_engine.depth.static import StaticDepth
+from specdecode_engine.captures import (
+    capture_all,
+    captured_sizes,
+    choose_mode,
+    make_states,
+    plan_captures,
+)
 from specdecode_engine.drafters import DraftLimits, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
@@ -22,6 +25,7 @@ from specdecode_engine.graph_plan.passes import PassKind
 from specdecode_engine.graph_plan.report import GraphReport
 from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
+from specdecode_engine.policies import CannotServe, depth_table, make_policy
 from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.rounds.timing import Stopwatch
 from specdecode_engine.sampling.sampler import Sampler
@@ -30,6 +34,7 @@ from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sizes import Loaded, draft_shapes, plan_limits
 from specdecode_engine.slots import SlotTable
+from specdecode_engine.table_file import load_table
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +44,6 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-
-
-class CannotServe(Exception):
-    """The boot file asks for something that this engine cannot do; the message says what."""
 
 
 def build_core(
@@ -62,17 +63,19 @@ def build_core(
         clock: seconds, monotonic.
 
     Raises:
-        CannotServe, CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError: with what
-            to change.
+        BadTable, CannotServe, CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError:
+            with what to change.
     """
     _refuse_unavailable(boot.speculation)
+    boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
     torch.set_num_threads(boot.threads or default_threads())
     mode = choose_mode(boot.graphs.mode, choose_device(boot.device))
     loaded = _load(boot, progress)
     shapes = draft_shapes(boot.speculation)
-    depth = StaticDepth(boot.speculation.num_steps, _table(boot.speculation))
+    sizes = captured_sizes(boot, mode)
+    depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
     free = available_bytes(loaded.device)
-    captures = plan_captures(boot, loaded, depth, ExactRouting(), mode, free)
+    captures = plan_captures(boot, loaded, depth, sizes, mode, free)
     limits = plan_limits(boot, loaded, pool_tokens, free, captures.num_bytes)
     table = SlotTable(
         slots=limits.max_running + 1,
@@ -120,16 +123,12 @@ def _facts(loaded: Loaded, limits: Limits, graphs: GraphReport) -> dict[str, obj
     }
 
 
-def _table(speculation: SpeculationBoot) -> DepthTable | None:
-    ranges = [
-        BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
-        for bound, entry in speculation.table.items()
-    ]
-    return DepthTable(ranges) if ranges else None
-
-
-def _ascending(entry: TableEntry) -> tuple[int, ...]:
-    return tuple(sorted(set(entry.candidate_steps)))
+def _with_table(speculation: SpeculationBoot) -> SpeculationBoot:
+    """Read the table once, so that sizes, shapes and policy follow from the same one."""
+    table = load_table(speculation)
+    for said in table.warnings:
+        log.warning("speculation table: %s", said)
+    return speculation.with_table(table.entries)
 
 
 def _refuse_unavailable(speculation: SpeculationBoot) -> None:
@@ -167,8 +166,8 @@ def _pool(model: Llama, limits: Limits, loaded: Loaded, poison: bool) -> KvPool:
         layers=config.num_hidden_layers,
         pages=limits.pages,
         page_size=limits.page_size,
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
+        kv_heads=config.decoder.num_key_value_heads,
+        head_dim=config.decoder.head_dim,
         dtype=loaded.dtype,
         device=loaded.device,
         poison=poison,

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import Policy
 from specdecode_engine.depth.decision import DepthPolicy
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.routing import Routing
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits
 from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.graph_plan.budget import Budget, Ruling, Verdict, rule
 from specdecode_engine.graph_plan.costs import CostModel
 from specdecode_engine.graph_plan.passes import PassKind, PassShape, PassWidths
-from specdecode_engine.graph_plan.plan import NOTHING, GraphPlan, Pair, plan_graphs
+from specdecode_engine.graph_plan.plan import GraphPlan, GraphSpace, Pair
 from specdecode_engine.graph_plan.sizes import batch_sizes
 from specdecode_engine.graphs.cuda_runner import CaptureSite
 from specdecode_engine.graphs.library import Library
@@ -40,6 +37,7 @@ class Captures:
     """What to capture, before anything is allocated."""
 
     mode: str
+    space: GraphSpace
     plan: GraphPlan
     model: CostModel
     budget: Budget
@@ -74,40 +72,37 @@ def choose_mode(wanted: str, device: torch.device) -> str:
     return wanted
 
 
-def choosable(policy: Policy, depth: DepthPolicy) -> DepthTable:
-    """Narrow the table to depths that the policy can choose: one a range where it is static."""
-    if policy is not Policy.STATIC:
-        return depth.table
-    return DepthTable(BatchRange(state.slot, (state.num_steps,)) for state in depth.states())
+def captured_sizes(boot: EngineBoot, mode: str) -> tuple[int, ...]:
+    """List the batch sizes that rounds are padded to, ascending; none where nothing is captured."""
+    if mode == OFF:
+        return ()
+    return batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
 
 
 def plan_captures(
     boot: EngineBoot,
     loaded: Loaded,
     depth: DepthPolicy,
-    routing: Routing,
+    sizes: tuple[int, ...],
     mode: str,
     available_bytes: int,
 ) -> Captures:
     """Work out what the policy can reach and what of it the budget lets in.
 
     Args:
-        routing: the one that the policy routes by.
+        sizes: see `captured_sizes`.
         available_bytes: what is left beside the weights.
     """
-    running = boot.scheduling.max_running_requests
     shapes = draft_shapes(boot.speculation)
     model = _cost_model(boot, loaded)
     most = boot.graphs.max_bytes
     budget = Budget(available_bytes // 10 if most is None else most, boot.graphs.max_seconds)
-    plan = NOTHING
-    if mode != OFF:
-        sizes = batch_sizes(running, boot.graphs.batch_sizes)
-        table = choosable(boot.speculation.policy, depth)
-        plan = plan_graphs(table, routing, shapes, sizes, running, _window(loaded, shapes))
+    running = boot.scheduling.max_running_requests
+    space = GraphSpace(shapes, sizes, running, _window(loaded, shapes))
+    plan = space.plan(depth)
     rulings = rule(plan.pairs, model.of_pass, model.shared_bytes, budget)
     refused = {one.pair: one for one in rulings if one.verdict is Verdict.REFUSED}
-    return Captures(mode, plan, model, budget, refused)
+    return Captures(mode, space, plan, model, budget, refused)
 
 
 def make_states(
@@ -133,7 +128,8 @@ def make_states(
         site,
         clock,
     )
-    library = Library(captures.plan, dict(captures.refused), captures.budget, recorder)
+    refused = dict(captures.refused)
+    library = Library(captures.space, captures.plan, refused, captures.budget, recorder)
     return RuntimeStates(functions, shapes, library, captures.mode)
 
 
@@ -157,7 +153,7 @@ def _cost_model(boot: EngineBoot, loaded: Loaded) -> CostModel:
     widths = loaded.draft.widths() if loaded.draft else {}
     widths[PassKind.VERIFY] = PassWidths(
         layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
+        hidden=config.decoder.hidden_size,
         intermediate=config.decoder.intermediate_size,
         logits=config.vocab_size,
         hidden_out=features,

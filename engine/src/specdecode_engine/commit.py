@@ -28,6 +28,8 @@ def cut_at_ending(
     if not sampling.ignore_eos or sequence.request.grammar is not None:
         stops = stops | eos_token_ids
     room = sequence.total_limit - len(sequence.tokens)
+    if room == 0:
+        return Ending(0, FinishReason.LENGTH)
     for index, token in enumerate(token_ids):
         if token in stops:
             return Ending(index + 1, FinishReason.STOP, token)
@@ -51,11 +53,14 @@ def add_emission(
 
 def output_of(sequence: Sequence, emission: Emission, ending: Ending) -> Output:
     """Say what a round added to a request, and whether that ends it."""
-    logprobs = emission.logprobs
+    request, logprobs = sequence.request, emission.logprobs
+    has_prompt = request.sampling.prompt_logprobs is not None
+    is_first = sequence.output_tokens == ending.kept
     return Output(
-        request_id=sequence.request.request_id,
+        request_id=request.request_id,
         token_ids=emission.token_ids[: ending.kept],
         logprobs=None if logprobs is None else logprobs[: ending.kept],
+        prompt_logprobs=tuple(sequence.prompt_logprobs) if has_prompt and is_first else None,
         finish_reason=ending.reason,
         stop_token_id=ending.stop_token_id,
         stats=sequence.stats,

@@ -15,6 +15,7 @@ from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.model_config import DecoderConfig
 from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.graph_plan.passes import PassKind, PassWidths
 from specdecode_engine.graphs.states import RuntimeStates
@@ -42,6 +43,11 @@ class KvShape:
     layers: int
     kv_heads: int
     head_dim: int
+
+    @classmethod
+    def of(cls, layers: int, decoder: DecoderConfig) -> "KvShape":
+        """Cover so many layers of one kind."""
+        return cls(layers, decoder.num_key_value_heads, decoder.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +187,10 @@ def _load_standalone(
             f"{target.config.vocab_size}; use a draft that was made for this target"
         )
     config = draft.config
-    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
+    shape = KvShape.of(config.num_hidden_layers, config.decoder)
     widths = PassWidths(
         layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
+        hidden=config.decoder.hidden_size,
         intermediate=config.decoder.intermediate_size,
         logits=config.vocab_size,
     )
@@ -196,13 +202,13 @@ def _load_eagle(
 ) -> DraftModel:
     head = kind.load(folder, target, progress=progress)
     config = head.config
-    shape = KvShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
+    shape = KvShape.of(config.num_hidden_layers, config.decoder)
     widths = PassWidths(
         layers=config.num_hidden_layers,
         hidden=config.decoder.hidden_size,
         intermediate=config.decoder.intermediate_size,
         logits=head.head.weight.shape[0],
-        hidden_in=head.capture.width(target.config.hidden_size),
+        hidden_in=head.capture.width(target.config.decoder.hidden_size),
         hidden_out=config.decoder.hidden_size,
     )
     return DraftModel(head, shape, widths, target.dtype, target.device)

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.problems import problems
-from specdecode_api.speculation import DEFAULT_STEPS, Algorithm
+from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Algorithm
+from specdecode_engine.depth_flags import choose_policy, choose_start
 
 
 class BadBoot(Exception):
     """The boot file or the flags are wrong; the message lists every mistake with its place."""
 
+
+_ALGORITHMS = ", ".join(name for name in Algorithm if name in AVAILABLE_ALGORITHMS)
 
 # flag, place in the boot file, type, help
 _FLAGS: tuple[tuple[str, str, type, str], ...] = (
@@ -23,11 +26,23 @@ _FLAGS: tuple[tuple[str, str, type, str], ...] = (
     ("--served-model-name", "model.served_name", str, "name of the model in the API"),
     ("--dtype", "model.dtype", str, "auto, bfloat16, float16, float32 or float64"),
     ("--context-length", "model.context_length", int, "longest prompt plus answer, in tokens"),
-    ("--speculative-algorithm", "speculation.algorithm", str, "NONE, STANDALONE or EAGLE3"),
+    ("--speculative-algorithm", "speculation.algorithm", str, _ALGORITHMS),
     ("--speculative-draft-model-path", "speculation.draft_path", str, "checkpoint of the draft"),
     ("--speculative-num-steps", "speculation.num_steps", int, "draft steps in a round"),
     ("--speculative-eagle-topk", "speculation.topk", int, "children of a draft tree's node"),
     ("--speculative-num-draft-tokens", "speculation.num_draft_tokens", int, "verified nodes"),
+    (
+        "--speculative-adaptive-config",
+        "speculation.table_path",
+        str,
+        "JSON file with the depths by batch size; implies --speculative-adaptive",
+    ),
+    (
+        "--speculative-adaptive-policy",
+        "speculation.policy",
+        str,
+        "ema, goodput or static: who decides on the depth",
+    ),
     ("--page-size", "memory.page_size", int, "tokens in a page, a power of two"),
     ("--mem-fraction-static", "memory.kv_cache_fraction", float, "part of memory for the cache"),
     ("--kv-cache-bytes", "memory.kv_cache_bytes", int, "size of the cache in bytes"),
@@ -63,11 +78,14 @@ def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
         _put(document, "graphs.mode", "off")
     if options["disable_radix_cache"] is not None:
         _put(document, "memory.prefix_cache", False)
-    _default_steps(document)
+    mistakes = _complete_speculation(document, options)
     try:
-        return EngineBoot.model_validate(document)
+        boot = EngineBoot.model_validate(document)
     except ValidationError as error:
-        raise BadBoot("\n".join(problems(error, EngineBoot))) from None
+        raise BadBoot("\n".join([*mistakes, *problems(error, EngineBoot)])) from None
+    if mistakes:
+        raise BadBoot("\n".join(mistakes))
+    return boot
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--boot", type=Path, help="boot file (JSON); flags override it")
     for flag, place, kind, text in _FLAGS:
         parser.add_argument(flag, type=kind, help=f"{text} (boot file: {place})")
+    parser.add_argument(
+        "--speculative-adaptive",
+        action="store_const",
+        const=True,
+        help="change the depth while running (boot file: speculation.policy, goodput by default)",
+    )
     parser.add_argument(
         "--disable-overlap-schedule",
         action="store_const",
@@ -124,10 +148,19 @@ def _put(document: dict[str, Any], place: str, value: object) -> None:
     document[name] = value
 
 
-def _default_steps(document: dict[str, Any]) -> None:
-    """Give an algorithm without depth the usual one, as the resource does."""
-    speculation = document.get("speculation")
-    if not isinstance(speculation, dict) or "num_steps" in speculation:
-        return
-    if speculation.get("algorithm", Algorithm.NONE) != Algorithm.NONE:
-        speculation["num_steps"] = DEFAULT_STEPS
+def _complete_speculation(document: dict[str, Any], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fill in policy and depth at start; return what is wrong with the table's file."""
+    config, flag = options["speculative_adaptive_config"], options["speculative_adaptive_policy"]
+    is_adaptive = bool(options["speculative_adaptive"] or config)
+    speculation = document.setdefault("speculation", {})
+    if not isinstance(speculation, dict):
+        return ()
+    if config is not None:
+        speculation.pop("table", None)
+    policy = choose_policy(speculation, is_adaptive, flag)
+    if policy is not None:
+        speculation["policy"] = policy
+    num_steps, mistakes = choose_start(speculation)
+    if num_steps is not None:
+        speculation["num_steps"] = num_steps
+    return mistakes

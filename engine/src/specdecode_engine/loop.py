@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from specdecode_engine.commit import add_emission, cut_at_ending, output_of
 from specdecode_engine.counters import Counters
-from specdecode_engine.depth.decision import Feedback
+from specdecode_engine.depth.decision import Feedback, TableRefused
+from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request
@@ -79,6 +80,21 @@ class EngineCore:
         if sequence.finish_reason is None and sequence.slot is not None:
             self.parts.sampler.close(sequence.slot)
             self.scheduler.retract(sequence)
+
+    def reload(self, table: DepthTable) -> None:
+        """Choose depths by another table from the next round on.
+
+        Raises:
+            TableRefused: it has a depth that nothing was prepared for; the old table stays.
+        """
+        unknown = sorted(set(table.candidates()) - set(self.shapes))
+        if unknown:
+            raise TableRefused(
+                f"candidate_steps {unknown} are not among the depths {sorted(self.shapes)} that "
+                "this engine prepared at start; keep to those, or restart it with the new table"
+            )
+        self.scheduler.depth.reload(table)
+        self.parts.states.replan(self.scheduler.depth)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""

@@ -22,7 +22,8 @@ class SamplingParams:
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 are off. `repetition_penalty` 1.0 is off.
     `seed` is always set: the server draws one where the user gave none. `logprobs` None asks for
-    none, 0 for the chosen token's, n for the n likeliest besides.
+    none, 0 for the chosen token's, n for the n likeliest besides; `prompt_logprobs` the same for
+    the tokens of the prompt. `max_tokens` 0 reads the prompt and answers nothing.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities at one output position, from the target's unprocessed logits."""
+    """Log-probabilities at one position, from the target's unprocessed logits."""
 
     token_id: int
     logprob: float
@@ -79,12 +81,14 @@ class Output:
 
     A stop token (EOS or one of `stop_token_ids`) that ended the request is the last of `token_ids`
     and is named in `stop_token_id`, so that the server can leave it out of the text. `error` says
-    why a request failed, where that is its finish reason.
+    why a request failed, where that is its finish reason. The first output of a request that asked
+    for `prompt_logprobs` has them, from the prompt's second token on: nothing precedes the first.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     stats: RequestStats = field(default_factory=RequestStats)

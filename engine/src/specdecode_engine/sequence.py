@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from specdecode_engine.request import FinishReason, Request, RequestStats
+from specdecode_engine.request import FinishReason, Request, RequestStats, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -16,6 +16,9 @@ class Sequence:
 
     `reusable` counts the leading tokens whose rows are right in target and draft, so that another
     sequence may use them. It falls behind `computed` while the draft does.
+
+    `prompt_logprobs` are those that the host has, of the prompt's second token and on, where they
+    were asked for. They survive a retraction, so that none is told twice.
     """
 
     request: Request
@@ -30,6 +33,7 @@ class Sequence:
     in_flight_rounds: int = 0
     stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @classmethod
     def of(cls, request: Request) -> "Sequence":
@@ -40,6 +44,19 @@ class Sequence:
     def output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def unscored_rows(self) -> range:
+        """Rows whose logits are still needed to score the prompt; row i scores token i + 1."""
+        is_asked = self.request.sampling.prompt_logprobs is not None
+        end = len(self.request.prompt_ids) - 1 if is_asked else 0
+        return range(min(len(self.prompt_logprobs), end), end)
+
+    @property
+    def skippable_tokens(self) -> int:
+        """Leading tokens that need not be computed if their KV is at hand."""
+        unscored = self.unscored_rows
+        return unscored.start if unscored else len(self.tokens)
 
     @property
     def is_prefilling(self) -> bool:

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm
+from specdecode_api.table import candidates
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, DraftModel
 from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
+from specdecode_engine.rounds.prompt_logprobs import PIECE_ROWS
 from specdecode_engine.schedule.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -44,14 +46,14 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
     """Every shape that a round may draft in, by its number of steps."""
     if speculation.algorithm is Algorithm.NONE:
         return {0: DraftShape.chain(0)}
-    depths = {steps for entry in speculation.table.values() for steps in entry.candidate_steps}
+    depths = {*candidates(speculation.entries), speculation.num_steps}
     return {
         steps: DraftShape.of(
             steps,
             speculation.topk,
             speculation.num_draft_tokens if steps == speculation.num_steps else None,
         )
-        for steps in sorted(depths | {speculation.num_steps})
+        for steps in sorted(depths)
     }
 
 
@@ -153,18 +155,19 @@ def _page_bytes(loaded: Loaded, page_size: int) -> int:
     target = KvPool.bytes_per_page(
         config.num_hidden_layers,
         page_size,
-        config.num_key_value_heads,
-        config.head_dim,
+        config.decoder.num_key_value_heads,
+        config.decoder.head_dim,
         loaded.dtype,
     )
     return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
 
 
 def _fixed_bytes(loaded: Loaded, running: int, speculation: SpeculationBoot, context: int) -> int:
-    """Slot tables, verify logits with their float copies, and what the drafter keeps."""
+    """Slot tables, the most logits at once with float copies, and what the drafter keeps."""
     shapes = draft_shapes(speculation).values()
     width = max_draft_tokens(speculation)
-    logits = running * width * loaded.target.config.vocab_size * 4 * 3
+    rows = max(running * width, PIECE_ROWS)
+    logits = rows * loaded.target.config.vocab_size * 4 * 3
     tables = (running + 1) * (context + 2 * width) * 8 * 2
     draft = loaded.draft.fixed_bytes(running, DraftLimits.over(shapes)) if loaded.draft else 0
     return logits + tables + draft

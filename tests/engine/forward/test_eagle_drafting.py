@@ -187,8 +187,8 @@ def hidden_states(target: Llama, ids: Tensor) -> Tensor:
     """Run the target over a whole text at once."""
     config, positions = target.config, torch.arange(len(ids))
     pool = KvPool(
-        config.num_hidden_layers, 2, len(ids), config.num_key_value_heads, config.head_dim,
-        target.dtype, CPU,
+        config.num_hidden_layers, 2, len(ids), config.decoder.num_key_value_heads,
+        config.decoder.head_dim, target.dtype, CPU,
     )  # fmt: skip
     layout = AttentionLayout(torch.tensor([[1]]), len(ids), (len(ids),), positions + 1, len(ids))
     view = PagedView(pool, positions + len(ids), layout)

@@ -24,8 +24,8 @@ def load(folder: Path, config: dict[str, object]) -> LlamaConfig:
 
 def test_the_usual_keys(tmp_path: Path, config: dict[str, object]) -> None:
     parsed = load(tmp_path, config)
-    assert (parsed.vocab_size, parsed.num_hidden_layers, parsed.hidden_size) == (31, 4, 12)
-    assert (parsed.num_key_value_heads, parsed.head_dim) == (2, 6)
+    assert (parsed.vocab_size, parsed.num_hidden_layers, parsed.decoder.hidden_size) == (31, 4, 12)
+    assert (parsed.decoder.num_key_value_heads, parsed.decoder.head_dim) == (2, 6)
     assert parsed.dtype == torch.float32
     assert (parsed.bos_token_id, parsed.eos_token_ids) == (1, (2,))
     assert parsed.rope.theta == 10_000.0
@@ -35,7 +35,7 @@ def test_defaults_are_those_of_transformers(tmp_path: Path, config: dict[str, ob
     for key in ("num_key_value_heads", "head_dim", "rms_norm_eps", "torch_dtype", "hidden_act"):
         del config[key]
     parsed = load(tmp_path, {**config, "hidden_size": 16})
-    assert (parsed.num_key_value_heads, parsed.head_dim) == (4, 4)
+    assert (parsed.decoder.num_key_value_heads, parsed.decoder.head_dim) == (4, 4)
     assert parsed.decoder.rms_norm_eps == 1e-6
     assert parsed.dtype is None
 

@@ -25,6 +25,7 @@ CHAT_TEMPLATE = (
     "<|turn|>{{ message['role'] }}\n{{ message['content'] }}<|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
+EXAMPLES = Path(__file__).parents[3] / "examples" / "models"
 SPECIAL = ["<|end|>", "<|turn|>"]
 TEXT = [
     "the quick brown fox jumps over the lazy dog and then it sleeps in the warm sun",
@@ -243,8 +244,8 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
         server.close()
 
 
-def real_server() -> RunningServer:
-    folder = Path(__file__).parents[3] / "examples/models/target"
+def real_server(speculation: dict[str, object]) -> RunningServer:
+    folder = EXAMPLES / "target"
     boot = EngineBoot.model_validate(
         {
             "model": {
@@ -254,6 +255,7 @@ def real_server() -> RunningServer:
                 "context_length": 256,
             },
             "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
+            "speculation": speculation,
             "memory": {"kv_cache_bytes": 64 * 2**20},
             "device": "cpu",
             "threads": 1,
@@ -278,7 +280,16 @@ def echo_server(model_folder: Path) -> Iterator[RunningServer]:
 @pytest.fixture(scope="session")
 def built_server() -> Iterator[RunningServer]:
     """One server on the real core."""
-    running = real_server()
+    running = real_server({})
+    yield running.wait_ready()
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def drafting_server() -> Iterator[RunningServer]:
+    """One server on the real core with a draft."""
+    draft = str(EXAMPLES / "draft")
+    running = real_server({"algorithm": "STANDALONE", "draft_path": draft, "num_steps": 3})
     yield running.wait_ready()
     running.close()
 

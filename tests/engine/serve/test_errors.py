@@ -20,7 +20,8 @@ GOOD = {"model": "echo", "prompt": "the fox"}
         ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
         ({"top_k": -2}, "top_k", "greater than or equal to -1"),
         ({"min_p": 2}, "min_p", "less than or equal to 1"),
-        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
+        ({"max_tokens": 0}, None, "echo: true"),
         ({"max_tokens": True}, "max_tokens", "true"),
         ({"max_tokens": 1.5}, "max_tokens", "integer"),
         ({"n": 129}, "n", "less than or equal to 128"),
@@ -46,7 +47,7 @@ GOOD = {"model": "echo", "prompt": "the fox"}
         ({"prompt": [-1], "echo": True}, "prompt", "0 to 319"),
         ({"best_of": 3}, None, "best_of"),
         ({"suffix": "x"}, None, "suffix"),
-        ({"echo": True, "logprobs": 1}, None, "not available yet"),
+        ({"echo": True, "logprobs": 6}, "logprobs", "less than or equal to 5"),
         ({"stream_options": {"include_usage": True}}, None, "stream: true"),
     ],
 )

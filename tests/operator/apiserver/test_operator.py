@@ -218,23 +218,24 @@ def test_a_stranger_of_the_same_name_is_left_alone(
 def test_a_spec_that_this_release_cannot_run_changes_nothing(
     chat, settled, api, namespace, until, condition, events, versions
 ):
-    chat()
+    chosen = chat()["spec"]["speculation"]
     settled()
     before = versions()
     api.merge(
-        RESOURCE, namespace, "chat", {"spec": {"speculation": {"adaptive": {"policy": "ema"}}}}
+        RESOURCE,
+        namespace,
+        "chat",
+        {"spec": {"speculation": {"algorithm": "NGRAM", "draft": None}}},
     )
     until(lambda: condition("ConfigResolved")[:2] == ("False", "NotAvailable"))
-    assert "use one of static" in condition("ConfigResolved")[2]
+    assert "use one of EAGLE, " in condition("ConfigResolved")[2]
     assert condition("Ready")[:2] == ("False", "NotAvailable")
     after = versions()
     assert {k: v for k, v in after.items() if k[0] != names.KIND} == {
         k: v for k, v in before.items() if k[0] != names.KIND
     }
     until(lambda: events() == ["NotAvailable", "Starting"])
-    api.merge(
-        RESOURCE, namespace, "chat", {"spec": {"speculation": {"adaptive": {"policy": "static"}}}}
-    )
+    api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": chosen}})
     settled()
     until(lambda: events() == ["NotAvailable", "Resolved", "Starting", "Starting"])
 

@@ -12,7 +12,8 @@ from specdecode_api.boot.engine import (
     ServerBoot,
 )
 from specdecode_api.boot.graphs import GraphsBoot
-from specdecode_api.boot.speculation import SpeculationBoot, TableEntry
+from specdecode_api.boot.speculation import SpeculationBoot
+from specdecode_api.table import TableEntry
 
 __all__ = [
     "BOOT_VERSION",

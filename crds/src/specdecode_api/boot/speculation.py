@@ -1,14 +1,12 @@
 """The engine's part of the contract on speculation: tree shape, depth policy, table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
 from specdecode_api.document import FileRecord
 from specdecode_api.speculation import (
-    BATCH_SIZE_PATTERN,
-    MAX_CANDIDATES,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
     MAX_TOPK,
@@ -17,50 +15,15 @@ from specdecode_api.speculation import (
     Policy,
     max_tree_tokens,
 )
+from specdecode_api.table import (
+    BatchSizeKey,
+    TableEntry,
+    candidates,
+    default_table,
+    launch_fault,
+)
 
 CheckpointPath = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-BatchSizeKey = Annotated[str, StringConstraints(pattern=f"^{BATCH_SIZE_PATTERN}$")]
-
-
-class TableEntry(FileRecord):
-    """The depths that a range of batch sizes may use, and how its slot adapts."""
-
-    candidate_steps: tuple[Annotated[int, Field(ge=0, le=MAX_STEPS)], ...] = Field(
-        min_length=1,
-        max_length=MAX_CANDIDATES,
-        description="Depths to choose from; 0 is plain decoding.",
-    )
-    up_hysteresis: float = Field(
-        default=0.0,
-        ge=-16,
-        le=16,
-        description="Added to the accept length above which the depth rises (policy ema).",
-    )
-    down_hysteresis: float = Field(
-        default=-0.25,
-        ge=-16,
-        le=16,
-        description="Added to the accept length below which the depth falls (policy ema).",
-    )
-    ceiling_coeff: float = Field(
-        default=0.0,
-        ge=0,
-        le=16,
-        description="Caps the depth at this multiple of the accept length (policy ema); "
-        "0 is no cap.",
-    )
-    ema_alpha: float = Field(
-        default=0.2,
-        gt=0,
-        le=1,
-        description="Weight of the newest round in the moving average (policy ema).",
-    )
-    update_interval: int = Field(
-        default=5, ge=1, le=100_000, description="Rounds between two decisions (policy ema)."
-    )
-    warmup_batches: int = Field(
-        default=10, ge=0, le=100_000, description="Rounds before the first decision (policy ema)."
-    )
 
 
 class SpeculationBoot(FileRecord):
@@ -87,8 +50,33 @@ class SpeculationBoot(FileRecord):
     table: dict[BatchSizeKey, TableEntry] = Field(
         default={},
         max_length=MAX_TABLE_ENTRIES,
-        description="Lower bound of a range of batch sizes to the depths it may use.",
+        description="Lower bound of a range of batch sizes to the depths it may use; where empty, "
+        "policies ema and goodput have a default table.",
     )
+    table_path: CheckpointPath | None = Field(
+        default=None,
+        description="JSON file to read the table from, in place of table: this form, the "
+        "resource's, or SGLang's --speculative-adaptive-config.",
+    )
+    profile_seconds: float = Field(
+        default=5.0,
+        ge=0,
+        le=600,
+        description="Longest time spent at start measuring what rounds cost (policy goodput); "
+        "0 measures nothing.",
+    )
+
+    @property
+    def entries(self) -> Mapping[str, TableEntry]:
+        """The table that is used: the given one, else the policy's default; empty without one."""
+        assert self.table_path is None, "the file is read first, see `with_table`"
+        if self.algorithm is Algorithm.NONE:
+            return {}
+        return self.table or default_table(self.policy)
+
+    def with_table(self, entries: Mapping[str, TableEntry]) -> "SpeculationBoot":
+        """Put a table that was read in the place of the file that it was read from."""
+        return self.model_copy(update={"table": dict(entries), "table_path": None})
 
     @model_validator(mode="after")
     def _check(self) -> "SpeculationBoot":
@@ -107,12 +95,11 @@ class SpeculationBoot(FileRecord):
             return
         if self.num_draft_tokens is not None:
             yield from _width_faults(self.topk, self.num_steps, self.num_draft_tokens)
-        candidates = {steps for entry in self.table.values() for steps in entry.candidate_steps}
-        if candidates and self.num_steps not in candidates:
-            yield (
-                f"num_steps {self.num_steps} is in no entry of the table: "
-                f"use one of {sorted(candidates)}"
-            )
+        if self.table and self.table_path is not None:
+            yield "table and table_path both give a table: remove one of them"
+        elif self.table_path is None:
+            fault = launch_fault(self.num_steps, candidates(self.entries))
+            yield from [] if fault is None else [fault]
 
     def _faults_of_none(self) -> Iterator[str]:
         unused = {
@@ -120,6 +107,7 @@ class SpeculationBoot(FileRecord):
             "topk": self.topk != 1,
             "num_draft_tokens": self.num_draft_tokens is not None,
             "table": bool(self.table),
+            "table_path": self.table_path is not None,
         }
         for name, is_used in unused.items():
             if is_used:

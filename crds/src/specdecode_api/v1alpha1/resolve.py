@@ -20,11 +20,10 @@ class ResolvedSpeculation:
 
 def resolve(speculation: Speculation) -> ResolvedSpeculation:
     """Work out the numbers that the user left out."""
-    num_steps = effective_num_steps(
-        speculation.algorithm, speculation.num_steps, speculation.adaptive.candidates()
-    )
+    candidates = speculation.adaptive.candidates()
+    num_steps = effective_num_steps(speculation.algorithm, speculation.num_steps, candidates)
     num_draft_tokens = speculation.num_draft_tokens
-    is_one_depth = not speculation.adaptive.batch_sizes and num_steps > 0
+    is_one_depth = not candidates and num_steps > 0
     if num_draft_tokens is None and is_one_depth:
         num_draft_tokens = default_draft_tokens(speculation.topk, num_steps)
     return ResolvedSpeculation(num_steps, num_draft_tokens)

@@ -14,8 +14,10 @@ from specdecode_api.speculation import (
     MAX_TOPK,
     NEEDS_DRAFT,
     Algorithm,
+    Policy,
     max_tree_tokens,
 )
+from specdecode_api.table import candidates, default_table
 from specdecode_api.v1alpha1.model import Draft
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.table import Adaptive
@@ -41,6 +43,26 @@ def _unused_by_none(
         message=f"algorithm NONE decodes plainly: remove {field}, or choose an algorithm",
         field=field,
         reason="FieldValueForbidden",
+    )
+
+
+def _in_default_table(policy: Policy) -> "Rule[Speculation]":
+    """Hold numSteps to the table that an adaptive policy has where none is written."""
+    depths = list(candidates(default_table(policy)))
+    shown = ", ".join(map(str, depths))
+    return Rule(
+        cel=f"self.algorithm == 'NONE' || !has(self.numSteps) || !({_NO_TABLE}) || "
+        f"self.adaptive.policy != '{policy}' || self.numSteps in {depths}",
+        holds=lambda it: (
+            it.algorithm is Algorithm.NONE
+            or it.num_steps is None
+            or bool(it.adaptive.batch_sizes)
+            or it.adaptive.policy is not policy
+            or it.num_steps in depths
+        ),
+        message=f"policy {policy} without adaptive.batchSizes has a default table of the depths "
+        f"{shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
+        field="numSteps",
     )
 
 
@@ -133,6 +155,8 @@ class Speculation(ResourceRecord):
             "use one of them or leave numSteps out",
             field="numSteps",
         ),
+        _in_default_table(Policy.EMA),
+        _in_default_table(Policy.GOODPUT),
         Rule(
             cel=f"!has(self.numDraftTokens) || {_STEPS} > 0",
             holds=lambda it: it.num_draft_tokens is None or it.num_steps != 0,

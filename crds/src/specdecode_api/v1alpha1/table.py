@@ -14,6 +14,7 @@ from specdecode_api.speculation import (
     MAX_TABLE_ENTRIES,
     Policy,
 )
+from specdecode_api.table import candidates, default_table
 from specdecode_api.v1alpha1.scalars import Float, Int
 
 Steps = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
@@ -115,12 +116,14 @@ class Adaptive(ResourceRecord):
         default={},
         max_length=MAX_TABLE_ENTRIES,
         description="Lower bound of a range of batch sizes, in digits, to the depths it may use; "
-        "smaller batches use the first entry.",
+        "smaller batches use the first entry. Policies ema and goodput have a default table.",
         json_schema_extra=RESTART,
     )
 
     def candidates(self) -> tuple[int, ...]:
-        """List every depth of the table once, ascending."""
+        """List every depth once, ascending: of the table, else of the policy's default one."""
+        if not self.batch_sizes:
+            return candidates(default_table(self.policy))
         return tuple(
             sorted({n for entry in self.batch_sizes.values() for n in entry.candidate_steps})
         )

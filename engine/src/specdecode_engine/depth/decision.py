@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from specdecode_engine.depth.ranges import DepthTable
+from specdecode_engine.depth.routing import Routing
 
 
 class Reason(StrEnum):
@@ -63,12 +64,21 @@ class RangeState:
     tokens_per_second: Mapping[int, float] = field(default_factory=dict)  # expected, by depth
 
 
+class TableRefused(Exception):
+    """A table needs what was not prepared at start; the message says what, and to restart."""
+
+
 class DepthPolicy(Protocol):
     """Chooses the depth of a round for the batch that is about to decode."""
 
     @property
     def table(self) -> DepthTable:
         """The ranges that it chooses in."""
+        ...
+
+    @property
+    def routing(self) -> Routing:
+        """Which range decides for a batch."""
         ...
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:

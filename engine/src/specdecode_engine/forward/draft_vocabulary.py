@@ -21,7 +21,7 @@ HEAD = "lm_head.weight"
 def vocabulary_shapes(config: Eagle3Config) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """Name the required and the optional tensors."""
     drafts, vocab = config.draft_vocab_size, config.vocab_size
-    head: dict[str, Shape] = {HEAD: (drafts, config.hidden_size)}
+    head: dict[str, Shape] = {HEAD: (drafts, config.decoder.hidden_size)}
     offsets: dict[str, Shape] = {"d2t": (drafts,)}
     marks: dict[str, Shape] = {"t2d": (vocab,)}
     if drafts < vocab:
@@ -45,11 +45,11 @@ def load_head(
                 f"{HEAD} differs from the embedding, but config.json says tie_word_embeddings",
                 "set tie_word_embeddings to false",
             )
-    if head.shape[1] != config.hidden_size:
+    if head.shape[1] != config.decoder.hidden_size:
         raise TensorError(
             folder,
             f"lacks {HEAD}, and the target's, {head.shape[1]} wide, does not fit a head "
-            f"{config.hidden_size} wide",
+            f"{config.decoder.hidden_size} wide",
             "use a head made for this target",
         )
     return Linear(head)

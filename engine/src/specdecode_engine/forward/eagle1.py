@@ -53,7 +53,7 @@ class Eagle1Head:
         checkpoint.check(*_shapes(config))
         placement = Placement(target.dtype, target.device)
         angles = build_angles(
-            config.rope, config.head_dim, target.context_length, target.dtype, target.device
+            config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
         )
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
         weights = Weights(tensors)
@@ -97,7 +97,7 @@ class Eagle1Head:
 
 def _shapes(config: Eagle1Config) -> tuple[dict[str, Shape], dict[str, Shape]]:
     # Required and optional tensors.
-    hidden, vocab = config.hidden_size, config.vocab_size
+    hidden, vocab = config.decoder.hidden_size, config.vocab_size
     required = linear_shapes("fc", hidden, 2 * hidden, config.bias)
     for number in range(config.num_hidden_layers):
         required |= decoder_shapes(

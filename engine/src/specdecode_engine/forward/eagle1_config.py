@@ -44,23 +44,11 @@ class Eagle1Config:
             bias=config.switch("bias", True),
         )
 
-    @property
-    def hidden_size(self) -> int:
-        """Width of the hidden state, the target's too."""
-        return self.decoder.hidden_size
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Heads that the head's key-value cache stores per layer."""
-        return self.decoder.num_key_value_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.decoder.head_dim
-
 
 def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
-    for key, wanted in (("hidden_size", target.hidden_size), ("vocab_size", target.vocab_size)):
+    for key, wanted in (
+        ("hidden_size", target.decoder.hidden_size),
+        ("vocab_size", target.vocab_size),
+    ):
         if config.integer(key) != wanted:
             raise config.error(key, f"the target's is {wanted}; use a head made for this target")

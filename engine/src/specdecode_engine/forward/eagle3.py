@@ -58,10 +58,10 @@ class Eagle3Head:
         checkpoint = Checkpoint.open(folder)
         prefix = _layer_prefix(checkpoint)
         _check_features(config, checkpoint, target)
-        checkpoint.check(*_shapes(config, prefix, target.config.hidden_size))
+        checkpoint.check(*_shapes(config, prefix, target.config.decoder.hidden_size))
         placement = Placement(target.dtype, target.device)
         angles = build_angles(
-            config.rope, config.head_dim, target.context_length, target.dtype, target.device
+            config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
         )
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
         weights = Weights(tensors)
@@ -115,12 +115,12 @@ def _layer_prefix(checkpoint: Checkpoint) -> str:
 def _check_features(config: Eagle3Config, checkpoint: Checkpoint, target: Llama) -> None:
     stored = checkpoint.tensors.get("fc.weight")
     layers = list(config.capture.layers)
-    width = config.capture.width(target.config.hidden_size)
+    width = config.capture.width(target.config.decoder.hidden_size)
     if layers and stored is not None and len(stored.shape) == 2 and stored.shape[1] != width:
         raise TensorError(
             stored.file,
             f"fc.weight reads {stored.shape[1]} features, but layers {layers} of the target "
-            f"give {len(layers)} x {target.config.hidden_size} = {width}",
+            f"give {len(layers)} x {target.config.decoder.hidden_size} = {width}",
             f"correct {LAYER_IDS} in config.json, or use a head made for this target",
         )
 
@@ -129,7 +129,7 @@ def _shapes(
     config: Eagle3Config, prefix: str, target_hidden: int
 ) -> tuple[dict[str, Shape], dict[str, Shape]]:
     # Required and optional tensors.
-    hidden = config.hidden_size
+    hidden = config.decoder.hidden_size
     fusion, fusion_optional = fusion_shapes(config, target_hidden)
     vocabulary, vocabulary_optional = vocabulary_shapes(config)
     required: dict[str, Shape] = {
@@ -145,11 +145,12 @@ def _shapes(
 
 def _embedding(weights: Weights, config: Eagle3Config, target: Llama, folder: Path) -> Tensor:
     embedding = weights.take_or_share(EMBEDDING, target.embedding)
-    if embedding.shape[1] != config.hidden_size:
+    width = embedding.shape[1]
+    if width != config.decoder.hidden_size:
         raise TensorError(
             folder,
-            f"lacks {EMBEDDING}, and the target's, {target.config.hidden_size} wide, does not "
-            f"fit a head {config.hidden_size} wide",
+            f"lacks {EMBEDDING}, and the target's, {width} wide, does not fit a head "
+            f"{config.decoder.hidden_size} wide",
             "use a head made for this target",
         )
     return embedding

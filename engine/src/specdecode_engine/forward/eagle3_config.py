@@ -76,21 +76,6 @@ class Eagle3Config:
         """Layers of the head's key-value cache."""
         return 1
 
-    @property
-    def hidden_size(self) -> int:
-        """Width of the head's own hidden state."""
-        return self.decoder.hidden_size
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Heads that the head's key-value cache stores."""
-        return self.decoder.num_key_value_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.decoder.head_dim
-
 
 def _parts(config: ConfigFile) -> tuple[ConfigFile, ...]:
     section = config.section("eagle_config")
@@ -117,8 +102,8 @@ def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
         raise config.error("vocab_size", f"the target's is {target.vocab_size}; use its own head")
     config.refuse(
         "target_hidden_size",
-        target.hidden_size,
-        f"the target's hidden size is {target.hidden_size}; use a head made for it",
+        target.decoder.hidden_size,
+        f"the target's hidden size is {target.decoder.hidden_size}; use a head made for it",
     )
 
 
@@ -128,9 +113,10 @@ def _capture(config: ConfigFile, target: LlamaConfig) -> Capture:
     for variant in ("norm_before_fc", "fc_norm"):
         for part in _parts(config):
             part.refuse(variant, False, f"{USE_LAYERS} is false, so there is no fc to norm for")
-    if config.integer("hidden_size") != target.hidden_size:
+    if config.integer("hidden_size") != target.decoder.hidden_size:
         raise config.error(
-            "hidden_size", f"{USE_LAYERS} is false, and the target's is {target.hidden_size}"
+            "hidden_size",
+            f"{USE_LAYERS} is false, and the target's is {target.decoder.hidden_size}",
         )
     return Capture(final=True)
 

@@ -35,7 +35,7 @@ def fusion_shapes(config: Eagle3Config, target_hidden: int) -> tuple[dict[str, S
     """Name the required and the optional tensors."""
     if config.capture.final:
         return {}, {}
-    hidden, width = config.hidden_size, config.capture.width(target_hidden)
+    hidden, width = config.decoder.hidden_size, config.capture.width(target_hidden)
     norms = _norm_names(config)
     shapes: dict[str, Shape] = {f"{name}.weight": (width // len(norms),) for name in norms}
     shapes |= linear_shapes("fc", hidden, width, bias=False)

@@ -56,7 +56,7 @@ class Llama:
         placement = Placement(dtype or stored, device)
         length = context_length or config.max_position_embeddings
         angles = build_angles(
-            config.rope, config.head_dim, length, placement.dtype, placement.device
+            config.rope, config.decoder.head_dim, length, placement.dtype, placement.device
         )
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
         return cls._assemble(config, tensors, angles, folder)
@@ -129,13 +129,13 @@ def widened(logits: Tensor) -> Tensor:
 def _shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape]]:
     # Required and optional tensors.
     required: dict[str, Shape] = {
-        EMBEDDING: (config.vocab_size, config.hidden_size),
-        "model.norm.weight": (config.hidden_size,),
+        EMBEDDING: (config.vocab_size, config.decoder.hidden_size),
+        "model.norm.weight": (config.decoder.hidden_size,),
     }
     for number in range(config.num_hidden_layers):
         prefix = f"model.layers.{number}"
-        required |= decoder_shapes(prefix, config.decoder, config.hidden_size)
-    head: dict[str, Shape] = {HEAD: (config.vocab_size, config.hidden_size)}
+        required |= decoder_shapes(prefix, config.decoder, config.decoder.hidden_size)
+    head: dict[str, Shape] = {HEAD: (config.vocab_size, config.decoder.hidden_size)}
     return (required, head) if config.tie_word_embeddings else (required | head, {})
 
 

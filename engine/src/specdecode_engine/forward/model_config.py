@@ -59,21 +59,6 @@ class LlamaConfig:
         )
 
     @property
-    def hidden_size(self) -> int:
-        """Width of the residual stream."""
-        return self.decoder.hidden_size
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Heads that the key-value cache stores per layer."""
-        return self.decoder.num_key_value_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-        return self.decoder.head_dim
-
-    @property
     def max_position_embeddings(self) -> int:
         """Longest text config.json names, before any stretching of positions."""
         return self.rope.max_position_embeddings

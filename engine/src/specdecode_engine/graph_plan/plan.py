@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specdecode_engine.depth.ranges import DepthTable
-from specdecode_engine.depth.routing import Routing
+from specdecode_engine.depth.decision import DepthPolicy
+from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.graph_plan.passes import PassShape, passes_of
 from specdecode_engine.graph_plan.reach import reachable
@@ -40,27 +41,31 @@ class GraphPlan:
         return tuple(sorted(every, key=lambda one: (one.total_rows, one), reverse=True))
 
 
-NOTHING = GraphPlan((), {})
+@dataclass(frozen=True, slots=True)
+class GraphSpace:
+    """What stays as it is while an engine runs, whatever table it is given.
 
-
-def plan_graphs(
-    table: DepthTable,
-    routing: Routing,
-    shapes: Mapping[int, DraftShape],
-    sizes: tuple[int, ...],
-    max_running: int,
-    window: int | None,
-) -> GraphPlan:
-    """Work out the pairs that the table can reach.
-
-    Args:
-        shapes: how a round of so many steps drafts, for every depth of the table.
-        window: see `passes_of`.
+    `window` is None where nothing that runs passes drafts; see `passes_of`.
     """
-    reach = reachable(table, routing, sizes, max_running)
-    pairs = {
-        Pair(num_steps, size): passes_of(shapes[num_steps], size, window)
-        for num_steps, reached in reach.items()
-        for size in reached
-    }
-    return GraphPlan(sizes, pairs)
+
+    shapes: Mapping[int, DraftShape]  # by depth
+    sizes: tuple[int, ...]  # ascending
+    max_running: int
+    window: int | None
+
+    def plan(self, depth: DepthPolicy) -> GraphPlan:
+        """Work out the pairs that a policy can reach in its table."""
+        reach = reachable(_choosable(depth), depth.routing, self.sizes, self.max_running)
+        pairs = {
+            Pair(num_steps, size): passes_of(self.shapes[num_steps], size, self.window)
+            for num_steps, reached in reach.items()
+            for size in reached
+        }
+        return GraphPlan(self.sizes, pairs)
+
+
+def _choosable(depth: DepthPolicy) -> DepthTable:
+    """Narrow the table to depths that the policy can choose: one a range where it is static."""
+    if not isinstance(depth, StaticDepth):
+        return depth.table
+    return DepthTable(BatchRange(state.slot, (state.num_steps,)) for state in depth.states())

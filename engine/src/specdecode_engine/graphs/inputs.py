@@ -52,6 +52,15 @@ class InputBuffers:
         buffers = (self._indices, self._page_table, self._hidden, self._mask)
         return sum(buffer.nbytes for buffer in buffers)
 
+    def holds(self, shape: PassShape) -> bool:
+        """Whether every buffer is large enough for a pass."""
+        return (
+            shape.total_rows <= self._indices.shape[1]
+            and shape.batch_size <= self._page_table.shape[0]
+            and shape.total_rows * self._widths[shape.kind] <= self._hidden.shape[0]
+            and shape.total_rows * shape.seen <= self._mask.shape[0]
+        )
+
     def view(self, shape: PassShape, like: AttentionLayout | None = None) -> PassInputs:
         """Show the buffers as the inputs of a pass.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from tqdm import tqdm
 
+from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.graph_plan.budget import Budget, Ruling, Verdict, rule
 from specdecode_engine.graph_plan.costs import Cost
-from specdecode_engine.graph_plan.plan import GraphPlan, Pair
+from specdecode_engine.graph_plan.plan import GraphPlan, GraphSpace, Pair
 from specdecode_engine.graph_plan.report import TierReport
 from specdecode_engine.graphs.recorder import Recorder
 from specdecode_engine.graphs.state import Tier
@@ -32,14 +33,21 @@ class Library:
     """Tiers by pair.
 
     Args:
-        plan: every reachable pair.
+        space: what stays as it is whatever the table.
+        plan: every pair that can be reached at start.
         refused: pairs that are never captured; the recorder's buffers are not sized for them.
     """
 
     def __init__(
-        self, plan: GraphPlan, refused: dict[Pair, Ruling], budget: Budget, recorder: Recorder
+        self,
+        space: GraphSpace,
+        plan: GraphPlan,
+        refused: dict[Pair, Ruling],
+        budget: Budget,
+        recorder: Recorder,
     ) -> None:
         self.plan = plan
+        self._space = space
         self.tiers: dict[Pair, Tier] = {}
         self._refused = refused
         self._budget = budget
@@ -70,6 +78,25 @@ class Library:
             while (pair := self._next_pair()) is not None:
                 self._capture(pair)
                 bar.update()
+
+    def replan(self, depth: DepthPolicy) -> None:
+        """Follow the policy to another table: what it newly reaches is captured at first use.
+
+        What was captured stays. Buffers are as large as the first table needed them.
+        """
+        plan = self._space.plan(depth)
+        new = {pair: passes for pair, passes in plan.pairs.items() if pair not in self.plan.pairs}
+        self.plan = GraphPlan(plan.sizes, {**self.plan.pairs, **new})
+        for pair, passes in new.items():
+            self._taken.setdefault(pair.num_steps, _Taken())
+            if not all(map(self._recorder.holds, passes)):
+                reason = f"{pair} is new in the table; it runs without a graph until a restart"
+                self._refused[pair] = Ruling(pair, Verdict.REFUSED, reason)
+        self._rule()
+        for pair in new:
+            if pair not in self._refused and self._rulings[pair].verdict is Verdict.NOW:
+                reason = f"{pair} is new in the table; it is captured when it is first used"
+                self._rulings[pair] = Ruling(pair, Verdict.LAZY, reason)
 
     def capture_if_due(self, pair: Pair) -> Tier | None:
         """Capture a pair whose first use this is; None if there is nothing to capture."""
@@ -102,6 +129,12 @@ class Library:
         )
 
     def _next_pair(self) -> Pair | None:
+        rulings = self._rule()
+        due = (one.pair for one in rulings if one.verdict is Verdict.NOW)
+        return next((pair for pair in due if pair not in self.tiers), None)
+
+    def _rule(self) -> tuple[Ruling, ...]:
+        """Decide anew on every pair that is not out of the question."""
         rulings = rule(
             {pair: passes for pair, passes in self.plan.pairs.items() if pair not in self._refused},
             self._recorder.cost_of,
@@ -111,8 +144,7 @@ class Library:
             self._recorder.runners.keys(),
         )
         self._rulings = {ruling.pair: ruling for ruling in rulings}
-        due = (one.pair for one in rulings if one.verdict is Verdict.NOW)
-        return next((pair for pair in due if pair not in self.tiers), None)
+        return rulings
 
     def _spent(self) -> Cost:
         return sum((taken.cost for taken in self._taken.values()), _FREE)

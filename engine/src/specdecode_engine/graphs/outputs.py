@@ -42,6 +42,11 @@ class OutputBuffers:
         buffers = (*self._logits.values(), *self._hidden.values())
         return sum(buffer.nbytes for buffer in buffers)
 
+    def holds(self, shape: PassShape) -> bool:
+        """Whether the buffers of its kind are large enough for a pass."""
+        logits = self._logits.get(shape.kind)
+        return logits is not None and shape.output_rows <= logits.shape[0]
+
     def view(self, shape: PassShape, batch_size: int) -> PassOutputs:
         """Show what a pass left for the first `batch_size` sequences."""
         rows = shape.output_rows // shape.batch_size * batch_size

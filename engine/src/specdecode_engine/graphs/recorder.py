@@ -64,6 +64,10 @@ class Recorder:
             return usual
         return Cost(usual.num_bytes, self._seconds / len(self._runners))
 
+    def holds(self, shape: PassShape) -> bool:
+        """Whether the buffers are large enough for a pass."""
+        return self._inputs.holds(shape) and self._outputs.holds(shape)
+
     def record(self, shapes: Iterable[PassShape]) -> Cost:
         """Make the runners that are missing, the largest first; return what that took.
 

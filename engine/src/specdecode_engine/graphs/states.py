@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.forward.passes import PassFunction, PassInputs, PassOutputs
 from specdecode_engine.graph_plan.budget import Verdict
@@ -48,6 +49,11 @@ class RuntimeStates:
         self._library.capture_all(progress)
         for pair, tier in self._library.tiers.items():
             self._states[pair.num_steps] = self._states[pair.num_steps].with_tier(tier)
+
+    def replan(self, depth: DepthPolicy) -> None:
+        """Follow the policy to another table; nothing is captured before it is used."""
+        if self._library is not None:
+            self._library.replan(depth)
 
     def activate(self, num_steps: int, batch_size: int) -> RuntimeState:
         """Make the state of a depth the active one: the first thing that a decode round does.

@@ -11,7 +11,7 @@ from specdecode_engine.rounds.timing import Timing
 class Launched:
     """An extend round, or a decode round with the decision it runs under."""
 
-    pending: PendingRound | None  # None for an extend round in which no prompt ends
+    pending: PendingRound | None  # None for an extend round of which nothing is told
     timing: Timing
     decision: Decision | None = None
     kv_tokens: int = 0  # of a decode round's batch when it began

@@ -7,30 +7,68 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.request import TokenLogprobs
+from specdecode_engine.rounds.host_copy import start_copy
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Log-probabilities of given tokens and of the likeliest; `...` are the tokens' dimensions."""
+
+    tokens: Tensor  # [...] i64
+    values: Tensor  # [...]
+    top_ids: Tensor  # [..., top] i64
+    top_values: Tensor  # [..., top]
+
+    @classmethod
+    def of(cls, logits: Tensor, tokens: Tensor, top: int) -> "Scores":
+        """Normalise logits [..., vocab] float and keep those of `tokens` [...] and the `top`."""
+        logprobs = torch.log_softmax(logits, dim=-1)
+        values = logprobs.gather(-1, tokens[..., None])[..., 0]
+        top_values, top_ids = torch.topk(logprobs, k=top, dim=-1)
+        return cls(tokens, values, top_ids, top_values)
+
+    @classmethod
+    def join(cls, pieces: Items["Scores"]) -> "Scores":
+        """Put pieces one behind the other, along the first dimension."""
+        columns = zip(*(piece.columns for piece in pieces), strict=True)
+        return cls(*(torch.cat(column) for column in columns))
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All four tensors."""
+        return self.tokens, self.values, self.top_ids, self.top_values
+
+    def sent(self) -> "Scores":
+        """Start the copy to the host."""
+        return Scores(*(start_copy(column) for column in self.columns))
+
+    def records(self, tops: Items[int]) -> list[tuple[TokenLogprobs, ...]]:
+        """Read scores [rows, n] on the host; row i tells of the `tops[i]` likeliest."""
+        rows = zip(tops, *(column.tolist() for column in self.columns), strict=True)
+        return [
+            tuple(
+                TokenLogprobs(token, value, tuple(zip(ids[:top], scores[:top], strict=True)))
+                for token, value, ids, scores in zip(*columns, strict=True)
+            )
+            for top, *columns in rows
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobRows:
-    """What was asked for, still on the device; one row per sequence that asked."""
+    """What a batch was asked for."""
 
     tops: tuple[int | None, ...]  # per batch row, None where nothing was asked
-    tokens: Tensor  # [asking, nodes] i64
-    values: Tensor  # [asking, nodes]
-    top_ids: Tensor  # [asking, nodes, top]
-    top_values: Tensor  # [asking, nodes, top]
+    scores: Scores  # [asking, nodes]
+
+    def sent(self) -> "LogprobRows":
+        """Start the copy to the host."""
+        return LogprobRows(self.tops, self.scores.sent())
 
     def records(self) -> list[tuple[TokenLogprobs, ...] | None]:
-        """Copy to the host: a record per node for every batch row that asked."""
-        records: list[tuple[TokenLogprobs, ...] | None] = [None] * len(self.tops)
-        asking = [row for row, top in enumerate(self.tops) if top is not None]
-        tensors = (self.tokens, self.values, self.top_ids, self.top_values)
-        for row, *columns in zip(asking, *(tensor.tolist() for tensor in tensors), strict=True):
-            top = self.tops[row]
-            records[row] = tuple(
-                TokenLogprobs(token, value, tuple(zip(ids[:top], scores[:top], strict=True)))
-                for token, value, ids, scores in zip(*columns, strict=True)
-            )
-        return records
+        """Read on the host: a record per node for every batch row that asked."""
+        asked = iter(self.scores.records([top for top in self.tops if top is not None]))
+        return [None if top is None else next(asked) for top in self.tops]
 
 
 def select_logprobs(logits: Tensor, tokens: Tensor, tops: Items[int | None]) -> LogprobRows | None:
@@ -45,8 +83,5 @@ def select_logprobs(logits: Tensor, tokens: Tensor, tops: Items[int | None]) -> 
     if not asking:
         return None
     chosen = torch.tensor(asking, device=logits.device)
-    logprobs = torch.log_softmax(logits[chosen], dim=-1)
-    values = logprobs.gather(-1, tokens[chosen][..., None])[..., 0]
     most = max(top for top in tops if top is not None)
-    top_values, top_ids = torch.topk(logprobs, k=most, dim=-1)
-    return LogprobRows(tuple(tops), tokens[chosen], values, top_ids, top_values)
+    return LogprobRows(tuple(tops), Scores.of(logits[chosen], tokens[chosen], most))

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdecode_engine.rounds.host_copy import start_copy
 from specdecode_engine.rounds.logprobs import LogprobRows
+from specdecode_engine.rounds.prompt_logprobs import ScoredPrompt
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission
 
@@ -14,8 +16,8 @@ from specdecode_engine.step import Emission
 class PendingRound:
     """Tokens of one round on their way to the host, with what they were computed under.
 
-    A result is only good for the sequences as they were: one that ended or was retracted since has
-    another `epoch` or a finish reason, and its part of the result is dropped.
+    A result is only good for the sequences as they were: one that ended since has a finish reason,
+    and its part of the result is dropped. None is retracted before its rounds are collected.
     """
 
     sequences: tuple[Sequence, ...]
@@ -25,11 +27,17 @@ class PendingRound:
     arrival: "torch.cuda.Event | None"
     logprobs: LogprobRows | None
     is_decode: bool
+    scored: tuple[ScoredPrompt, ...]
 
     def collect(self) -> list[Emission]:
-        """Wait for the result and cut it into emissions of sequences that still want them."""
+        """Wait for the result and cut it into emissions of sequences that still want them.
+
+        Scores of prompts go to their sequences, which tell them with their first tokens.
+        """
         if self.arrival is not None:
             self.arrival.synchronize()
+        for prompt in self.scored:
+            prompt.collect()
         records = self.logprobs.records() if self.logprobs else [None] * len(self.sequences)
         emissions = []
         for sequence, row, kept in zip(self.sequences, self.table.tolist(), records, strict=True):
@@ -51,6 +59,7 @@ def send_to_host(
     drafted: int,
     logprobs: LogprobRows | None,
     is_decode: bool,
+    scored: tuple[ScoredPrompt, ...] = (),
 ) -> PendingRound:
     """Start the copy of a round's result and note on the sequences what is in flight.
 
@@ -62,11 +71,17 @@ def send_to_host(
     for sequence in sequences:
         sequence.in_flight_tokens += width
         sequence.in_flight_rounds += 1
-    table = torch.cat([tokens, accepted[:, None]], dim=1)
+    table = start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
+    logprobs = logprobs.sent() if logprobs else None
+    scored = tuple(prompt.sent() for prompt in scored)
     arrival = None
-    if table.is_cuda:
-        pinned = torch.empty(table.shape, dtype=table.dtype, pin_memory=True)
-        table = pinned.copy_(table, non_blocking=True)
+    if tokens.is_cuda:
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrival.record()
-    return PendingRound(sequences, drafted, width, table, arrival, logprobs, is_decode)
+    return PendingRound(sequences, drafted, width, table, arrival, logprobs, is_decode, scored)
+
+
+def send_prompts_to_host(scored: tuple[ScoredPrompt, ...], device: torch.device) -> PendingRound:
+    """Start the copy of an extend round's scores where no prompt ends, so that no token comes."""
+    none = torch.empty(0, 1, dtype=torch.int64, device=device)
+    return send_to_host((), none, none[:, 0], 0, None, False, scored)

@@ -40,9 +40,14 @@ class PrefixCache:
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
 
-    def match(self, tokens: Items[int]) -> Match:
-        """Find the longest cached beginning that leaves a token to compute; changes nothing."""
-        limit = (len(tokens) - 1) // self._paging.page_size
+    def match(self, tokens: Items[int], most: int | None = None) -> Match:
+        """Find the longest cached beginning that leaves a token to compute; changes nothing.
+
+        Args:
+            most: tokens that the beginning may have, where that is fewer.
+        """
+        longest = len(tokens) - 1
+        limit = (longest if most is None else min(most, longest)) // self._paging.page_size
         return self._walk(self._root, 0, tokens, limit)
 
     def hold(self, holder: int, match: Match) -> list[int]:

@@ -170,7 +170,7 @@ class Scheduler:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
-            match = self.cache.match(sequence.tokens)
+            match = self.cache.match(sequence.tokens, sequence.skippable_tokens)
             if needed - len(match.pages) > self.available_pages - match.idle:
                 return
             self.waiting.popleft()

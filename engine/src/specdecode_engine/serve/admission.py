@@ -46,6 +46,7 @@ class Wish:
     default_max_tokens: int | None
     logprobs: int | None
     prompt_field: str
+    prompt_logprobs: int | None = None
     length_field: str = "max_tokens"
     grammar: Grammar | None = None
 
@@ -111,6 +112,7 @@ def _sampling(
         stop_token_ids=frozenset(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
         logprobs=wish.logprobs,
+        prompt_logprobs=wish.prompt_logprobs,
     )
 
 
@@ -144,10 +146,11 @@ def _check_vocabulary(field: str, token_ids: tuple[int, ...], limits: Limits) ->
 def _answer_length(prompt: PromptIds, wish: Wish, limits: Limits) -> int:
     length = len(prompt.token_ids)
     room = limits.context_length - length
-    if room < 1:
+    least = 0 if wish.max_tokens == 0 else 1
+    if room < least:
         raise errors.too_long(
             f"{wish.prompt_field} has {length} tokens, the context {limits.context_length}; "
-            f"at most {limits.context_length - 1} leave room for an answer",
+            f"at most {limits.context_length - least} leave room for {least} tokens of an answer",
             wish.prompt_field,
         )
     if wish.max_tokens is None:

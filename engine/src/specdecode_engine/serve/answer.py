@@ -8,15 +8,17 @@ from specdecode_engine.request import FinishReason
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.async_engine import Generation
 from specdecode_engine.serve.call import Call
+from specdecode_engine.serve.echo import Echo
 from specdecode_engine.serve.service import Service
 from specdecode_engine.serve.transcript import Delta, ScoredToken, Transcript
+from specdecode_engine.serve.usage import speculation_usage
 
 
 @dataclass(slots=True)
 class Choice:
     """One finished answer, put together from its deltas."""
 
-    text: str
+    text: str = ""
     scored: list[ScoredToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
@@ -29,15 +31,26 @@ class Answer:
         self._service = service
         self._outputs = outputs
         vocabulary = service.text.vocabulary
+        texts = zip(call.requests, call.echoes, strict=True)
+        self._echoes = {
+            request.request_id: Echo(index, echo, request.prompt_ids, vocabulary)
+            for index, (request, echo) in enumerate(texts)
+        }
         self._transcripts = {
-            request.request_id: Transcript(index, vocabulary, call.stops, len(echo))
-            for index, (request, echo) in enumerate(zip(call.requests, call.echoes, strict=True))
+            name: Transcript(echo.index, vocabulary, call.stops, len(echo.text))
+            for name, echo in self._echoes.items()
         }
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """Yield what each output adds, unless nothing, until every sequence has ended."""
+        """Yield what each output adds, unless nothing, until every sequence has ended.
+
+        An echo comes first: at once, or scored, with the sequence's first output.
+        """
         metrics, clock = self._service.metrics, self._service.clock
         watches = {name: metrics.stopwatch(self.call.started_s) for name in self._transcripts}
+        for request in self.call.requests:
+            if request.sampling.prompt_logprobs is None and self._echoes[request.request_id].text:
+                yield self._echoes[request.request_id].delta()
         async for output in self._outputs:
             if output.error is not None:
                 raise errors.failed(output.error)
@@ -49,12 +62,14 @@ class Answer:
                 watch.stop(delta.finish_reason, clock())
                 if output.finish_reason is None:
                     self._outputs.finish(output.request_id)
+            if output.prompt_logprobs is not None:
+                yield self._echoes[output.request_id].scored_delta(output.prompt_logprobs)
             if delta.text or delta.scored or delta.finish_reason:
                 yield delta
 
     async def choices(self) -> list[Choice]:
         """Wait for the whole answers."""
-        choices = [Choice(echo) for echo in self.call.echoes]
+        choices = [Choice() for _ in self.call.requests]
         async for delta in self.deltas():
             choice = choices[delta.index]
             choice.text += delta.text
@@ -76,17 +91,18 @@ class Answer:
             metrics.count_cut_short(unfinished)
 
     def usage(self) -> dict[str, object]:
-        """Return OpenAI's usage; the details say what speculation did."""
+        """Return OpenAI's usage, and beside it what speculation did."""
         stats = [transcript.stats for transcript in self._transcripts.values()]
-        accepted = sum(entry.accepted for entry in stats)
+        specdecode = speculation_usage(stats)
         return {
             "prompt_tokens": self.call.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.call.prompt_tokens + self.completion_tokens,
             "completion_tokens_details": {
-                "accepted_prediction_tokens": accepted,
-                "rejected_prediction_tokens": sum(entry.drafted for entry in stats) - accepted,
+                "accepted_prediction_tokens": specdecode["accepted_tokens"],
+                "rejected_prediction_tokens": specdecode["wasted_tokens"],
             },
+            "specdecode": specdecode,
         }
 
 

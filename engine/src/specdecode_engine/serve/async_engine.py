@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import Output, Request
 from specdecode_engine.serve.core import Core, EngineFailed
@@ -13,6 +15,7 @@ from specdecode_engine.serve.engine_thread import (
     Abort,
     EngineThread,
     Event,
+    Reload,
     Stop,
     Submit,
     Verdict,
@@ -109,6 +112,7 @@ class AsyncEngine:
         self._on_failure = on_failure
         self._failure: Exception | None = None
         self._generations: dict[str, Generation] = {}
+        self._reloads: set[Future[None]] = set()
         self._thread = EngineThread(
             load,
             on_ready=lambda: self._post(on_ready),
@@ -159,6 +163,23 @@ class AsyncEngine:
         for generation in set(self._generations.values()):
             generation.fail(error)
 
+    async def reload(self, table: DepthTable) -> None:
+        """Choose depths by another table from the next round on.
+
+        Raises:
+            TableRefused: it needs what was not prepared at start; the old one stays.
+            EngineFailed: the core is gone.
+        """
+        if self._failure is not None:
+            raise self._failure
+        done: Future[None] = Future()
+        self._reloads.add(done)
+        self._thread.send(Reload(table, done))
+        try:
+            await asyncio.wrap_future(done)
+        finally:
+            self._reloads.discard(done)
+
     def abort(self, request_ids: tuple[str, ...]) -> None:
         """Have the core forget requests."""
         self._thread.send(Abort(request_ids))
@@ -197,4 +218,7 @@ class AsyncEngine:
     def _fail(self, error: Exception) -> None:
         self._failure = error if isinstance(error, EngineFailed) else EngineFailed(str(error))
         self.end_all(self._failure)
+        for done in self._reloads:
+            if not done.done():
+                done.set_exception(self._failure)
         self._on_failure(error)

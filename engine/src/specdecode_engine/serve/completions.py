@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from fastapi import APIRouter, Request, Response
 
+from specdecode_engine.grammar import Grammar
 from specdecode_engine.serve.admission import PromptIds, Wish, admit, check_model
 from specdecode_engine.serve.answer import Answer
 from specdecode_engine.serve.body import read_body
@@ -32,10 +33,21 @@ async def create_completion(request: Request) -> Response:
     check_model(body, service.limits)
     prompts = await asyncio.to_thread(_read_prompts, body, service.text)
     grammar = await service.grammars.compile(read_constraint(body))
-    wish = Wish(body.max_tokens, DEFAULT_MAX_TOKENS, body.logprobs, "prompt", grammar=grammar)
+    wish = _read_wish(body, grammar)
     call = admit(body, prompts, wish, service.limits, service.text.defaults, started_s)
     form = CompletionForm(service.text.vocabulary, body.logprobs is not None)
     return Reply(service, call, form, is_stream=bool(body.stream))
+
+
+def _read_wish(body: CompletionBody, grammar: Grammar | None) -> Wish:
+    return Wish(
+        max_tokens=body.max_tokens,
+        default_max_tokens=DEFAULT_MAX_TOKENS,
+        logprobs=body.logprobs,
+        prompt_field="prompt",
+        prompt_logprobs=body.logprobs if body.echo else None,
+        grammar=grammar,
+    )
 
 
 def _read_prompts(body: CompletionBody, text: TextModel) -> tuple[PromptIds, ...]:
@@ -70,9 +82,6 @@ class CompletionForm:
     async def chunks(self, answer: Answer) -> AsyncIterator[dict[str, object]]:
         """Yield the answer as it comes."""
         head = answer.call.chunk_head("text_completion")
-        for index, echo in enumerate(answer.call.echoes):
-            if echo:
-                yield head | {"choices": [self._choice(index, echo, (), None)]}
         async for delta in answer.deltas():
             choice = self._choice(delta.index, delta.text, delta.scored, delta.finish_reason)
             yield head | {"choices": [choice]}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import Output, Request
 
@@ -31,6 +32,9 @@ class Core(Protocol):
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
+
+    def reload(self, table: DepthTable) -> None:
+        """Choose depths by another table; raises `TableRefused` and keeps the old one."""
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""

@@ -4,8 +4,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from specdecode_engine.depth.decision import TableRefused
+from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import Output, Request, RequestRefused
 from specdecode_engine.serve.core import Core, EngineFailed
@@ -30,6 +33,14 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Reload:
+    """Choose depths by another table; `done` says when that is so, or why not."""
+
+    table: DepthTable
+    done: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread."""
 
@@ -42,7 +53,7 @@ class Verdict:
     refusal: Exception | None
 
 
-Command = Submit | Abort | Stop
+Command = Submit | Abort | Reload | Stop
 Event = Verdict | Output
 
 
@@ -126,6 +137,8 @@ class EngineThread:
                     return
                 if isinstance(command, Submit):
                     verdicts.append(_submit(core, command.requests))
+                elif isinstance(command, Reload):
+                    _reload(core, command)
                 else:
                     _abort(core, command.request_ids)
             self._deliver(verdicts)
@@ -172,6 +185,15 @@ def _submit(core: Core, requests: tuple[Request, ...]) -> Verdict:
                 return Verdict(name, EngineFailed("the engine core failed to take the request"))
             return Verdict(name, error)
     return Verdict(name, None)
+
+
+def _reload(core: Core, command: Reload) -> None:
+    try:
+        core.reload(command.table)
+    except TableRefused as error:
+        command.done.set_exception(error)
+    else:
+        command.done.set_result(None)
 
 
 def _abort(core: Core, request_ids: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import (
     FinishReason,
@@ -76,6 +77,9 @@ class EchoCore:
             raise RuntimeError("this core was told to fail")
         return [self._advance(request) for request in list(self._running.values())]
 
+    def reload(self, table: DepthTable) -> None:
+        """Take any table; nothing is chosen here."""
+
     def snapshot(self) -> CoreSnapshot:
         """State and totals."""
         return CoreSnapshot(
@@ -102,7 +106,8 @@ class EchoCore:
         return Output(
             request_id=request.request_id,
             token_ids=token_ids,
-            logprobs=_score(request, token_ids),
+            logprobs=_score(token_ids, request.sampling.logprobs),
+            prompt_logprobs=None if start else _score_prompt(request),
             finish_reason=reason,
             stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
             stats=RequestStats(
@@ -114,6 +119,8 @@ class EchoCore:
         sampling, prompt = request.sampling, request.prompt_ids
         stops = sampling.stop_token_ids
         stops = stops if sampling.ignore_eos else stops | self.eos_token_ids
+        if sampling.max_tokens == 0:
+            return (), FinishReason.LENGTH
         token_ids: list[int] = []
         for position in range(start, start + self._tokens_per_step):
             token_ids.append(prompt[position % len(prompt)])
@@ -124,8 +131,11 @@ class EchoCore:
         return tuple(token_ids), None
 
 
-def _score(request: Request, token_ids: tuple[int, ...]) -> tuple[TokenLogprobs, ...] | None:
-    count = request.sampling.logprobs
+def _score_prompt(request: Request) -> tuple[TokenLogprobs, ...] | None:
+    return _score(request.prompt_ids[1:], request.sampling.prompt_logprobs)
+
+
+def _score(token_ids: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs, ...] | None:
     if count is None:
         return None
     return tuple(

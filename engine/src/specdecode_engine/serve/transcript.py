@@ -10,10 +10,14 @@ from specdecode_engine.serve.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """A token of the text with its log-probabilities and where in the text it begins."""
+    """A token of the text with its log-probabilities and where in the text it begins.
 
-    logprobs: TokenLogprobs
+    The first token of a prompt that is echoed has no log-probabilities.
+    """
+
+    token_id: int
     text_offset: int
+    logprobs: TokenLogprobs | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ class Transcript:
             if is_last and output.stop_token_id is not None:
                 break
             if output.logprobs is not None:
-                scored.append(ScoredToken(output.logprobs[position], self._text_offset))
+                record = output.logprobs[position]
+                scored.append(ScoredToken(token_id, self._text_offset, record))
             is_stopped = self._read(self._detokenizer.push(token_id), texts)
             if is_stopped:
                 break

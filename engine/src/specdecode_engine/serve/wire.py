@@ -127,6 +127,7 @@ class CompletionBody(GenerationBody):
     """Body of POST /v1/completions."""
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: int | None = None
@@ -138,8 +139,10 @@ class CompletionBody(GenerationBody):
             raise ValueError("best_of other than n is not available; leave it out")
         if self.suffix:
             raise ValueError("suffix is not available; leave it out")
-        if self.echo and self.logprobs is not None:
-            raise ValueError("echo with logprobs is not available yet; ask for one of them")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError(
+                "max_tokens 0 leaves nothing to answer with; ask for 1 at least, or for echo: true"
+            )
         return self
 
 

@@ -1,0 +1,108 @@
+"""The ways to write a table, brought to one: entries by batch size, and defaults for all of them.
+
+    {"1": {"candidate_steps": [1, 3]}, "ema_alpha": 0.3}                  SGLang's file
+    {"policy": "ema", "batchSizes": {"1": {"candidateSteps": [1, 3]}}}    the resource's `adaptive`
+
+Names are taken in both spellings, in either form. Mistakes are appended to the list that is given.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic.alias_generators import to_camel
+
+from specdecode_api.problems import Place, dotted, no_such_field, seen
+from specdecode_api.speculation import BATCH_SIZE_PATTERN
+from specdecode_api.table.entry import TableEntry
+
+FIELDS: Final = tuple(TableEntry.model_fields)
+CHOOSERS: Final = ("strategy", "policy")
+_NESTED: Final = ("batchSizes", "batch_sizes")
+_BY_SPELLING: Final = {name: name for name in FIELDS} | {to_camel(name): name for name in FIELDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A document taken apart; names and values are as they were written."""
+
+    at: Place  # where the entries stand
+    is_camel: bool
+    entries: Mapping[str, object]
+    defaults: Mapping[str, object]
+    choosers: Mapping[str, object]  # what names a policy
+
+    def spelt(self, field: str) -> str:
+        """Write the name of a field as the document does."""
+        return to_camel(field) if self.is_camel else field
+
+    def by_field(
+        self, written: Mapping[str, object], place: Place, mistakes: list[str]
+    ) -> dict[str, object]:
+        """Return the values of an object by field."""
+        values: dict[str, object] = {}
+        for key, value in written.items():
+            field = _BY_SPELLING.get(key)
+            if field is None:
+                said = no_such_field(key, [self.spelt(name) for name in FIELDS])
+                mistakes.append(f"{dotted((*place, key))}: {said}")
+            elif field in values:
+                mistakes.append(f"{dotted((*place, key))}: stands in both spellings: keep one")
+            else:
+                values[field] = value
+        return values
+
+
+def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
+    """Tell entries, defaults and what names a policy from each other."""
+    nested = next((name for name in _NESTED if name in document), None)
+    beside = {key: value for key, value in document.items() if key != nested}
+    numbers = {key: value for key, value in beside.items() if _is_number(key)}
+    entries = numbers if nested is None else _nested(nested, document[nested], mistakes)
+    words = {key: beside[key] for key in beside if key not in numbers}
+    defaults = {key: value for key, value in words.items() if key in _BY_SPELLING}
+    choosers = {key: value for key, value in words.items() if key in CHOOSERS}
+    form = Form(
+        at=() if nested is None else (nested,),
+        is_camel=nested == "batchSizes" or _is_camel(document, entries),
+        entries=entries,
+        defaults=defaults,
+        choosers=choosers,
+    )
+    if nested is not None:
+        misplaced = [*numbers, *(key for key in words if key in _NESTED)]
+        mistakes += [f"{key}: stands beside {nested}: move it into {nested}" for key in misplaced]
+    known = [*(form.spelt(name) for name in FIELDS), *CHOOSERS, _NESTED[0]]
+    strange = words.keys() - defaults.keys() - choosers.keys() - {*_NESTED}
+    mistakes += [f"{key}: {no_such_field(key, known)}" for key in words if key in strange]
+    return form
+
+
+def bad_bound(key: str) -> str | None:
+    """Say what is wrong with a key that should be a batch size."""
+    if re.fullmatch(BATCH_SIZE_PATTERN, key):
+        return None
+    plain = key.strip().lstrip("+0")
+    remedy = f"write {plain}" if re.fullmatch(BATCH_SIZE_PATTERN, plain) else "rename the key"
+    return (
+        "a batch size is a whole number from 1 to 999999 in digits, without leading zeros: "
+        f"{remedy}{seen(key)}"
+    )
+
+
+def _nested(name: str, table: object, mistakes: list[str]) -> dict[str, object]:
+    if isinstance(table, Mapping):
+        return {str(key): entry for key, entry in table.items()}
+    mistakes.append(f"{name}: must be an object from batch sizes to entries{seen(table)}")
+    return {}
+
+
+def _is_number(key: str) -> bool:
+    """Say whether a key is meant as a batch size; `bad_bound` says whether it is one."""
+    return key.strip().lstrip("+-")[:1].isdigit()
+
+
+def _is_camel(document: Mapping[str, object], entries: Mapping[str, object]) -> bool:
+    objects = [document, *(entry for entry in entries.values() if isinstance(entry, Mapping))]
+    return any(key in _BY_SPELLING and key not in FIELDS for each in objects for key in each)

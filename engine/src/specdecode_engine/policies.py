@@ -1,0 +1,51 @@
+"""Makes the policy that the boot file names, over the table that it is to choose in."""
+
+from collections.abc import Mapping
+
+from specdecode_api.boot import SpeculationBoot, TableEntry
+from specdecode_api.speculation import Algorithm, Policy
+from specdecode_engine.depth.decision import DepthPolicy
+from specdecode_engine.depth.ema import EmaDepth
+from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.static import StaticDepth
+
+
+class CannotServe(Exception):
+    """The boot file asks for something that this engine cannot do; the message says what."""
+
+
+def make_policy(
+    speculation: SpeculationBoot, table: DepthTable | None, captured: tuple[int, ...] = ()
+) -> DepthPolicy:
+    """Return what decides on the depth of each round.
+
+    Args:
+        table: see `depth_table`.
+        captured: batch sizes that rounds are padded to.
+
+    Raises:
+        CannotServe: the policy is not available.
+    """
+    num_steps = speculation.num_steps
+    if table is None or speculation.algorithm is Algorithm.NONE:
+        return StaticDepth(num_steps)
+    match speculation.policy:
+        case Policy.STATIC:
+            return StaticDepth(num_steps, table)
+        case Policy.EMA:
+            return EmaDepth(table, num_steps, captured)
+        case Policy.GOODPUT:
+            raise CannotServe("policy goodput is not available in this release; use ema or static")
+
+
+def depth_table(entries: Mapping[str, TableEntry]) -> DepthTable | None:
+    """Return the table as policies read it; None where there is none."""
+    ranges = [
+        BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
+        for bound, entry in entries.items()
+    ]
+    return DepthTable(ranges) if ranges else None
+
+
+def _ascending(entry: TableEntry) -> tuple[int, ...]:
+    return tuple(sorted(entry.candidate_steps))
