@@ -64,9 +64,8 @@ def test_ten_tables_capture_what_the_oracle_reaches(
 def test_the_oracle_says_what_walking_every_history_of_four_batches_says(
     routing_name: str,
 ) -> None:
-    entries = ((1, (1, 5)), (4, (0, 3)), (7, (2,)), (9, (8,))
+    entries = ((1, (1, 5)), (4, (0, 3)), (7, (2,)), (9, (8,)))
     table = DepthTable(BatchRange(bound, steps) for bound, steps in entries)
-    )
     sizes, most = (1, 2, 4, 8), 8
     routing = make_routing(routing_name, sizes)
     walked: set[tuple[int, int]] = set()

@@ -1,7 +1,8 @@
 """A CUDA graph of one pass: the host launches it with one call instead of hundreds."""
 
-from collections.abc import Callable
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -70,19 +71,37 @@ def _capture(site: CaptureSite, work: Callable[[], None]) -> "torch.cuda.CUDAGra
     """
     current = torch.cuda.current_stream(site.device)
     site.stream.wait_stream(current)
-    graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(site.stream):
         for _ in range(WARM_UPS):
             work()
         torch.cuda.synchronize(site.device)
-        graph.capture_begin(pool=site.pool, capture_error_mode="thread_local")
-        try:
-            work()
-        except BaseException:
-            # Ending a capture that failed complains too; what it failed of is the news.
-            with suppress(RuntimeError):
-                graph.capture_end()
-            raise
-        graph.capture_end()
+        with _no_collection():
+            graph = _record(site, work)
     current.wait_stream(site.stream)
     return graph
+
+
+def _record(site: CaptureSite, work: Callable[[], None]) -> "torch.cuda.CUDAGraph":
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(pool=site.pool, capture_error_mode="thread_local")
+    try:
+        work()
+    except BaseException:
+        # Ending a capture that failed complains too; what it failed of is the news.
+        with suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+    return graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: what it destroys on the device would void a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

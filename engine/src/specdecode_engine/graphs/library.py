@@ -70,7 +70,6 @@ class Library:
 
         After each the rest is decided anew, with what the passes really took.
         """
-        self._recorder.tidy()
         total = len(self.plan.pairs)
         with tqdm(
             total=total, desc="capturing", unit="pair", file=sys.stderr, disable=not progress

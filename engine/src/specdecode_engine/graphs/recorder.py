@@ -1,6 +1,5 @@
 """Makes runners, each pass once, and measures what that takes."""
 
-import gc
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -86,12 +85,6 @@ class Recorder:
             return Cost(sum(self._model.of_pass(one).num_bytes for one in missing), seconds)
         return Cost(max(free - self._free_bytes(), 0), seconds)
 
-    def tidy(self) -> None:
-        """Give back what the allocator keeps, so that free memory says what captures take."""
-        if self._site is not None:
-            gc.collect()
-            torch.cuda.empty_cache()
-
     def _make(self, shape: PassShape) -> Runner:
         function = self._functions[shape.kind]
         if self._site is None:
@@ -99,9 +92,10 @@ class Recorder:
         return CudaRunner(shape, function, self._inputs, self._outputs, self._site)
 
     def _free_bytes(self) -> int:
-        """Free memory of the device; 0 without graphs, whose runners keep nothing."""
+        """Free memory of the device, nothing kept in the allocator; 0 without graphs."""
         if self._site is None:
             return 0
         torch.cuda.synchronize(self._site.device)
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self._site.device)
         return int(free)

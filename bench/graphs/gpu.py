@@ -1,0 +1,122 @@
+"""CUDA graphs on a GPU: equal answers with and without, bytes and seconds, time of a round.
+
+Float64 makes equality exact, since rounding then never decides between two tokens. Not a test of
+pytest: the machines that run those have no GPU.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.depth.decision import Decision, Reason
+from specdecode_engine.depth.static import StaticDepth
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import Request, SamplingParams
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
+FOLDERS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
+BATCHES = (1, 2, 3, 5, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuResult:
+    """One drafter with graphs and without."""
+
+    algorithm: str
+    topk: int
+    dtype: str
+    equal: bool
+    captured_rounds: int
+    eager_rounds: int  # of the engine with graphs
+    graph_bytes: int
+    capture_seconds: float
+    round_ms: float  # of decoding, with graphs
+    eager_round_ms: float
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every round was captured and no answer changed."""
+        return self.equal and self.captured_rounds > 0 and self.eager_rounds == 0
+
+
+class EveryDepth(StaticDepth):
+    """Takes the candidates of the batch's range in turn."""
+
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        """Choose by how much has been computed, so that two engines choose alike."""
+        entry = self.table.range_of(batch_size)
+        steps = entry.candidate_steps[kv_tokens % len(entry.candidate_steps)]
+        return Decision(steps, entry.lower_bound, 0, Reason.STATIC)
+
+
+def check(device: str = "cuda", dtype: str = "float64") -> Iterator[GpuResult]:
+    """Compare for every drafter, chain and tree; `device` cpu tries the comparison itself out."""
+    for algorithm in FOLDERS:
+        for topk in (1, 4):
+            yield _compare(algorithm, topk, device, dtype)
+
+
+def _compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
+    mode = "cuda" if device == "cuda" else "static"
+    captured, eager = (_core(algorithm, topk, device, dtype, wanted) for wanted in (mode, "off"))
+    answers, seconds = _run(captured)
+    plain_answers, plain_seconds = _run(eager)
+    report = captured.parts.states.report()
+    return GpuResult(
+        algorithm,
+        topk,
+        dtype,
+        equal=answers == plain_answers,
+        captured_rounds=report.captured_rounds,
+        eager_rounds=sum(report.eager_rounds.values()),
+        graph_bytes=report.num_bytes,
+        capture_seconds=report.seconds,
+        round_ms=1000 * seconds / captured.counters.decode.rounds,
+        eager_round_ms=1000 * plain_seconds / eager.counters.decode.rounds,
+    )
+
+
+def _core(algorithm: str, topk: int, device: str, dtype: str, mode: str) -> EngineCore:
+    document = {
+        "model": {"path": str(EXAMPLES / "target"), "dtype": dtype},
+        "speculation": {
+            "algorithm": algorithm,
+            "draft_path": str(EXAMPLES / FOLDERS[algorithm]),
+            "num_steps": 3,
+            "topk": topk,
+            "policy": "ema",
+            "table": {bound: {"candidate_steps": steps} for bound, steps in TABLE.items()},
+        },
+        "scheduling": {"max_running_requests": max(BATCHES)},
+        "graphs": {"mode": mode, "batch_sizes": (1, 2, 4, 5, 6, 8)},
+        "device": device,
+    }
+    core = build_core(EngineBoot.model_validate(document), poison=True)
+    core.scheduler.depth = EveryDepth(0, core.scheduler.depth.table)
+    return core
+
+
+def _run(core: EngineCore) -> tuple[dict[str, list[int]], float]:
+    """Run every batch; the answers, and the seconds after the first batch, which warms up."""
+    answers: dict[str, list[int]] = {}
+    started_s = time.monotonic()
+    for place, size in enumerate((BATCHES[0], *BATCHES)):
+        if place == 1:
+            started_s = time.monotonic()
+            core.counters.decode.rounds = 0
+        for number in range(size):
+            name = f"{place}/{number}"
+            prompt = tuple(5 + (number * 31 + step * 7) % 200 for step in range(3 + 4 * number))
+            params = SamplingParams(
+                seed=number, max_tokens=48, temperature=0.8 * (number % 2), ignore_eos=True
+            )
+            core.submit(Request(name, prompt, params))
+            answers[name] = []
+        while core.has_work():
+            for output in core.step():
+                answers[output.request_id] += output.token_ids
+    return answers, time.monotonic() - started_s
