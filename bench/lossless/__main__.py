@@ -30,6 +30,7 @@ class Tally:
         self.emitted = 0
         self.retracted = 0
         self.hit_tokens = 0
+        self.captured_rounds = 0
         self.seen: Counter[str] = Counter()
 
     def count(self, case: Case, core: EngineCore) -> None:
@@ -48,8 +49,16 @@ class Tally:
             "overlap",
             "prefix_cache",
             "switches_depth",
+            "graphs",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
+        report = core.parts.states.report()
+        self.captured_rounds += report.captured_rounds
+        for reason, rounds in report.eager_rounds.items():
+            self.seen[f"rounds without captured passes: {reason}"] += rounds
+        self.seen["passes captured at first use"] += (
+            case.graphs == "static" and not case.graph_max_seconds
+        )
         self.seen["retracted by force"] += len(case.retracted_at_steps)
         self.hit_tokens += core.snapshot().prefix_cache_hit_tokens_total
         self.seen["depth changes with batch size"] += bool(case.table)
@@ -121,6 +130,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "requests": tally.requests,
         "retracted": tally.retracted,
         "prefix_hit_tokens": tally.hit_tokens,
+        "captured_rounds": tally.captured_rounds,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }
 

@@ -40,6 +40,10 @@ class Case:
     switches_depth: bool  # at every round, at random
     retracted_at_steps: tuple[int, ...]
     requests: tuple[CaseRequest, ...]
+    graphs: str  # off or static
+    graph_batch_sizes: tuple[int, ...] | None
+    graph_max_bytes: int | None
+    graph_max_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         switches_depth=rng.random() < 0.3,
         retracted_at_steps=tuple(sorted(rng.sample(range(2, 30), rng.choice((0, 0, 1, 3))))),
         requests=requests,
+        graphs=rng.choice(("off", "static", "static")),
+        graph_batch_sizes=_draw_batch_sizes(rng),
+        graph_max_bytes=rng.choice((None, None, None, 8 << 20, 24 << 20)),
+        graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
     )
 
 
@@ -92,6 +100,13 @@ def _draw_table(rng: random.Random, num_steps: int) -> tuple[tuple[int, tuple[in
     for bound in sorted(rng.sample((2, 3, 4, 6), rng.randint(1, 3))):
         ranges.append((bound, (rng.choice((0, 0, 1, 2, 6)),)))
     return tuple(ranges)
+
+
+def _draw_batch_sizes(rng: random.Random) -> tuple[int, ...] | None:
+    """The engine's own sizes, or any: batches are then padded by much, or larger than all."""
+    if rng.random() < 0.4:
+        return None
+    return tuple(rng.sample((1, 2, 3, 4, 6, 8), rng.randint(1, 3)))
 
 
 def _draw_request(rng: random.Random, material: Material) -> CaseRequest:

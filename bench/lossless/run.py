@@ -58,7 +58,13 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "overlap": case.overlap,
     }
     memory = {"page_size": case.page_size, "prefix_cache": case.prefix_cache}
-    core = _build(models, speculation, memory, scheduling, case.pool_tokens)
+    graphs: dict[str, object] = {
+        "mode": case.graphs,
+        "batch_sizes": case.graph_batch_sizes,
+        "max_bytes": case.graph_max_bytes,
+        "max_seconds": case.graph_max_seconds,
+    }
+    core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
     if case.switches_depth:
         core.scheduler.depth = RandomDepth(tuple(core.shapes), case.number)
     return core
@@ -67,7 +73,7 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
 def build_plain(models: Models) -> EngineCore:
     """Build the engine that every answer is compared with: no draft, one request at a time."""
     memory = {"page_size": 16, "prefix_cache": False}
-    return _build(models, {}, memory, {"max_running_requests": 1}, None)
+    return _build(models, {}, memory, {"max_running_requests": 1}, None, {"mode": "off"})
 
 
 def _build(
@@ -76,12 +82,14 @@ def _build(
     memory: dict[str, int],
     scheduling: dict[str, int],
     pool_tokens: int | None,
+    graphs: dict[str, object],
 ) -> EngineCore:
     document = {
         "model": {"path": str(models.target), "dtype": models.dtype},
         "speculation": speculation,
         "memory": memory,
         "scheduling": scheduling,
+        "graphs": graphs,
         "device": "cpu",
     }
     boot = EngineBoot.model_validate(document)

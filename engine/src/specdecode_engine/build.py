@@ -9,9 +9,20 @@ import torch
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import not_yet_available
+from specdecode_engine.captures import (
+    capture_all,
+    captured_sizes,
+    choose_mode,
+    make_states,
+    plan_captures,
+)
 from specdecode_engine.drafters import DraftLimits, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.passes import PassFunction
+from specdecode_engine.forward.target_pass import TargetPass
+from specdecode_engine.graph_plan.passes import PassKind
+from specdecode_engine.graph_plan.report import GraphReport
 from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.policies import CannotServe, depth_table, make_policy
@@ -52,14 +63,20 @@ def build_core(
         clock: seconds, monotonic.
 
     Raises:
-        BadTable, CannotServe, CheckpointError, NotEnoughMemory, RuntimeError: with what to change.
+        BadTable, CannotServe, CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError:
+            with what to change.
     """
     _refuse_unavailable(boot.speculation)
     boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
     torch.set_num_threads(boot.threads or default_threads())
+    mode = choose_mode(boot.graphs.mode, choose_device(boot.device))
     loaded = _load(boot, progress)
     shapes = draft_shapes(boot.speculation)
-    limits = plan_limits(boot, loaded, pool_tokens, available_bytes(loaded.device))
+    sizes = captured_sizes(boot, mode)
+    depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
+    free = available_bytes(loaded.device)
+    captures = plan_captures(boot, loaded, depth, sizes, mode, free)
+    limits = plan_limits(boot, loaded, pool_tokens, free, captures.num_bytes)
     table = SlotTable(
         slots=limits.max_running + 1,
         width=limits.longest_sequence + limits.reserve_tokens + 1,
@@ -70,23 +87,29 @@ def build_core(
     config = loaded.target.config
     sampler = Sampler(limits.max_running + 1, config.vocab_size, loaded.device)
     pool = _pool(loaded.target, limits, loaded, poison)
-    drafter = None
+    running, widest = limits.max_running, DraftLimits.over(shapes.values())
+    functions: dict[PassKind, PassFunction] = {
+        PassKind.VERIFY: TargetPass(loaded.target, pool, loaded.capture)
+    }
     if loaded.draft is not None:
         draft_pool = loaded.draft.make_pool(limits, poison)
-        drafter = loaded.draft.make_drafter(
-            draft_pool, table, sampler, limits.max_running, DraftLimits.over(shapes.values())
-        )
-    parts = Parts(loaded.target, pool, table, sampler, drafter)
-    depth = make_policy(boot.speculation, depth_table(boot.speculation.entries))
+        functions |= loaded.draft.make_passes(draft_pool, running, widest)
+    states = make_states(captures, functions, shapes, loaded, limits, clock)
+    drafter = None
+    if loaded.draft is not None:
+        drafter = loaded.draft.make_drafter(draft_pool, table, sampler, states, running, widest)
+    capture_all(states, progress)
+    parts = Parts(loaded.target, pool, table, sampler, states, drafter)
     lookahead = drafter.lookahead if drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     scheduler = Scheduler(limits, depth, cache)
     eos = frozenset(config.eos_token_ids)
     stopwatch = Stopwatch(loaded.device, clock)
-    return EngineCore(parts, scheduler, shapes, eos, stopwatch, _facts(loaded, limits))
+    facts = _facts(loaded, limits, states.report())
+    return EngineCore(parts, scheduler, shapes, eos, stopwatch, facts)
 
 
-def _facts(loaded: Loaded, limits: Limits) -> dict[str, object]:
+def _facts(loaded: Loaded, limits: Limits, graphs: GraphReport) -> dict[str, object]:
     return {
         "device": str(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
@@ -95,6 +118,8 @@ def _facts(loaded: Loaded, limits: Limits) -> dict[str, object]:
         "kv_pages": limits.pages,
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
+        "graphs": graphs.mode,
+        "captured_pairs": graphs.pairs,
     }
 
 

@@ -1,7 +1,7 @@
 """From an algorithm's name to a drafter: checkpoints, KV shapes and sizes of each kind."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -9,12 +9,16 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward.draft_passes import head_passes, model_passes
 from specdecode_engine.forward.eagle1 import Eagle1Head
 from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.forward.model_config import DecoderConfig
+from specdecode_engine.forward.passes import PassFunction
+from specdecode_engine.graph_plan.passes import PassKind, PassWidths
+from specdecode_engine.graphs.states import RuntimeStates
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.slots import SlotTable
@@ -69,7 +73,7 @@ class DraftModel:
 
     model: Llama | EagleHead
     shape: KvShape
-    feature_width: int
+    catch_up: PassWidths
     dtype: torch.dtype
     device: torch.device
 
@@ -82,7 +86,7 @@ class DraftModel:
 
     def fixed_bytes(self, running: int, limits: DraftLimits) -> int:
         """Bytes of the scratch and of the kept features."""
-        features = (running + 1) * (_KEPT_FEATURES + limits.round_rows) * self.feature_width
+        features = (running + 1) * (_KEPT_FEATURES + limits.round_rows) * self.catch_up.hidden_in
         return features * self.dtype.itemsize + running * self.page_bytes(limits.scratch_rows)
 
     def make_pool(self, limits: Limits, poison: bool) -> KvPool:
@@ -98,15 +102,15 @@ class DraftModel:
             poison=poison,
         )
 
-    def make_drafter(
-        self,
-        pool: KvPool,
-        table: SlotTable,
-        sampler: Sampler,
-        running: int,
-        limits: DraftLimits,
-    ) -> Drafter:
-        """Wire the drafter of this kind."""
+    def widths(self) -> dict[PassKind, PassWidths]:
+        """Sizes of the draft's passes."""
+        step = replace(self.catch_up, hidden_in=self.catch_up.hidden_out)
+        return {PassKind.CATCH_UP: self.catch_up, PassKind.STEP: step}
+
+    def make_passes(
+        self, pool: KvPool, running: int, limits: DraftLimits
+    ) -> Mapping[PassKind, PassFunction]:
+        """Bind the draft to its cache and to a scratch for `running` requests."""
         scratch = DraftScratch(
             layers=self.shape.layers,
             batch=running,
@@ -116,21 +120,35 @@ class DraftModel:
             dtype=self.dtype,
             device=self.device,
         )
+        if isinstance(self.model, Llama):
+            return model_passes(self.model, pool, scratch)
+        return head_passes(self.model, pool, scratch)
+
+    def make_drafter(
+        self,
+        pool: KvPool,
+        table: SlotTable,
+        sampler: Sampler,
+        states: RuntimeStates,
+        running: int,
+        limits: DraftLimits,
+    ) -> Drafter:
+        """Wire the drafter of this kind; `states` runs its passes."""
         window = limits.round_rows
         if isinstance(self.model, Llama):
-            expander = Expander(pool, scratch, table, sampler, prefix_rows=1)
-            return StandaloneDrafter(self.model, pool, table, expander, window)
+            expander = Expander(table, sampler, prefix_rows=1)
+            return StandaloneDrafter(self.model, pool, table, states, expander, window)
         ids = self.model.draft_to_target
-        expander = Expander(pool, scratch, table, sampler, prefix_rows=0, target_ids=ids)
+        expander = Expander(table, sampler, prefix_rows=0, target_ids=ids)
         ring = FeatureRing(
             slots=running + 1,
             kept=_KEPT_FEATURES,
             round_rows=limits.round_rows,
-            width=self.feature_width,
+            width=self.catch_up.hidden_in,
             dtype=self.dtype,
             device=self.device,
         )
-        return EagleDrafter(self.model, pool, table, expander, ring, window)
+        return EagleDrafter(self.model, pool, table, states, expander, ring, window)
 
 
 def load_draft(
@@ -170,7 +188,13 @@ def _load_standalone(
         )
     config = draft.config
     shape = KvShape.of(config.num_hidden_layers, config.decoder)
-    return DraftModel(draft, shape, 0, target.dtype, device)
+    widths = PassWidths(
+        layers=config.num_hidden_layers,
+        hidden=config.decoder.hidden_size,
+        intermediate=config.decoder.intermediate_size,
+        logits=config.vocab_size,
+    )
+    return DraftModel(draft, shape, widths, target.dtype, device)
 
 
 def _load_eagle(
@@ -179,5 +203,12 @@ def _load_eagle(
     head = kind.load(folder, target, progress=progress)
     config = head.config
     shape = KvShape.of(config.num_hidden_layers, config.decoder)
-    width = head.capture.width(target.config.decoder.hidden_size)
-    return DraftModel(head, shape, width, target.dtype, target.device)
+    widths = PassWidths(
+        layers=config.num_hidden_layers,
+        hidden=config.decoder.hidden_size,
+        intermediate=config.decoder.intermediate_size,
+        logits=head.head.weight.shape[0],
+        hidden_in=head.capture.width(target.config.decoder.hidden_size),
+        hidden_out=config.decoder.hidden_size,
+    )
+    return DraftModel(head, shape, widths, target.dtype, target.device)

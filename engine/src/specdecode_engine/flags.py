@@ -72,6 +72,10 @@ def parse_flags(arguments: Sequence[str] | None = None) -> EngineBoot:
             _put(document, place, value)
     if options["disable_overlap_schedule"] is not None:
         _put(document, "scheduling.overlap", False)
+    if options["cuda_graph_bs"] is not None:
+        _put(document, "graphs.batch_sizes", options["cuda_graph_bs"])
+    if options["disable_cuda_graph"] is not None:
+        _put(document, "graphs.mode", "off")
     if options["disable_radix_cache"] is not None:
         _put(document, "memory.prefix_cache", False)
     mistakes = _complete_speculation(document, options)
@@ -109,6 +113,18 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const=False,
         help="compute every prompt in full (boot file: memory.prefix_cache)",
+    )
+    parser.add_argument(
+        "--cuda-graph-bs",
+        type=int,
+        nargs="*",
+        help="batch sizes to capture (boot file: graphs.batch_sizes)",
+    )
+    parser.add_argument(
+        "--disable-cuda-graph",
+        action="store_const",
+        const=False,
+        help="run every pass as it stands (boot file: graphs.mode)",
     )
     return parser
 

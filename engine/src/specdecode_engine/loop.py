@@ -94,6 +94,7 @@ class EngineCore:
                 "this engine prepared at start; keep to those, or restart it with the new table"
             )
         self.scheduler.depth.reload(table)
+        self.parts.states.replan(self.scheduler.depth)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
@@ -153,6 +154,8 @@ class EngineCore:
         if plan.decision is None:
             return None
         self.counters.decide(plan.decision)
+        # Before the round is timed: what was put off is captured here.
+        self.parts.states.activate(plan.decision.num_steps, len(plan.decoding))
         kv_tokens = sum(sequence.computed for sequence in plan.decoding)
         timing = self._stopwatch.start()
         pending = launch_decode_round(

@@ -15,6 +15,7 @@ class MemoryDemand:
     weight_bytes: int
     draft_weight_bytes: int
     fixed_bytes: int  # scratch, features, verify logits, slot tables
+    graph_bytes: int  # captured passes
     page_bytes: int  # one page in target and draft
     page_size: int
     most_rows: int  # rows that could ever be used
@@ -42,6 +43,7 @@ class MemoryPlan:
             f"draft's weights      {_mib(demand.draft_weight_bytes)}",
             f"left                 {_mib(demand.available_bytes)}",
             f"scratch and logits   {_mib(demand.fixed_bytes)}",
+            f"captured passes      {_mib(demand.graph_bytes)}",
             f"key-value cache      {_mib(self.kv_bytes)}  {self.pages} pages, {rows} tokens",
         )
 
@@ -58,7 +60,8 @@ def plan_memory(
     Raises:
         NotEnoughMemory: not even one short request would fit.
     """
-    left = demand.available_bytes - demand.fixed_bytes
+    taken = demand.fixed_bytes + demand.graph_bytes
+    left = demand.available_bytes - taken
     budget = int(left * kv_cache_fraction) if kv_cache_bytes is None else kv_cache_bytes
     if kv_cache_bytes is not None and kv_cache_bytes > left:
         raise NotEnoughMemory(
@@ -69,12 +72,12 @@ def plan_memory(
     pages = min(budget // demand.page_bytes, most)
     fewest = 1 + -(-demand.fewest_rows // demand.page_size)
     if pages < fewest:
-        needed = demand.fixed_bytes + fewest * demand.page_bytes
+        needed = taken + fewest * demand.page_bytes
         raise NotEnoughMemory(
             f"the key-value cache gets {_mib(max(budget, 0))} for {fewest} pages of "
             f"{_mib(demand.page_bytes)}; {_mib(needed)} are needed besides the weights and "
             f"{_mib(demand.available_bytes)} are available: give the engine more memory, or lower "
-            "context_length, max_running_requests or num_steps"
+            "context_length, max_running_requests, num_steps or graphs.max_bytes"
         )
     return MemoryPlan(demand, pages)
 

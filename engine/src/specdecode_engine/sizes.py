@@ -16,6 +16,7 @@ from specdecode_api.speculation import Algorithm
 from specdecode_api.table import candidates
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, DraftModel
+from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
@@ -33,6 +34,12 @@ class Loaded:
     draft: DraftModel | None
     device: torch.device
     dtype: torch.dtype
+
+    @property
+    def capture(self) -> Capture:
+        """What the draft reads of the target."""
+        model = self.draft.model if self.draft else None
+        return Capture() if model is None or isinstance(model, Llama) else model.capture
 
 
 def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
@@ -63,19 +70,29 @@ def lag_tokens(boot: EngineBoot, device: torch.device) -> int:
     return max(shape.path_length for shape in draft_shapes(boot.speculation).values())
 
 
+def reserve_tokens(boot: EngineBoot, device: torch.device) -> int:
+    """Rows beyond the known tokens that a sequence may come to hold."""
+    return max_draft_tokens(boot.speculation) + lag_tokens(boot, device)
+
+
 def plan_limits(
-    boot: EngineBoot, loaded: Loaded, pool_tokens: int | None, available_bytes: int
+    boot: EngineBoot,
+    loaded: Loaded,
+    pool_tokens: int | None,
+    available_bytes: int,
+    graph_bytes: int = 0,
 ) -> Limits:
-    """Fit everything into the memory that is left.
+    """Fit everything into the memory that is left; `graph_bytes` go to captured passes.
 
     Raises:
         NotEnoughMemory: with the numbers and the smallest change that would fit.
     """
     running = boot.scheduling.max_running_requests
+    memory = _Memory(available_bytes, graph_bytes, pool_tokens)
     try:
-        plan = _plan(boot, loaded, pool_tokens, available_bytes, running)
+        plan = _plan(boot, loaded, memory, running)
     except NotEnoughMemory as error:
-        raise _with_remedy(error, boot, loaded, pool_tokens, available_bytes) from None
+        raise _with_remedy(error, boot, loaded, memory) from None
     for line in plan.lines():
         log.info("memory: %s", line)
     return Limits(
@@ -90,37 +107,42 @@ def plan_limits(
     )
 
 
-def _plan(
-    boot: EngineBoot, loaded: Loaded, pool_tokens: int | None, available_bytes: int, running: int
-) -> MemoryPlan:
-    reserve = max_draft_tokens(boot.speculation) + lag_tokens(boot, loaded.device)
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What there is, what is promised, and whom the cache is for."""
+
+    available_bytes: int
+    graph_bytes: int
+    pool_tokens: int | None
+
+
+def _plan(boot: EngineBoot, loaded: Loaded, memory: _Memory, running: int) -> MemoryPlan:
+    reserve = reserve_tokens(boot, loaded.device)
     context = loaded.target.context_length
-    longest = context if pool_tokens is None else pool_tokens
+    one_request = memory.pool_tokens
+    longest = context if one_request is None else one_request
     demand = MemoryDemand(
-        available_bytes=available_bytes,
+        available_bytes=memory.available_bytes,
         weight_bytes=_tensor_bytes(loaded.target),
         draft_weight_bytes=_tensor_bytes(loaded.draft.model) if loaded.draft else 0,
         fixed_bytes=_fixed_bytes(loaded, running, boot.speculation, context),
+        graph_bytes=memory.graph_bytes,
         page_bytes=_page_bytes(loaded, boot.memory.page_size),
         page_size=boot.memory.page_size,
-        most_rows=(longest + reserve) * (running if pool_tokens is None else 1),
+        most_rows=(longest + reserve) * (running if one_request is None else 1),
         fewest_rows=min(longest, 16) + reserve,
     )
     return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
 
 
 def _with_remedy(
-    error: NotEnoughMemory,
-    boot: EngineBoot,
-    loaded: Loaded,
-    pool_tokens: int | None,
-    available_bytes: int,
+    error: NotEnoughMemory, boot: EngineBoot, loaded: Loaded, memory: _Memory
 ) -> NotEnoughMemory:
     """Look for the largest number of running requests that fits, halving it."""
     running = boot.scheduling.max_running_requests // 2
     while running:
         try:
-            _plan(boot, loaded, pool_tokens, available_bytes, running)
+            _plan(boot, loaded, memory, running)
         except NotEnoughMemory:
             running //= 2
         else:

@@ -11,12 +11,14 @@ from specdecode_api.boot.engine import (
     SchedulingBoot,
     ServerBoot,
 )
+from specdecode_api.boot.graphs import GraphsBoot
 from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 
 __all__ = [
     "BOOT_VERSION",
     "EngineBoot",
+    "GraphsBoot",
     "MemoryBoot",
     "ModelBoot",
     "SchedulingBoot",

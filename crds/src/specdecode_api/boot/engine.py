@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator
 
 from specdecode_api import names
+from specdecode_api.boot.graphs import GraphsBoot
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
 from specdecode_api.document import FileRecord
 from specdecode_api.speculation import MAX_PAGE_SIZE
@@ -111,6 +112,7 @@ class EngineBoot(FileRecord):
     model: ModelBoot = Field(description="The target model.")
     speculation: SpeculationBoot = Field(default=SpeculationBoot(), description="How to draft.")
     memory: MemoryBoot = Field(default=MemoryBoot(), description="The key-value cache.")
+    graphs: GraphsBoot = Field(default=GraphsBoot(), description="Captured passes.")
     scheduling: SchedulingBoot = Field(
         default=SchedulingBoot(), description="How many requests run and wait."
     )

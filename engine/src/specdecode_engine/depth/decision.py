@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from specdecode_engine.depth.ranges import DepthTable
+from specdecode_engine.depth.routing import Routing
 
 
 class Reason(StrEnum):
@@ -73,6 +74,11 @@ class DepthPolicy(Protocol):
     @property
     def table(self) -> DepthTable:
         """The ranges that it chooses in."""
+        ...
+
+    @property
+    def routing(self) -> Routing:
+        """Which range decides for a batch."""
         ...
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:

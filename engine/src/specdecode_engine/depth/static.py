@@ -2,6 +2,7 @@
 
 from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.routing import ExactRouting
 
 
 class StaticDepth:
@@ -10,6 +11,8 @@ class StaticDepth:
     Where a range of batch sizes does not list `num_steps`, its largest smaller candidate is used,
     or its smallest one.
     """
+
+    routing = ExactRouting()
 
     def __init__(self, num_steps: int, table: DepthTable | None = None) -> None:
         self.table = table or DepthTable([BatchRange(1, (num_steps,))])

@@ -24,6 +24,10 @@ class Capture:
         """Whether the draft reads nothing of the target."""
         return not self.layers and not self.final
 
+    def pick(self, last: Tensor, captured: Tensor | None) -> Tensor | None:
+        """Choose among what a forward pass leaves; None where nothing is read."""
+        return last if self.final else captured
+
     def width(self, hidden_size: int) -> int:
         """Features per row of a target of that hidden size."""
         return hidden_size * (1 if self.final else len(self.layers))

@@ -7,6 +7,7 @@ from torch import Tensor
 from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Hidden, Llama
+from specdecode_engine.graphs.states import RuntimeStates
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.slots import SlotTable
 from specdecode_engine.speculate.drafter import Drafter
@@ -16,12 +17,13 @@ _NOTHING = Capture()
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Target, its KV, the slots' state, the sampling rule and the drafter, if there is one."""
+    """Target, its KV, the slots' state, the sampling rule, what runs passes, the drafter."""
 
     target: Llama
     pool: KvPool
     table: SlotTable
     sampler: Sampler
+    states: RuntimeStates
     drafter: Drafter | None
 
     @property
@@ -31,4 +33,4 @@ class Parts:
 
     def features_of(self, hidden: Hidden) -> Tensor | None:
         """Hand out what the drafter reads, [rows, width]; None where it reads nothing."""
-        return hidden.last if self.capture.final else hidden.captured
+        return self.capture.pick(hidden.last, hidden.captured)

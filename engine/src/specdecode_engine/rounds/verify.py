@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.draft import Draft
-from specdecode_engine.forward.kv_view import KvView, PagedView, TreeView
+from specdecode_engine.forward.passes import PassInputs
+from specdecode_engine.graph_plan.passes import PassKind
 from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.rounds.path import count_agreeing, walk_tree
-from specdecode_engine.slots import DecodeBatch, Rows
+from specdecode_engine.slots import DecodeBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +31,26 @@ def verify(parts: Parts, batch: DecodeBatch, draft: Draft | None) -> Verdict:
     """Run the target over each bonus token and its draft; no draft is plain decoding."""
     bonus = batch.bonus[:, None]
     ids = bonus if draft is None else torch.cat([bonus, draft.tokens], dim=1)
-    rows, view = _lay_out(parts, batch, draft, ids.shape[1])
+    inputs = _lay_out(parts, batch, draft, ids)
     slots = list(batch.slot_ids)
     on_host = parts.sampler.grammars.ship(slots, draft)
-    hidden = parts.target.forward(ids.flatten(), rows.positions, view, parts.capture.layers)
-    logits = parts.target.logits(hidden.last).view(*ids.shape, -1)
-    positions = rows.positions.view(ids.shape) + 1
+    outputs = parts.states.run(PassKind.VERIFY, inputs)
+    logits = outputs.logits.view(*ids.shape, -1)
+    positions = inputs.positions.view(ids.shape) + 1
     tokens = parts.sampler.choose(logits, slots, positions, draft, on_host)
-    features = parts.features_of(hidden)
-    if features is not None:
-        features = features.view(*ids.shape, -1)
+    features = None if outputs.hidden is None else outputs.hidden.view(*ids.shape, -1)
     if draft is not None and draft.tree is not None:
         path, accepted = walk_tree(tokens, draft)
         return Verdict(tokens, path, accepted, logits, features)
     return Verdict(tokens, None, count_agreeing(tokens, draft), logits, features)
 
 
-def _lay_out(
-    parts: Parts, batch: DecodeBatch, draft: Draft | None, nodes: int
-) -> tuple[Rows, KvView]:
-    if draft is not None and draft.tree is not None:
-        rows = parts.table.node_rows(batch, draft.tree.depths)
-        return rows, TreeView(parts.pool, rows.kv_rows, rows.layout, draft.tree.ancestry)
-    rows = parts.table.window_rows(batch, batch.lengths, nodes)
-    return rows, PagedView(parts.pool, rows.kv_rows, rows.layout)
+def _lay_out(parts: Parts, batch: DecodeBatch, draft: Draft | None, ids: Tensor) -> PassInputs:
+    """Lay out `ids` [B, N] i64 as a chain, or as the draft's tree."""
+    tree = None if draft is None else draft.tree
+    if tree is not None:
+        rows = parts.table.node_rows(batch, tree.depths)
+    else:
+        rows = parts.table.window_rows(batch, batch.lengths, ids.shape[1])
+    mask = None if tree is None else tree.ancestry
+    return PassInputs(ids.flatten(), rows.positions, rows.layout, rows.kv_rows, mask=mask)

@@ -7,15 +7,19 @@ target's pages. Behind drafted tokens the head goes on from its own output, the 
 """
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.draft import Draft
 from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.forward.eagle_head import Capture, DraftHidden, EagleHead
+from specdecode_engine.forward.eagle_head import Capture, EagleHead
 from specdecode_engine.forward.kv_pool import KvPool
-from specdecode_engine.forward.kv_view import KvView, PagedView
+from specdecode_engine.forward.kv_view import PagedView
+from specdecode_engine.forward.passes import PassInputs, PassOutputs
+from specdecode_engine.graph_plan.passes import PassKind
+from specdecode_engine.graphs.states import RuntimeStates
 from specdecode_engine.slots import DecodeBatch, Rows, SlotTable, Span
 from specdecode_engine.speculate.expander import Expander
 from specdecode_engine.speculate.features import FeatureRing
@@ -32,6 +36,7 @@ class EagleDrafter:
         head: EagleHead,
         pool: KvPool,
         table: SlotTable,
+        states: RuntimeStates,
         expander: Expander,
         ring: FeatureRing,
         window: int,
@@ -39,6 +44,7 @@ class EagleDrafter:
         self._head = head
         self._pool = pool
         self._table = table
+        self._states = states
         self._expander = expander
         self._ring = ring
         self._window = window
@@ -82,8 +88,9 @@ class EagleDrafter:
     def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
         """Draft behind each bonus token; see `Drafter.propose`."""
         out = self._catch_up(batch)
-        first = self._head.logits(out.normed)
-        return self._expander.expand(batch, shape, first, _Chain(self._head, out.recurrent))
+        assert out.hidden is not None
+        chain = _Chain(self._states, out.hidden)
+        return self._expander.expand(batch, shape, out.logits, chain)
 
     def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
         """Keep the features along the accepted path; what stands behind it is overwritten."""
@@ -91,18 +98,20 @@ class EagleDrafter:
         self._ring.write_rows(batch, num_rows, features)
         self._lag.fall_behind(batch.slot_ids, batch.host_lengths, num_rows)
 
-    def _catch_up(self, batch: DecodeBatch) -> DraftHidden:
-        """Compute every row up to the bonus token's pair; return the last one's outputs."""
+    def _catch_up(self, batch: DecodeBatch) -> PassOutputs:
+        """Compute every row up to the bonus token's pair; return what follows the last one."""
         missing = self._lag.missing(batch.slot_ids, batch.host_lengths)
         for row, count in enumerate(missing):
             if count > self._window:
                 self._replay(batch.only(row), count)
-        count = min(max(missing), self._window)
+        count = self._states.catch_up_rows(min(max(missing), self._window))
         rows = self._window_rows(batch, count, count)
-        out = self._compute(rows, self._ring.read(rows.slots, rows.positions))
+        ids = self._table.tokens_at(rows.slots, rows.positions + 1)
+        features = self._ring.read(rows.slots, rows.positions)
+        inputs = PassInputs(ids, rows.positions, rows.layout, rows.kv_rows, features)
+        outputs = self._states.run(PassKind.CATCH_UP, inputs)
         self._lag.catch_up(batch, batch.lengths)
-        shape = (batch.size, count, -1)
-        return DraftHidden(out.normed.view(shape)[:, -1], out.recurrent.view(shape)[:, -1])
+        return outputs
 
     def _replay(self, one: DecodeBatch, missing: int) -> None:
         """Catch up on rows that rounds without drafting left out, as far back as the ring goes.
@@ -124,26 +133,27 @@ class EagleDrafter:
         first = batch.lengths - missing
         return self._table.window_rows(batch, first, count, self._lag.first_missing(batch))
 
-    def _compute(self, rows: Rows, features: Tensor) -> DraftHidden:
+    def _compute(self, rows: Rows, features: Tensor) -> None:
+        """Compute rows whose keys and values are all that is wanted."""
         ids = self._table.tokens_at(rows.slots, rows.positions + 1)
         view = PagedView(self._pool, rows.kv_rows, rows.layout)
-        return self._head.forward(ids, self._head.fuse(features), rows.positions, view)
+        self._head.forward(ids, self._head.fuse(features), rows.positions, view)
 
 
 class _Chain:
     """The head on drafted tokens: every node goes on from its parent's output."""
 
-    def __init__(self, head: EagleHead, recurrent: Tensor) -> None:
-        self._head = head
+    def __init__(self, states: RuntimeStates, recurrent: Tensor) -> None:
+        self._states = states
         self._recurrent = recurrent  # [B, hidden] of the roots, then [B, k, hidden]
 
-    def __call__(
-        self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView
-    ) -> Tensor:
-        out = self._head.forward(ids, self._of_parents(parents), positions, view)
-        shape = out.recurrent.shape if parents is None else (*parents.shape, -1)
-        self._recurrent = out.recurrent.view(shape)
-        return self._head.logits(out.normed)
+    def __call__(self, inputs: PassInputs, parents: Tensor | None) -> Tensor:
+        inputs = replace(inputs, hidden=self._of_parents(parents))
+        out = self._states.run(PassKind.STEP, inputs)
+        assert out.hidden is not None
+        shape = out.hidden.shape if parents is None else (*parents.shape, -1)
+        self._recurrent = out.hidden.view(shape)
+        return out.logits
 
     def _of_parents(self, parents: Tensor | None) -> Tensor:
         """Output of each node's parent, [B * k, hidden]."""

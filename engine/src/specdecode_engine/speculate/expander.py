@@ -11,8 +11,7 @@ from torch import Tensor
 
 from specdecode_engine.draft import Draft
 from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
-from specdecode_engine.forward.kv_view import KvView, ScratchView
+from specdecode_engine.forward.passes import PassInputs
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.slots import DecodeBatch, SlotTable
 from specdecode_engine.speculate.tree import Frontier, grow_tree
@@ -21,16 +20,12 @@ from specdecode_engine.speculate.tree import Frontier, grow_tree
 class Cell(Protocol):
     """One forward pass over drafted tokens; it remembers what the next one needs of it."""
 
-    def __call__(
-        self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView
-    ) -> Tensor:
+    def __call__(self, inputs: PassInputs, parents: Tensor | None) -> Tensor:
         """Return logits behind the tokens.
 
         Args:
-            ids: [B * k] i64, ids of the target.
+            inputs: k drafted tokens per sequence, in ids of the target, without `hidden`.
             parents: [B, k] i64, places of their parents in the pass before; None where k is 1.
-            positions: [B * k] i64, rotary positions.
-            view: where their KV goes.
 
         Returns:
             [B * k, draft_vocab] float.
@@ -50,15 +45,11 @@ class Expander:
 
     def __init__(
         self,
-        pool: KvPool,
-        scratch: DraftScratch,
         table: SlotTable,
         sampler: Sampler,
         prefix_rows: int,
         target_ids: Tensor | None = None,
     ) -> None:
-        self._pool = pool
-        self._scratch = scratch
         self._table = table
         self._sampler = sampler
         self._prefix_rows = prefix_rows
@@ -79,14 +70,13 @@ class Expander:
     ) -> Tensor:
         slots, drafted = list(batch.slot_ids), []
         prefix = batch.lengths + self._prefix_rows
+        layout = self._table.prefix_layout(batch, prefix, 1)
         for step in range(num_steps):
             positions = batch.lengths + 1 + step
             token = self._sampler.choose_draft(logits, slots, positions, self._target_ids)
             drafted.append(token)
             if step + 1 < num_steps:
-                layout = self._table.prefix_layout(batch, prefix, 1)
-                view = ScratchView(self._pool, self._scratch, step, layout)
-                logits = cell(token, None, prefix + step, view)
+                logits = cell(PassInputs(token, prefix + step, layout, first=step), None)
         return torch.stack(drafted, dim=1)
 
     def _expand_tree(
@@ -98,9 +88,9 @@ class Expander:
 
         def advance(frontier: Frontier) -> Tensor:
             step = frontier.step
-            view = ScratchView(self._pool, self._scratch, step * k, layout, frontier.mask)
             ids = self._to_target(frontier.tokens).flatten()
-            logits = cell(ids, frontier.parents, prefix + step, view)
+            inputs = PassInputs(ids, prefix + step, layout, mask=frontier.mask, first=step * k)
+            logits = cell(inputs, frontier.parents)
             return self._score(logits.view(batch.size, k, -1), batch, step + 1)
 
         draft = grow_tree(shape, self._score(first[:, None], batch, 0)[:, 0], advance)

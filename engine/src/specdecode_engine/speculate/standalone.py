@@ -13,8 +13,11 @@ from specdecode_engine.draft import Draft
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.kv_pool import KvPool
-from specdecode_engine.forward.kv_view import KvView, PagedView
+from specdecode_engine.forward.kv_view import PagedView
 from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.passes import PassInputs
+from specdecode_engine.graph_plan.passes import PassKind
+from specdecode_engine.graphs.states import RuntimeStates
 from specdecode_engine.slots import DecodeBatch, Rows, SlotTable, Span
 from specdecode_engine.speculate.expander import Expander
 from specdecode_engine.speculate.lag import Lag
@@ -27,11 +30,18 @@ class StandaloneDrafter:
     capture = Capture()
 
     def __init__(
-        self, model: Llama, pool: KvPool, table: SlotTable, expander: Expander, window: int
+        self,
+        model: Llama,
+        pool: KvPool,
+        table: SlotTable,
+        states: RuntimeStates,
+        expander: Expander,
+        window: int,
     ) -> None:
         self._model = model
         self._pool = pool
         self._table = table
+        self._states = states
         self._expander = expander
         self._window = window
         self._lag = Lag(table.slots, table.device)
@@ -53,8 +63,7 @@ class StandaloneDrafter:
 
     def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
         """Draft behind each bonus token; see `Drafter.propose`."""
-        first = self._model.logits(self._catch_up(batch))
-        return self._expander.expand(batch, shape, first, self._cell)
+        return self._expander.expand(batch, shape, self._catch_up(batch), self._cell)
 
     def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
         """Count the rows that the draft lacks; it reads committed tokens from the table."""
@@ -66,26 +75,29 @@ class StandaloneDrafter:
         return [length + 1 for length in batch.host_lengths]
 
     def _catch_up(self, batch: DecodeBatch) -> Tensor:
-        """Compute every row up to the bonus token's; return its output [B, hidden]."""
+        """Compute every row up to the bonus token's; return its logits [B, vocab]."""
         missing = self._lag.missing(batch.slot_ids, self._goals(batch))
         for row, count in enumerate(missing):
             if count > self._window:
                 one = batch.only(row)
                 self._compute(self._window_rows(one, count, count - self._window))
-        count = min(max(missing), self._window)
-        hidden = self._compute(self._window_rows(batch, count, count))
+        count = self._states.catch_up_rows(min(max(missing), self._window))
+        rows = self._window_rows(batch, count, count)
+        ids = self._table.tokens_at(rows.slots, rows.positions)
+        inputs = PassInputs(ids, rows.positions, rows.layout, rows.kv_rows)
+        outputs = self._states.run(PassKind.CATCH_UP, inputs)
         self._lag.catch_up(batch, batch.lengths + 1)
-        return hidden.view(batch.size, count, -1)[:, -1]
+        return outputs.logits
 
     def _window_rows(self, batch: DecodeBatch, missing: int, count: int) -> Rows:
         """Lay out the first `count` of the last `missing` rows, none that is there already."""
         first = batch.lengths + 1 - missing
         return self._table.window_rows(batch, first, count, self._lag.first_missing(batch))
 
-    def _compute(self, rows: Rows) -> Tensor:
+    def _compute(self, rows: Rows) -> None:
+        """Compute rows whose keys and values are all that is wanted."""
         ids = self._table.tokens_at(rows.slots, rows.positions)
-        view = PagedView(self._pool, rows.kv_rows, rows.layout)
-        return self._model.forward(ids, rows.positions, view).last
+        self._model.forward(ids, rows.positions, PagedView(self._pool, rows.kv_rows, rows.layout))
 
-    def _cell(self, ids: Tensor, parents: Tensor | None, positions: Tensor, view: KvView) -> Tensor:
-        return self._model.logits(self._model.forward(ids, positions, view).last)
+    def _cell(self, inputs: PassInputs, parents: Tensor | None) -> Tensor:
+        return self._states.run(PassKind.STEP, inputs).logits
