@@ -22,9 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadConfiguration as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         return BAD_BOOT
-    return serve(
-        boot, lambda progress: _load(boot, progress), reread=lambda: read_boot(arguments)
-    )
+    return serve(boot, lambda progress: _load(boot, progress), reread=lambda: read_boot(arguments))
 
 
 def read_boot(arguments: Sequence[str] | None) -> EngineBoot:

@@ -113,13 +113,17 @@ class Exploration:
             return self._grant_return(number, outlook, missed, evidence, moved)
         return self._grant_other(number, outlook)
 
-    def _grant_return(self, number: int, outlook: Outlook, missed: int, evidence: float, moved: bool) -> tuple[int, int] | None:
+    def _grant_return(
+        self, number: int, outlook: Outlook, missed: int, evidence: float, moved: bool
+    ) -> tuple[int, int] | None:
         others = [place for place, steps in enumerate(outlook.candidates) if steps]
         if not others:
             return None
         rounds = _probe_rounds(outlook.batch_size)
         if moved:
-            self._return = Pause(min(self._return.until, number + FIRST_PAUSE), FIRST_PAUSE * rounds)
+            self._return = Pause(
+                min(self._return.until, number + FIRST_PAUSE), FIRST_PAUSE * rounds
+            )
         if number < self._return.until:
             return None
         behind_s = self._missed_row_s * outlook.batch_size * min(missed, MISSED_ROUNDS)

@@ -71,7 +71,7 @@ class GoodputDepth:
         self.table = table
         self.cost = cost
         self._num_steps = num_steps
-        self._routing = routing or BandRouting()
+        self.routing = routing or BandRouting()
         self._number = 0
         self._first_number = 1
         self._slot: int | None = None
@@ -84,7 +84,7 @@ class GoodputDepth:
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Compare the candidates of the range that the batch is routed to."""
         self._number += 1
-        entry = self._routing.route(self.table, batch_size, self._slot)
+        entry = self.routing.route(self.table, batch_size, self._slot)
         self._slot = entry.lower_bound
         play = self._plays[self._slot]
         play.batch_size, play.kv_tokens = batch_size, kv_tokens
