@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
+from engine.adaptive import FULL, QUICK, measure_adaptive
 from engine.cells import EXAMPLES, PLAIN, Cell, all_cells
+from engine.crossing import measure_crossing
 from lossless.prompts import load_prompts
 from specdecode_engine.build import build_core
 from specdecode_engine.loop import EngineCore
@@ -40,7 +42,18 @@ def main() -> int:
             run.tokens_per_cpu_second.append(_measure(run.core, cell.batch_size, prompts))
     results = {cell.name: _result(cell, runs) for cell in cells}
     _print_table(results)
-    print(json.dumps({"load_average": os.getloadavg()[0], "cells": results}))
+    extent = QUICK if options.quick else FULL
+    adaptive = measure_adaptive(extent)
+    crossing = measure_crossing(extent)
+    for name, cell in {**adaptive, "1 and 64 in turns": crossing}.items():
+        print(f"{name:24} {json.dumps(cell)}")
+    summary = {
+        "load_average": os.getloadavg()[0],
+        "cells": results,
+        "adaptive": adaptive,
+        "crossing": crossing,
+    }
+    print(json.dumps(summary))
     return 0
 
 

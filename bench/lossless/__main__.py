@@ -31,6 +31,7 @@ class Tally:
         self.retracted = 0
         self.hit_tokens = 0
         self.captured_rounds = 0
+        self.switches = 0
         self.seen: Counter[str] = Counter()
 
     def count(self, case: Case, core: EngineCore) -> None:
@@ -41,6 +42,7 @@ class Tally:
         self.retracted += core.scheduler.retracted_total
         for name in (
             "algorithm",
+            "policy",
             "num_steps",
             "topk",
             "page_size",
@@ -53,6 +55,7 @@ class Tally:
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
         report = core.parts.states.report()
+        self.switches += sum(core.counters.switches.values())
         self.captured_rounds += report.captured_rounds
         for reason, rounds in report.eager_rounds.items():
             self.seen[f"rounds without captured passes: {reason}"] += rounds
@@ -131,6 +134,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "retracted": tally.retracted,
         "prefix_hit_tokens": tally.hit_tokens,
         "captured_rounds": tally.captured_rounds,
+        "switches": tally.switches,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }
 

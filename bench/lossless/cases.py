@@ -30,6 +30,8 @@ class Case:
     num_steps: int
     topk: int
     num_draft_tokens: int | None
+    policy: str
+    profile_seconds: float
     table: tuple[tuple[int, tuple[int, ...]], ...]
     page_size: int
     chunk_tokens: int
@@ -62,13 +64,16 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     longest = max(len(r.prompt_ids) + r.sampling.max_tokens for r in requests)
     num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
     topk = rng.choice((1, 1, 2, 3, 4, 8, 16))
+    policy = rng.choice(("static", "ema", "goodput"))
     return Case(
         number=number,
         algorithm=rng.choice(ALGORITHMS),
         num_steps=num_steps,
         topk=topk if num_steps else 1,
         num_draft_tokens=_draw_width(rng, num_steps, topk),
-        table=_draw_table(rng, num_steps),
+        policy=policy,
+        profile_seconds=rng.choice((0.0, 0.0, 0.1)),
+        table=_draw_table(rng, num_steps, policy != "static"),
         page_size=rng.choice((1, 2, 4, 8, 16, 32, 64, 128)),
         chunk_tokens=rng.choice((1, 3, 7, 16, 64, 512)),
         max_running=rng.choice((1, 2, 4, 8)),
@@ -92,13 +97,18 @@ def _draw_width(rng: random.Random, num_steps: int, topk: int) -> int | None:
     return rng.randint(2, min(max_tree_tokens(topk, num_steps), 64))
 
 
-def _draw_table(rng: random.Random, num_steps: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Half of the cases change their depth with the batch size, some of them to 0."""
-    if rng.random() < 0.5:
+def _draw_table(
+    rng: random.Random, num_steps: int, is_adaptive: bool
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Half of the static cases change their depth with the batch size; adaptive ones may always."""
+    if not is_adaptive and rng.random() < 0.5:
         return ()
-    ranges = [(1, (num_steps,))]
+    others = (0, 0, 1, 2, 6)
+    wide = rng.sample(others, 3) if is_adaptive else []
+    ranges = [(1, tuple(sorted({num_steps, *wide})))]
     for bound in sorted(rng.sample((2, 3, 4, 6), rng.randint(1, 3))):
-        ranges.append((bound, (rng.choice((0, 0, 1, 2, 6)),)))
+        wide = rng.sample(others, rng.randint(0, 2)) if is_adaptive else []
+        ranges.append((bound, tuple(sorted({rng.choice(others), *wide}))))
     return tuple(ranges)
 
 

@@ -14,6 +14,7 @@ from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import FinishReason, Output, Request, TokenLogprobs
 
 MOST_STEPS = 20_000
+RESTLESS = {"update_interval": 1, "warmup_batches": 0}  # policy ema decides at every round
 
 
 @dataclass(slots=True)
@@ -50,7 +51,9 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "num_steps": case.num_steps,
         "topk": case.topk,
         "num_draft_tokens": case.num_draft_tokens,
-        "table": {str(bound): {"candidate_steps": steps} for bound, steps in case.table},
+        "policy": case.policy,
+        "profile_seconds": case.profile_seconds,
+        "table": {str(bound): RESTLESS | {"candidate_steps": steps} for bound, steps in case.table},
     }
     scheduling = {
         "max_running_requests": case.max_running,

@@ -47,5 +47,6 @@ PATH_LIVE: Final = "/health/live"
 PATH_DRAIN: Final = "/drain"
 PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"
+PATH_TABLE: Final = "/speculation/table"
 
 METRIC_PREFIX: Final = "specdecode_"

@@ -52,7 +52,7 @@ NEEDS_DRAFT: Final = frozenset(
 AVAILABLE_ALGORITHMS: Final = frozenset(
     {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3}
 )
-AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC, Policy.EMA})
+AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC, Policy.EMA, Policy.GOODPUT})
 
 
 def max_tree_tokens(topk: int, num_steps: int) -> int:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdecode_api.boot import EngineBoot
+from specdecode_api.table import BadTable
 from specdecode_engine.flags import BadBoot, parse_flags
-from specdecode_engine.serve import LoadedEngine, Progress, serve
+from specdecode_engine.serve import BadConfiguration, LoadedEngine, Progress, serve
+from specdecode_engine.table_file import load_table
 
 BAD_BOOT = 2
 
@@ -16,11 +18,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the engine until it is told to stop; 2 for a bad boot file, 1 for a failed start."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        boot = parse_flags(arguments)
-    except BadBoot as error:
+        boot = read_boot(arguments)
+    except BadConfiguration as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         return BAD_BOOT
-    return serve(boot, lambda progress: _load(boot, progress))
+    return serve(boot, lambda progress: _load(boot, progress), reread=lambda: read_boot(arguments))
+
+
+def read_boot(arguments: Sequence[str] | None) -> EngineBoot:
+    """Read flags, boot file and speculation table.
+
+    Raises:
+        BadConfiguration: with every mistake.
+    """
+    try:
+        boot = parse_flags(arguments)
+        table = load_table(boot.speculation)
+    except (BadBoot, BadTable) as error:
+        raise BadConfiguration(str(error)) from None
+    speculation = boot.speculation.with_table(table.entries)
+    return boot.model_copy(update={"speculation": speculation})
 
 
 def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:

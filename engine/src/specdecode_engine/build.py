@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
-from specdecode_api.speculation import not_yet_available
+from specdecode_api.speculation import Policy, not_yet_available
 from specdecode_engine.captures import (
     capture_all,
     captured_sizes,
@@ -25,7 +25,8 @@ from specdecode_engine.graph_plan.passes import PassKind
 from specdecode_engine.graph_plan.report import GraphReport
 from specdecode_engine.host import available_bytes, choose_device, default_threads
 from specdecode_engine.loop import EngineCore
-from specdecode_engine.policies import CannotServe, depth_table, make_policy
+from specdecode_engine.policies import depth_table, make_policy
+from specdecode_engine.profiling import profile_rounds
 from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.rounds.timing import Stopwatch
 from specdecode_engine.sampling.sampler import Sampler
@@ -44,6 +45,10 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+
+
+class CannotServe(Exception):
+    """The boot file asks for something that this engine cannot do; the message says what."""
 
 
 def build_core(
@@ -100,6 +105,11 @@ def build_core(
         drafter = loaded.draft.make_drafter(draft_pool, table, sampler, states, running, widest)
     capture_all(states, progress)
     parts = Parts(loaded.target, pool, table, sampler, states, drafter)
+    if boot.speculation.policy is Policy.GOODPUT and drafter is not None:
+        costs = profile_rounds(
+            parts, limits, shapes, depth, boot.speculation.profile_seconds, clock, progress
+        )
+        depth = make_policy(boot.speculation, depth.table, sizes, costs)
     lookahead = drafter.lookahead if drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     scheduler = Scheduler(limits, depth, cache)

@@ -193,7 +193,7 @@ class EngineCore:
             batch_size=len(launched.pending.sequences),
             kv_tokens=launched.kv_tokens,
             accepted=tuple(e.accepted for e, out in going_on if out.finish_reason is None),
-            seconds=seconds,
+            seconds=launched.timing.busy_seconds(),
         )
         self.scheduler.depth.observe(feedback)
 

@@ -1,30 +1,29 @@
 """Makes the policy that the boot file names, over the table that it is to choose in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from specdecode_api.boot import SpeculationBoot, TableEntry
 from specdecode_api.speculation import Algorithm, Policy
+from specdecode_engine.depth.cost import CostModel, CostPoint
 from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.depth.ema import EmaDepth
+from specdecode_engine.depth.goodput import GoodputDepth
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
 from specdecode_engine.depth.static import StaticDepth
 
 
-class CannotServe(Exception):
-    """The boot file asks for something that this engine cannot do; the message says what."""
-
-
 def make_policy(
-    speculation: SpeculationBoot, table: DepthTable | None, captured: tuple[int, ...] = ()
+    speculation: SpeculationBoot,
+    table: DepthTable | None,
+    captured: tuple[int, ...] = (),
+    costs: Iterable[CostPoint] = (),
 ) -> DepthPolicy:
     """Return what decides on the depth of each round.
 
     Args:
         table: see `depth_table`.
         captured: batch sizes that rounds are padded to.
-
-    Raises:
-        CannotServe: the policy is not available.
+        costs: what rounds were measured to take, for policy goodput.
     """
     num_steps = speculation.num_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
@@ -35,7 +34,7 @@ def make_policy(
         case Policy.EMA:
             return EmaDepth(table, num_steps, captured)
         case Policy.GOODPUT:
-            raise CannotServe("policy goodput is not available in this release; use ema or static")
+            return GoodputDepth(table, CostModel(costs), num_steps)
 
 
 def depth_table(entries: Mapping[str, TableEntry]) -> DepthTable | None:

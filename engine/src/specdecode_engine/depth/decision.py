@@ -48,7 +48,7 @@ class Feedback:
     batch_size: int  # requests in the round, ended ones included
     kv_tokens: int  # tokens with KV over all of them when the round began
     accepted: tuple[int, ...]
-    seconds: float  # that the round took, drafting included
+    seconds: float  # that the round was worked on, drafting included
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ class EngineMetrics:
             ["finish_reason"],
         )
         self._errors = self._counter("http_errors", "Calls answered with an error.", ["status"])
+        self._tables = self._counter(
+            "table_reloads", "Speculation tables offered while running.", ["result"]
+        )
         self._asked = self._counter("request_prompt_tokens", "Prompt tokens of answered calls.")
         self._answered = self._counter("request_completion_tokens", "Tokens of answered calls.")
 
@@ -54,6 +57,10 @@ class EngineMetrics:
     def count_error(self, status: int) -> None:
         """Count a call that ended in an HTTP error."""
         self._errors.labels(status=str(status)).inc()
+
+    def count_table(self, result: str) -> None:
+        """Count a table that was offered: "applied" or "refused"."""
+        self._tables.labels(result=result).inc()
 
     def count_call(self, prompt_tokens: int, completion_tokens: int) -> None:
         """Count the tokens of one call, complete or cut short."""

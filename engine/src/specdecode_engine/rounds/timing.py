@@ -1,5 +1,6 @@
 """How long a round took where it was computed: by the host's clock, or by events on a device."""
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +18,10 @@ class Timing(Protocol):
         """How long it took; to be asked once it is known to have finished."""
         ...
 
+    def busy_seconds(self) -> float:
+        """How long it was worked on: what it costs, whatever else keeps the machine busy."""
+        ...
+
 
 class Stopwatch:
     """Starts measurements on one device.
@@ -24,28 +29,40 @@ class Stopwatch:
     Args:
         device: what the rounds compute on.
         clock: seconds, monotonic; used where the host computes.
+        busy_clock: seconds that this thread was running, so that a neighbour that takes the
+            processor away does not look like a dear round.
     """
 
-    def __init__(self, device: torch.device, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        clock: Callable[[], float],
+        busy_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._is_cuda = device.type == "cuda"
         self._clock = clock
+        self._busy_clock = busy_clock
 
     def start(self) -> Timing:
         """Begin to measure."""
-        return _DeviceTiming() if self._is_cuda else _HostTiming(self._clock)
+        return _DeviceTiming() if self._is_cuda else _HostTiming(self._clock, self._busy_clock)
 
 
 class _HostTiming:
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started_s = clock()
-        self._seconds = 0.0
+    def __init__(self, clock: Callable[[], float], busy_clock: Callable[[], float]) -> None:
+        self._clock, self._busy_clock = clock, busy_clock
+        self._started_s, self._busy_started_s = clock(), busy_clock()
+        self._seconds = self._busy_seconds = 0.0
 
     def stop(self) -> None:
         self._seconds = self._clock() - self._started_s
+        self._busy_seconds = self._busy_clock() - self._busy_started_s
 
     def seconds(self) -> float:
         return self._seconds
+
+    def busy_seconds(self) -> float:
+        return self._busy_seconds
 
 
 class _DeviceTiming:
@@ -60,6 +77,9 @@ class _DeviceTiming:
     def seconds(self) -> float:
         self._stopped.synchronize()
         return float(self._started.elapsed_time(self._stopped)) / 1000
+
+    def busy_seconds(self) -> float:
+        return self.seconds()
 
 
 def _event() -> "torch.cuda.Event":

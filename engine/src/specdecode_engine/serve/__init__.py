@@ -7,5 +7,6 @@ event loop and needs no locks. Pydantic ends at `wire`; errors take OpenAI's for
 
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.server import serve
+from specdecode_engine.serve.table_watch import BadConfiguration
 
-__all__ = ["Core", "LoadedEngine", "Progress", "serve"]
+__all__ = ["BadConfiguration", "Core", "LoadedEngine", "Progress", "serve"]

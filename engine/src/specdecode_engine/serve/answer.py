@@ -49,8 +49,9 @@ class Answer:
         metrics, clock = self._service.metrics, self._service.clock
         watches = {name: metrics.stopwatch(self.call.started_s) for name in self._transcripts}
         for request in self.call.requests:
-            if request.sampling.prompt_logprobs is None and self._echoes[request.request_id].text:
-                yield self._echoes[request.request_id].delta()
+            echo = self._echoes[request.request_id]
+            if echo.text and request.sampling.prompt_logprobs is None:
+                yield echo.delta()
         async for output in self._outputs:
             if output.error is not None:
                 raise errors.failed(output.error)

@@ -5,7 +5,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from specdecode_engine.request import RequestRefused
-from specdecode_engine.serve import chat, completions, errors, health, models
+from specdecode_engine.serve import chat, completions, errors, health, models, speculation
 from specdecode_engine.serve.core import EngineFailed
 from specdecode_engine.serve.service import Service
 
@@ -14,7 +14,7 @@ def build_app(service: Service) -> FastAPI:
     """Return the application that serves one engine."""
     app = FastAPI(title="specdecode", openapi_url=None)
     app.state.service = service
-    for part in (completions, chat, models, health):
+    for part in (completions, chat, models, health, speculation):
         app.include_router(part.router)
     known = (errors.ApiError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
     for kind in (*known, Exception):

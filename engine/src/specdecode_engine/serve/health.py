@@ -69,6 +69,8 @@ async def server_info(request: Request) -> dict[str, object]:
         "context_length": service.engine.context_length,
         "boot": service.boot.model_dump(mode="json"),
         "facts": dict(service.facts),
+        "speculation_table": service.tables.describe(),
+        "needs_restart": list(service.watch.needs_restart) if service.watch else [],
         "snapshot": asdict(service.engine.snapshot),
     }
 

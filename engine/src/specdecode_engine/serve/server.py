@@ -12,6 +12,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.service import Load, Service
+from specdecode_engine.serve.table_watch import Reread
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,11 @@ class SignalledServer(uvicorn.Server):
         """Serve until stopped or failed; return the process's exit code."""
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
+        watch = self._service.watch
+        watching = asyncio.create_task(watch.run()) if watch else None
         await self.serve(sockets=[self._socket])
+        if watching is not None:
+            watching.cancel()
         return await ending
 
     async def _end(self) -> int:
@@ -68,19 +73,24 @@ class SignalledServer(uvicorn.Server):
         )
 
 
-async def run(boot: EngineBoot, load: Load, sock: socket.socket) -> tuple[int, bool]:
+async def run(
+    boot: EngineBoot, load: Load, sock: socket.socket, reread: Reread | None = None
+) -> tuple[int, bool]:
     """Serve on a bound socket; return the exit code and whether the engine thread has ended."""
-    service = Service(boot, load)
+    service = Service(boot, load, reread)
     code = await SignalledServer(service, sock).run_until_end()
     return code, await service.engine.close(JOIN_SECONDS)
 
 
-def serve(boot: EngineBoot, load: Load) -> int:
-    """Listen at once, load meanwhile, serve until a signal; return the process's exit code."""
+def serve(boot: EngineBoot, load: Load, reread: Reread | None = None) -> int:
+    """Listen at once, load meanwhile, serve until a signal; return the process's exit code.
+
+    With `reread`, a table that changes in its file is taken up while serving.
+    """
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]
     log.info("listening on %s port %d", host, port)
-    code, has_ended = asyncio.run(run(boot, load, sock))
+    code, has_ended = asyncio.run(run(boot, load, sock, reread))
     if not has_ended:
         log.warning("the engine thread is still busy; leaving without it")
         logging.shutdown()

@@ -13,6 +13,8 @@ from specdecode_engine.serve.async_engine import AsyncEngine
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.grammars import Grammars
 from specdecode_engine.serve.lifecycle import Lifecycle
+from specdecode_engine.serve.table_watch import Reread, TableWatch
+from specdecode_engine.serve.tables import Tables
 from specdecode_engine.serve.text_model import TextModel, load_text_model
 
 STUCK_SECONDS = 300.0
@@ -26,6 +28,7 @@ class Service:
     Args:
         boot: the whole boot file.
         load: builds the engine, on the engine's thread.
+        reread: reads the configuration anew, to take up a changed table.
         stuck_seconds: a step that takes longer counts as dead.
         clock: seconds, monotonic.
     """
@@ -34,6 +37,7 @@ class Service:
         self,
         boot: EngineBoot,
         load: Load,
+        reread: Reread | None = None,
         stuck_seconds: float = STUCK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,6 +58,8 @@ class Service:
             clock=clock,
         )
         self.metrics = EngineMetrics(lambda: self.engine.snapshot)
+        self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
+        self.watch = TableWatch(boot, reread, self.tables) if reread else None
 
     @property
     def served_name(self) -> str:

@@ -99,10 +99,11 @@ class EchoCore:
         token_ids, reason = self._next(request, start)
         self._done[request.request_id] = start + len(token_ids)
         self._emitted += len(token_ids)
-        self._request_rounds += 1
+        self._request_rounds += bool(token_ids)
         if reason is not None:
             del self._running[request.request_id]
-        emitted, rounds = start + len(token_ids), -(-start // self._tokens_per_step) + 1
+        emitted = start + len(token_ids)
+        rounds = -(-emitted // self._tokens_per_step)
         return Output(
             request_id=request.request_id,
             token_ids=token_ids,
@@ -117,10 +118,10 @@ class EchoCore:
 
     def _next(self, request: Request, start: int) -> tuple[tuple[int, ...], FinishReason | None]:
         sampling, prompt = request.sampling, request.prompt_ids
-        stops = sampling.stop_token_ids
-        stops = stops if sampling.ignore_eos else stops | self.eos_token_ids
         if sampling.max_tokens == 0:
             return (), FinishReason.LENGTH
+        stops = sampling.stop_token_ids
+        stops = stops if sampling.ignore_eos else stops | self.eos_token_ids
         token_ids: list[int] = []
         for position in range(start, start + self._tokens_per_step):
             token_ids.append(prompt[position % len(prompt)])

@@ -1,0 +1,94 @@
+"""Every policy that is compared, built fresh for a machine."""
+
+import random
+from collections.abc import Callable, Iterable
+
+from controller.loads import DEEPEST
+from controller.profiles import Profile
+from controller.rivals.clairvoyant import Clairvoyant
+from controller.rivals.ema_seed_table import ema_seed_table
+from controller.rivals.ema_v1 import ema_v1
+from controller.rivals.ema_zero_step import ema_zero_step
+from controller.rivals.throughput_aware import ThroughputAware
+from specdecode_engine.depth.cost import CostModel, CostPoint
+from specdecode_engine.depth.decision import DepthPolicy
+from specdecode_engine.depth.goodput import GoodputDepth
+from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.static import StaticDepth
+
+Build = Callable[[Profile, int], DepthPolicy]
+
+# What the engine is recommended to offer, by batch size.
+CANDIDATES = {1: (0, 1, 2, 3, 5, 7)}
+START = 3
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+PROFILED_KV = (64, 1024)  # tokens of each request while costs are measured
+TABLE_ERROR = 0.2
+DRAFTS_TO_KNOW = 12
+
+GOODPUT = "goodput"
+RIVALS = ("ema v1", "ema seed table", "ema zero-step", "throughput-aware", "throughput-aware wide")
+
+
+def all_policies() -> dict[str, Build]:
+    """Name → how to build it for a machine and a seed."""
+    depths = range(DEEPEST + 1)
+    return {
+        GOODPUT: lambda profile, seed: _goodput(profile, _points(profile)),
+        "goodput, costs off by 20 %": lambda profile, seed: _goodput(
+            profile, _spoil(_points(profile), seed)
+        ),
+        "goodput, no costs": lambda profile, seed: _goodput(profile, ()),
+        "ema v1": lambda profile, seed: ema_v1(),
+        "ema seed table": lambda profile, seed: ema_seed_table(),
+        "ema zero-step": lambda profile, seed: ema_zero_step(),
+        "throughput-aware": lambda profile, seed: _throughput_aware(profile, (1, 3, 7)),
+        "throughput-aware wide": lambda profile, seed: _throughput_aware(
+            profile, (1, 2, 3, 4, 5, 6, 7)
+        ),
+        **{f"static {k}": (lambda profile, seed, k=k: StaticDepth(k)) for k in depths},
+        "clairvoyant": lambda profile, seed: Clairvoyant(depths),
+        "clairvoyant, 12 drafts late": lambda profile, seed: Clairvoyant(depths, DRAFTS_TO_KNOW),
+    }
+
+
+def table() -> DepthTable:
+    """The recommended candidates."""
+    return DepthTable(BatchRange(bound, steps) for bound, steps in CANDIDATES.items())
+
+
+def _goodput(profile: Profile, points: Iterable[CostPoint]) -> DepthPolicy:
+    return GoodputDepth(table(), CostModel(points), START)
+
+
+def _points(profile: Profile) -> tuple[CostPoint, ...]:
+    """What profiling at start measures, without error."""
+    return tuple(
+        CostPoint(size, steps, size * kv, profile.seconds(size, steps, size * kv))
+        for size in SIZES
+        for steps in table().candidates()
+        for kv in PROFILED_KV
+    )
+
+
+def _spoil(points: Iterable[CostPoint], seed: int) -> tuple[CostPoint, ...]:
+    """Make each cell wrong by up to `TABLE_ERROR`, its KV part along with it."""
+    draw = random.Random(f"costs {seed}")
+    errors: dict[tuple[int, int], float] = {}
+    spoilt = []
+    for point in points:
+        cell = point.batch_size, point.num_steps
+        if cell not in errors:
+            errors[cell] = 1.0 + draw.uniform(-TABLE_ERROR, TABLE_ERROR)
+        seconds = point.seconds * errors[cell]
+        spoilt.append(CostPoint(point.batch_size, point.num_steps, point.kv_tokens, seconds))
+    return tuple(spoilt)
+
+
+def _throughput_aware(profile: Profile, candidates: tuple[int, ...]) -> DepthPolicy:
+    costs = {
+        (size, steps): profile.seconds(size, steps, 512 * size)
+        for size in SIZES
+        for steps in candidates
+    }
+    return ThroughputAware(candidates, costs)

@@ -1,0 +1,171 @@
+"""Runs a policy through a scenario and counts what it emits, what the best depth would have, and when.
+
+Tokens are counted by expectation under the true rates, times by the true cost, so that regret has
+no sampling noise of its own; the policy sees samples and noisy times.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controller.loads import DEEPEST, Segment
+from controller.profiles import Profile
+from controller.rivals.clairvoyant import Clairvoyant
+from controller.scenarios import Scenario
+from specdecode_engine.depth.decision import DepthPolicy, Feedback, Reason
+
+TIME_NOISE = 0.04  # standard deviation of the logarithm
+SPIKE_CHANCE, SPIKE = 0.005, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A round as the load has it, whatever its depth."""
+
+    segment: int
+    batch_size: int
+    kv_tokens: int
+    mood: int
+    rates: tuple[float, ...]  # true tokens per second of the batch by depth, no catching up
+    best: float  # of the best depth, by the mean over moods
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One round as it went."""
+
+    moment: Moment
+    num_steps: int
+    is_probe: bool
+    seconds: float
+    tokens: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has come to; written by `run` only."""
+
+    seconds: float = 0.0
+    tokens: float = 0.0
+    best_tokens: float = 0.0
+    plain_tokens: float = 0.0
+    traces: list[Trace] = field(default_factory=list)
+
+    def add(self, trace: Trace) -> None:
+        """Count a round."""
+        self.seconds += trace.seconds
+        self.tokens += trace.tokens
+        self.best_tokens += trace.moment.best * trace.seconds
+        self.plain_tokens += trace.moment.rates[0] * trace.seconds
+        self.traces.append(trace)
+
+    @property
+    def regret(self) -> float:
+        """Share of the best tokens that was not emitted."""
+        return 1.0 - self.tokens / self.best_tokens
+
+    @property
+    def loss_to_plain(self) -> float:
+        """Share of the tokens without speculation that was not emitted; 0 where more was."""
+        return max(0.0, 1.0 - self.tokens / self.plain_tokens)
+
+
+class World:
+    """A scenario on a machine, as one seed has it."""
+
+    def __init__(self, profile: Profile, scenario: Scenario, seed: int) -> None:
+        self._profile = profile
+        self._scenario = scenario
+        self._random = random.Random(f"{profile.name} {scenario.name} {seed}")
+        self._rates: dict[tuple[int, int, int], tuple[tuple[float, ...], float]] = {}
+        self._weights = [
+            [[crowd.lengths() for crowd in mood] for mood in segment.moods]
+            for segment in scenario.segments
+        ]
+
+    def run(self, policy: DepthPolicy) -> Tally:
+        """Serve the whole scenario."""
+        tally = Tally()
+        late: deque[Feedback] = deque()
+        missed = 0
+        for moment in self._moments(tally):
+            if isinstance(policy, Clairvoyant):
+                policy.see(moment.batch_size, *self._truth(moment))
+            decision = policy.decide(moment.batch_size, moment.kv_tokens)
+            steps = decision.num_steps
+            seconds = self._profile.seconds(moment.batch_size, steps, moment.kv_tokens)
+            tokens = moment.rates[steps] * seconds
+            if steps and missed:
+                seconds += self._profile.catching_up_s(moment.batch_size, missed)
+            missed = 0 if steps else missed + 1
+            is_probe = decision.reason is Reason.PROBE
+            tally.add(Trace(moment, steps, is_probe, seconds, tokens))
+            accepted = self._accepted(moment, steps)
+            late.append(
+                Feedback(
+                    decision,
+                    moment.batch_size,
+                    moment.kv_tokens,
+                    accepted,
+                    seconds * self._noise(),
+                )
+            )
+            if len(late) > self._profile.late_rounds:
+                policy.observe(late.popleft())
+        return tally
+
+    def _moments(self, tally: Tally) -> Iterator[Moment]:
+        """Go on with a segment until its time, which `tally` counts, is over."""
+        over = 0.0
+        for place, segment in enumerate(self._scenario.segments):
+            size, mood, number = segment.sizes[0], 0, 0
+            kv = segment.kv_per_request * size
+            over += segment.rounds * self._profile.seconds(size, 3, kv)
+            while tally.seconds < over:
+                size = segment.sizes[number % len(segment.sizes)]
+                if len(segment.moods) > 1 and self._random.random() * segment.mood_rounds < 1.0:
+                    mood = self._random.randrange(len(segment.moods))
+                rates, best = self._true_rates(place, size, mood)
+                yield Moment(place, size, segment.kv_per_request * size, mood, rates, best)
+                number += 1
+
+    def _true_rates(self, place: int, size: int, mood: int) -> tuple[tuple[float, ...], float]:
+        found = self._rates.get((place, size, mood))
+        if found is None:
+            segment = self._scenario.segments[place]
+            moods = range(len(segment.moods))
+            tables = [self._table(segment, size, other) for other in moods]
+            best = max(sum(table[k] for table in tables) for k in range(DEEPEST + 1))
+            found = self._rates[place, size, mood] = tables[mood], best / len(tables)
+        return found
+
+    def _truth(self, moment: Moment) -> tuple[list[float], list[float]]:
+        segment = self._scenario.segments[moment.segment]
+        size, kv = moment.batch_size, moment.kv_tokens
+        tables = [segment.expected(mood) for mood in range(len(segment.moods))]
+        tokens = [sum(column) for column in zip(*tables, strict=True)]
+        return tokens, [self._profile.seconds(size, k, kv) for k in range(DEEPEST + 1)]
+
+    def _table(self, segment: Segment, size: int, mood: int) -> tuple[float, ...]:
+        kv = segment.kv_per_request * size
+        return tuple(
+            size * tokens / self._profile.seconds(size, steps, kv)
+            for steps, tokens in enumerate(segment.expected(mood))
+        )
+
+    def _accepted(self, moment: Moment, steps: int) -> tuple[int, ...]:
+        if not steps:
+            return (0,) * moment.batch_size
+        crowds = self._scenario.segments[moment.segment].moods[moment.mood]
+        lengths = [min(length, steps) for length in range(DEEPEST + 1)]
+        accepted: list[int] = []
+        for crowd, weights in zip(crowds, self._weights[moment.segment][moment.mood], strict=True):
+            left = moment.batch_size - len(accepted)
+            count = left if crowd is crowds[-1] else round(crowd.share * moment.batch_size)
+            accepted += self._random.choices(lengths, cum_weights=weights, k=count)
+        return tuple(accepted)
+
+    def _noise(self) -> float:
+        noise = self._random.lognormvariate(0.0, TIME_NOISE)
+        return noise * SPIKE if self._random.random() < SPIKE_CHANCE else noise

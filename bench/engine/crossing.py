@@ -1,0 +1,85 @@
+"""Load that goes back and forth between one request and many, beside every fixed depth.
+
+One long answer runs all the time while bursts of others come and go, so that each burst takes the
+batch over every boundary of the table and back.
+"""
+
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from engine.adaptive import ADAPTIVE, Extent, build_adaptable, median_ratio
+from engine.epsilon_pair import STRONG, write_pair
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import FinishReason, Request, SamplingParams
+
+FIXED_STEPS = (0, 1, 3, 7)
+MOST = 64
+BURSTS = 3
+BURST_TOKENS = 12
+ALONE_TOKENS = 48
+
+
+def measure_crossing(extent: Extent) -> dict[str, float]:
+    """Return the rates, and the adaptive one over the best fixed."""
+    with tempfile.TemporaryDirectory() as folder:
+        target, draft = write_pair(Path(folder), extent.size, STRONG)
+        configs = (*FIXED_STEPS, ADAPTIVE)
+        cores = {config: build_adaptable(target, draft, config, MOST) for config in configs}
+    rates: dict[int | str, list[float]] = {config: [] for config in cores}
+    for repeat in tqdm(range(extent.repeats + 1), desc=f"1 and {MOST} in turns"):
+        for config, core in cores.items():
+            rate = _rate(core, extent.size.vocab, repeat)
+            if repeat:  # the first warms up
+                rates[config].append(rate)
+    medians = {config: statistics.median(values) for config, values in rates.items()}
+    best = max(FIXED_STEPS, key=lambda steps: medians[steps])
+    return {
+        "best_fixed_steps": best,
+        "to_best_fixed": median_ratio(rates[ADAPTIVE], rates[best]),
+        **{f"tokens_per_cpu_second {config}": round(rate, 1) for config, rate in medians.items()},
+    }
+
+
+def _rate(core: EngineCore, vocab: int, repeat: int) -> float:
+    """Run the load; tokens per second of processor time.
+
+    Raises:
+        AssertionError: an answer is missing or was cut.
+    """
+    rng = random.Random(repeat)
+    lengths = {"long": BURSTS * (ALONE_TOKENS + BURST_TOKENS)}
+    _submit(core, "long", lengths["long"], rng, vocab)
+    got: dict[str, int] = {"long": 0}
+    started_s = time.process_time()
+    for burst in range(BURSTS):
+        goal = got["long"] + ALONE_TOKENS // 2
+        while got["long"] < min(goal, lengths["long"]):
+            _step(core, got)
+        names = [f"{burst}-{number}" for number in range(MOST - 1)]
+        for name in names:
+            lengths[name] = BURST_TOKENS
+            got[name] = 0
+            _submit(core, name, BURST_TOKENS, rng, vocab)
+        while any(got[name] < BURST_TOKENS for name in names):
+            _step(core, got)
+    while core.has_work():
+        _step(core, got)
+    seconds = time.process_time() - started_s
+    assert got == lengths, "an answer was cut"
+    return sum(got.values()) / seconds
+
+
+def _submit(core: EngineCore, name: str, tokens: int, rng: random.Random, vocab: int) -> None:
+    prompt = tuple(rng.randrange(vocab) for _ in range(8))
+    core.submit(Request(name, prompt, SamplingParams(0, tokens, 0.0, ignore_eos=True)))
+
+
+def _step(core: EngineCore, got: dict[str, int]) -> None:
+    for output in core.step():
+        got[output.request_id] += len(output.token_ids)
+        assert output.finish_reason in (None, FinishReason.LENGTH), output

@@ -1,0 +1,167 @@
+"""When to run a depth only to learn of it: rarely, ever more rarely, and within a budget of time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Share of the time, and of what speculation gains on depth 0, that probes may lose; and how much of
+# it can be saved up.
+BUDGET, GAIN_BUDGET = 0.007, 0.1
+MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
+# Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
+# time, as long as nothing comes of them.
+FIRST_PAUSE, LAST_PAUSE = 8, 256
+# A stay at depth 0 that ended well is probed this often the next time.
+PROBES_PER_STAY = 10
+# Nats for a better draft that call for another probe at once.
+EVIDENCE = 1.5
+# Share of the time at depth 0 that probes may lose even where there is credit for more, and how
+# many more like it the credit must allow.
+MOST_SHARE, RESERVE = 0.03, 2.0
+# A draft is behind by no more rounds than this, as requests come and go.
+MISSED_ROUNDS = 128
+# Rounds between two probes of another depth, doubled each time, and of one of them.
+OTHER_PAUSE, OTHER_ROUNDS = 24, 2
+# Drafts that say enough about the first position for one probe.
+PROBE_TRIALS = 8
+
+
+@dataclass(slots=True)
+class Pause:
+    """When a thing may be probed next, in rounds; owned by `Exploration`."""
+
+    until: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a range's depths promise to one batch."""
+
+    batch_size: int
+    candidates: Sequence[int]
+    current: int
+    rates: Sequence[float]  # tokens per second of one request, by candidate
+    seconds: Sequence[float]  # of a round, by candidate
+    hopes: Sequence[float]  # what `rates` may be at best, by candidate
+
+
+class Exploration:
+    """Grants probes to one range.
+
+    Depth 0 shows nothing of the draft, so from there the smallest other depth is probed. From
+    elsewhere, depths that look nearly as good as the best and whose cost was only ever told are.
+    What a probe loses is known from its own time; the budget is a share of all time, so the loss
+    is bounded whatever the estimates say.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._credit_s = -1.0
+        self._most_s = 0.0
+        self._return = Pause(number, FIRST_PAUSE)
+        self._longest_pause = LAST_PAUSE
+        self._fell = number
+        self._probes = 0
+        self._octave = 0
+        self._others: dict[int, Pause] = {}
+        self._missed_row_s = 0.0
+
+    def earn(self, seconds: float, gain: float) -> None:
+        """Save up a share of a round's time; `gain` is the share of it that speculation saved."""
+        if self._credit_s < 0.0:
+            self._credit_s = FIRST_CREDIT_ROUNDS * seconds
+        self._most_s = MOST_CREDIT_ROUNDS * seconds
+        earned = (BUDGET + GAIN_BUDGET * max(gain, 0.0)) * seconds
+        self._credit_s = max(min(self._credit_s + earned, self._most_s), self._credit_s)
+
+    def charge(self, seconds: float) -> None:
+        """Pay for what a probe has lost."""
+        self._credit_s -= max(seconds, 0.0)
+
+    def note_catching_up(self, seconds: float, batch_size: int, missed: int) -> None:
+        """Remember what the draft's return took per row that it had missed."""
+        seen = max(seconds, 0.0) / (batch_size * min(missed, MISSED_ROUNDS))
+        self._missed_row_s += 0.5 * (seen - self._missed_row_s)
+
+    def fall(self, number: int, batch_size: int) -> None:
+        """Begin a stay at depth 0."""
+        self._fell = number
+        self._probes = 0
+        first = min(FIRST_PAUSE * _probe_rounds(batch_size), self._longest_pause)
+        self._return = Pause(number + first, 2 * first)
+
+    def restart(self, number: int) -> None:
+        """Let other depths be probed sooner again: acceptance has changed."""
+        for pause in self._others.values():
+            pause.until = min(pause.until, number + 4 * OTHER_PAUSE)
+
+    def rise(self, number: int) -> None:
+        """End a stay at depth 0 because a probe went well: look sooner the next time."""
+        self._longest_pause = min(max((number - self._fell) // PROBES_PER_STAY, 8), LAST_PAUSE)
+
+    def grant(
+        self, number: int, outlook: Outlook, missed: int, evidence: float
+    ) -> tuple[int, int] | None:
+        """Return the depth to probe in round `number` and for how many rounds, or nothing.
+
+        `missed` rounds went by without a draft; `evidence` (nats) speaks for a better draft.
+        """
+        octave = outlook.batch_size.bit_length()
+        moved, self._octave = octave != self._octave, octave
+        if outlook.current == 0:
+            if evidence > EVIDENCE:
+                self._return.until = min(self._return.until, number)
+            return self._grant_return(number, outlook, missed, evidence, moved)
+        return self._grant_other(number, outlook)
+
+    def _grant_return(
+        self, number: int, outlook: Outlook, missed: int, evidence: float, moved: bool
+    ) -> tuple[int, int] | None:
+        others = [place for place, steps in enumerate(outlook.candidates) if steps]
+        if not others:
+            return None
+        rounds = _probe_rounds(outlook.batch_size)
+        if moved:
+            self._return = Pause(
+                min(self._return.until, number + FIRST_PAUSE), FIRST_PAUSE * rounds
+            )
+        if number < self._return.until:
+            return None
+        behind_s = self._missed_row_s * outlook.batch_size * min(missed, MISSED_ROUNDS)
+        price_s = rounds * _loss(outlook, others[0]) + behind_s
+        if self._credit_s < min(RESERVE * price_s, self._most_s):
+            return None
+        dear = int(price_s / (MOST_SHARE * outlook.seconds[0]))
+        self._probes += 1
+        if self._probes % (2 * PROBES_PER_STAY) == 0:
+            self._longest_pause = min(2 * self._longest_pause, LAST_PAUSE)
+        _lengthen(self._return, number, self._longest_pause * max(rounds // 4, 1))
+        self._return.until = max(self._return.until, number + dear)
+        return outlook.candidates[others[0]], rounds
+
+    def _grant_other(self, number: int, outlook: Outlook) -> tuple[int, int] | None:
+        best = max(outlook.rates)
+        for place, steps in enumerate(outlook.candidates):
+            if steps == outlook.current or outlook.hopes[place] < best:
+                continue
+            pause = self._others.setdefault(steps, Pause(number, OTHER_PAUSE))
+            if number < pause.until:
+                continue
+            if self._credit_s >= OTHER_ROUNDS * _loss(outlook, place):
+                _lengthen(pause, number, 1 << 20)
+                pause.rounds *= 2
+                return steps, OTHER_ROUNDS
+        return None
+
+
+def _probe_rounds(batch_size: int) -> int:
+    return -(-PROBE_TRIALS // batch_size)
+
+
+def _loss(outlook: Outlook, place: int) -> float:
+    """Seconds that a round at a candidate loses to the best one."""
+    return outlook.seconds[place] * max(1.0 - outlook.rates[place] / max(outlook.rates), 0.0)
+
+
+def _lengthen(pause: Pause, number: int, longest: int) -> None:
+    pause.until = number + pause.rounds
+    pause.rounds = min(2 * pause.rounds, longest)

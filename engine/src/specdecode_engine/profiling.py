@@ -1,0 +1,202 @@
+"""What rounds cost here: real rounds over made-up requests, timed before anybody is served.
+
+The rounds are the engine's own, on the engine's own cache; only the depth is dictated. Sizes and
+depths that the table cannot bring together are left out, and a budget of time ends it early: what
+was not measured is interpolated and learned while running.
+"""
+
+import logging
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from specdecode_engine.depth.cost import CostPoint
+from specdecode_engine.depth.decision import Decision, DepthPolicy, Feedback, Reason
+from specdecode_engine.depth.static import StaticDepth
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.timing import Stopwatch
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.schedule.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+PROMPT_TOKENS = 16
+LONG_PROMPT_TOKENS = 1024
+WARM_UP_ROUNDS = 1
+TIMED_ROUNDS = 3
+
+
+class DictatedDepth(StaticDepth):
+    """Runs every round at the depth it is told and keeps what comes back."""
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__(num_steps)
+        self.num_steps = num_steps
+        self.heard: list[Feedback] = []
+
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        """Do as told."""
+        return Decision(self.num_steps, 1, 0, Reason.STATIC)
+
+    def observe(self, feedback: Feedback) -> None:
+        """Keep it."""
+        self.heard.append(feedback)
+
+
+def profile_rounds(
+    parts: Parts,
+    limits: Limits,
+    shapes: Mapping[int, DraftShape],
+    policy: DepthPolicy,
+    budget_s: float,
+    clock: Callable[[], float],
+    progress: bool = False,
+) -> tuple[CostPoint, ...]:
+    """Measure what `policy` may come to choose, on parts that serve nobody yet."""
+    if budget_s == 0:
+        return ()
+    dictated = DictatedDepth(min(shapes))
+    scheduler = Scheduler(limits, dictated, PrefixCache(limits.page_size, is_on=False))
+    stopwatch = Stopwatch(parts.target.device, clock)
+    core = EngineCore(parts, scheduler, shapes, frozenset(), stopwatch, facts={})
+
+    def depths_of(batch_size: int) -> tuple[int, ...]:
+        near = policy.routing.reachable(policy.table, batch_size)
+        return tuple(sorted({steps for entry in near for steps in entry.candidate_steps}))
+
+    stages = plan_stages(limits, depths_of)
+    points = measure_costs(core, dictated, stages, budget_s, clock, progress)
+    for point in points:
+        log.info(
+            "a round of %d requests at depth %d takes %.2f ms",
+            point.batch_size, point.num_steps, point.seconds * 1000,
+        )  # fmt: skip
+    return points
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Requests to decode together, and the depths to time them at."""
+
+    batch_size: int
+    prompt_tokens: int
+    depths: tuple[int, ...]
+
+
+def plan_stages(limits: Limits, depths_of: Callable[[int], tuple[int, ...]]) -> tuple[Stage, ...]:
+    """Choose what to measure, the most telling first: smallest, largest, then between.
+
+    Args:
+        depths_of: depths that may come to run at a batch size.
+    """
+    rounds = (WARM_UP_ROUNDS + TIMED_ROUNDS) * limits.max_draft_tokens
+    room = (limits.pages - 1) * limits.page_size
+    stages = []
+    for size in _spread(limits.max_running):
+        depths = tuple(sorted(depths_of(size)))
+        tokens = PROMPT_TOKENS + len(depths) * rounds + limits.reserve_tokens
+        if size * tokens <= room and tokens <= limits.longest_sequence:
+            stages.append(Stage(size, PROMPT_TOKENS, depths))
+    if not stages:
+        return ()
+    ends = tuple(sorted({stages[0].depths[0], stages[0].depths[-1]}))
+    left = min(limits.longest_sequence, room) - 2 * rounds - limits.reserve_tokens
+    long = min(LONG_PROMPT_TOKENS, left)
+    if long >= 4 * PROMPT_TOKENS:
+        stages.insert(2, Stage(1, long, ends))
+    return tuple(stages)
+
+
+def _spread(largest: int) -> tuple[int, ...]:
+    """Batch sizes 1, the largest, and powers of two between, the middle ones first."""
+    powers = [2**n for n in range(1, largest.bit_length()) if 2**n < largest]
+    middle = sorted(powers, key=lambda size: abs(powers.index(size) - len(powers) / 2))
+    return tuple(dict.fromkeys((1, largest, *middle)))
+
+
+def measure_costs(
+    core: EngineCore,
+    depth: DictatedDepth,
+    stages: tuple[Stage, ...],
+    budget_s: float,
+    clock: Callable[[], float],
+    progress: bool = False,
+) -> tuple[CostPoint, ...]:
+    """Time the stages until the budget is spent.
+
+    Args:
+        core: an engine that runs nothing and will run nothing else; `depth` is its policy.
+
+    Returns:
+        A point per batch size and depth that was reached: the median of its rounds.
+    """
+    ends_s = clock() + budget_s
+    points: list[CostPoint] = []
+    for stage in tqdm(stages, desc="measuring rounds", disable=not progress):
+        if clock() >= ends_s:
+            log.info(
+                "measuring rounds: %g s are spent; batch size %d and later ones are learned "
+                "while running",
+                budget_s,
+                stage.batch_size,
+            )
+            break
+        points += _measure_stage(core, depth, stage, lambda: clock() < ends_s)
+    return tuple(points)
+
+
+def _measure_stage(
+    core: EngineCore, depth: DictatedDepth, stage: Stage, has_time: Callable[[], bool]
+) -> Iterator[CostPoint]:
+    names = _fill(core, stage)
+    for num_steps in stage.depths:
+        if not has_time():
+            break
+        depth.num_steps = num_steps
+        point = _time_rounds(core, depth, stage.batch_size)
+        if point is not None:
+            yield point
+    for name in names:
+        core.abort(name)
+    while core.has_work():
+        core.step()
+
+
+def _fill(core: EngineCore, stage: Stage) -> list[str]:
+    """Submit the stage's requests and step until all of them decode."""
+    rng = random.Random(stage.batch_size)
+    vocab = core.parts.target.config.vocab_size
+    names = [f"profile-{number}" for number in range(stage.batch_size)]
+    most = core.context_length - stage.prompt_tokens
+    for name in names:
+        prompt = tuple(rng.randrange(vocab) for _ in range(stage.prompt_tokens))
+        core.submit(Request(name, prompt, SamplingParams(0, most, 0.0, ignore_eos=True)))
+    while core.scheduler.waiting or any(s.is_prefilling for s in core.scheduler.running):
+        core.step()
+    return names
+
+
+def _time_rounds(core: EngineCore, depth: DictatedDepth, batch_size: int) -> CostPoint | None:
+    depth.heard.clear()
+    rounds: list[Feedback] = []
+    for _ in range(2 * (WARM_UP_ROUNDS + TIMED_ROUNDS)):
+        core.step()
+        rounds = [one for one in depth.heard if one.decision.num_steps == depth.num_steps]
+        if len(rounds) >= WARM_UP_ROUNDS + TIMED_ROUNDS:
+            break
+    timed = [one for one in rounds[WARM_UP_ROUNDS:] if one.batch_size == batch_size]
+    if not timed:
+        return None
+    return CostPoint(
+        batch_size=batch_size,
+        num_steps=depth.num_steps,
+        kv_tokens=timed[len(timed) // 2].kv_tokens,
+        seconds=statistics.median(one.seconds for one in timed),
+    )

@@ -1,0 +1,217 @@
+"""A running engine takes another table: by its admin endpoint, by its mounted file, under load."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MODELS = ROOT / "examples" / "models"
+WIDE = {"1": {"candidate_steps": [0, 1, 3]}, "4": {"candidate_steps": [0, 1]}}
+PLAIN = {"1": {"candidate_steps": [0]}}
+SHALLOW = {"1": {"candidate_steps": [1]}, "7": {"candidate_steps": [3]}}
+ONLY_3 = {"1": {"candidateSteps": [3]}}
+DEEP = {"1": {"candidate_steps": [1, 9]}}
+BODY = {"prompt": "Speculative decoding is", "max_tokens": 24, "temperature": 0}
+
+
+def boot_document(table: object, folder: Path) -> dict[str, object]:
+    return {
+        "model": {"path": str(MODELS / "target"), "served_name": "chat", "context_length": 256},
+        "speculation": {
+            "algorithm": "STANDALONE",
+            "draft_path": str(MODELS / "draft"),
+            "num_steps": 3,
+            "policy": "static",
+            "table": table,
+        },
+        "memory": {"kv_cache_bytes": 32 * 2**20},
+        "scheduling": {"max_running_requests": 8},
+        "server": {"host": "127.0.0.1", "port": 0},
+        "device": "cpu",
+        "threads": 1,
+    }
+
+
+class Engine:
+    """The real program, its boot file where Kubernetes would mount it: behind links."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._versions = 0
+        self.write(WIDE)
+        self._log = (folder / "log").open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "specdecode_engine", "--boot", str(folder / "boot.json")],
+            stderr=self._log,
+        )
+
+    def write(self, table: object, **changes: object) -> None:
+        """Exchange the file as a kubelet does: a new folder, then the link is swapped."""
+        self._versions += 1
+        version = self._folder / f"..{self._versions}"
+        version.mkdir()
+        document = boot_document(table, self._folder) | changes
+        (version / "boot.json").write_text(json.dumps(document))
+        link = self._folder / "..new"
+        link.symlink_to(version.name)
+        os.replace(link, self._folder / "..data")
+        if not (self._folder / "boot.json").is_symlink():
+            (self._folder / "boot.json").symlink_to("..data/boot.json")
+
+    def url(self) -> str | None:
+        found = re.search(r"listening on \S+ port (\d+)", (self._folder / "log").read_text())
+        return f"http://127.0.0.1:{found[1]}" if found else None
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.url()}{path}", timeout=10)
+
+    def put(self, table: object) -> httpx.Response:
+        return httpx.put(f"{self.url()}/speculation/table", json=table, timeout=10)
+
+    def is_ready(self) -> bool:
+        try:
+            return self.url() is not None and self.get("/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def table(self) -> dict[str, dict[str, object]]:
+        entries = self.get("/speculation/table").json()["entries"]
+        return {bound: entry["candidate_steps"] for bound, entry in entries.items()}
+
+    def num_steps(self) -> int:
+        return int(self.get("/server_info").json()["snapshot"]["num_steps"])
+
+    def close(self) -> None:
+        assert self._process.poll() is None, "the engine did not live through it"
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+class Load:
+    """Requests without a pause, from several threads; every answer is kept."""
+
+    def __init__(self, url: str, threads: int) -> None:
+        self._url = url
+        self._is_over = threading.Event()
+        self.answers: list[str] = []
+        self.failures: list[str] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        with httpx.Client(timeout=60) as client:
+            while not self._is_over.is_set():
+                answer = client.post(f"{self._url}/v1/completions", json=BODY)
+                if answer.status_code == 200:
+                    self.answers.append(answer.json()["choices"][0]["text"])
+                else:
+                    self.failures.append(answer.text)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory, eventually):
+    engine = Engine(tmp_path_factory.mktemp("boot"))
+    eventually(engine.is_ready, 120)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def load(engine):
+    load = Load(engine.url(), threads=2)
+    yield load
+    load.stop()
+    assert not load.failures
+    assert len(set(load.answers)) == 1
+
+
+def test_a_table_is_exchanged_by_the_admin_endpoint_under_load(engine, load, eventually):
+    assert engine.put(WIDE).status_code == 200
+    eventually(lambda: engine.num_steps() == 3, 30)
+    assert engine.put(PLAIN).json()["entries"]["1"]["candidate_steps"] == [0]
+    eventually(lambda: engine.num_steps() == 0, 30)
+    assert engine.put({"batchSizes": ONLY_3}).status_code == 200
+    eventually(lambda: engine.num_steps() == 3, 30)
+    seen = len(load.answers)
+    eventually(lambda: len(load.answers) >= seen + 4, 30)
+
+
+def test_a_table_is_exchanged_by_its_mounted_file_under_load(engine, load, eventually):
+    engine.write(SHALLOW)
+    eventually(lambda: engine.table() == {"1": [1], "7": [3]}, 30)
+    eventually(lambda: engine.num_steps() == 1, 30)
+    engine.write(WIDE)
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
+    assert engine.get("/speculation/table").json()["source"] == "changed file"
+    eventually(lambda: engine.num_steps() == 3, 30)
+
+
+@pytest.mark.parametrize(
+    ("table", "status", "said"),
+    [
+        ([1, 3], 400, "object"),
+        ({"1": {"candidate_steps": []}, "x": 1, "8": {"ema_alfa": 2}}, 400, "ema_alpha"),
+        ({"candidate_steps": [1, 3]}, 400, '"1"'),
+        (DEEP, 409, "[9]"),
+        (WIDE | {"strategy": "ema"}, 409, "policy"),
+    ],
+)
+def test_a_bad_table_is_refused_and_the_old_one_stays(engine, table, status, said):
+    assert engine.put(WIDE).status_code == 200
+    answer = engine.put(table)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]
+    assert engine.table() == {"1": [0, 1, 3], "4": [0, 1]}
+    assert said in engine.get("/speculation/table").json()["latest_refusal"]
+
+
+def test_a_file_whose_start_depth_is_gone_is_refused(engine, eventually):
+    engine.write(PLAIN)
+    refused = "num_steps 3 is in no entry"
+    eventually(lambda: refused in str(engine.get("/speculation/table").json()), 30)
+    assert engine.table() != {"1": [0]}
+    engine.write(WIDE)
+
+
+def test_a_bad_file_is_refused_and_the_old_table_stays(engine, eventually):
+    assert engine.put(WIDE).status_code == 200
+    engine.write({"1": {"candidate_steps": [True]}})
+    refusal = "candidate_steps"
+    eventually(
+        lambda: (
+            refusal
+            in (engine.get("/server_info").json()["speculation_table"]["latest_refusal"] or "")
+        ),
+        30,
+    )
+    assert engine.table() == {"1": [0, 1, 3], "4": [0, 1]}
+    metrics = engine.get("/metrics").text
+    assert 'specdecode_table_reloads_total{result="refused"}' in metrics
+    assert 'specdecode_table_reloads_total{result="applied"}' in metrics
+
+
+def test_what_only_a_restart_takes_up_is_said(engine, eventually):
+    engine.write(WIDE, threads=2)
+    eventually(lambda: engine.get("/server_info").json()["needs_restart"] == ["threads"], 30)
+    engine.write(WIDE)
+    eventually(lambda: engine.get("/server_info").json()["needs_restart"] == [], 30)
+
+
+def test_no_json_is_said_to_be_none(engine):
+    answer = httpx.put(f"{engine.url()}/speculation/table", content=b"{", timeout=10)
+    assert answer.status_code == 400
+    assert "no JSON" in answer.json()["error"]["message"]
