@@ -110,6 +110,7 @@ def build_core(
             parts, limits, shapes, depth, boot.speculation.profile_seconds, clock, progress
         )
         depth = make_policy(boot.speculation, depth.table, sizes, costs)
+        states.forget_rounds()
     lookahead = drafter.lookahead if drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     scheduler = Scheduler(limits, depth, cache)

@@ -114,8 +114,8 @@ def make_states(
     clock: Callable[[], float],
 ) -> RuntimeStates:
     """Allocate the buffers that captured passes share; nothing is captured yet."""
-    if not captures.shapes:
-        return RuntimeStates(functions, shapes, mode=captures.mode)
+    if captures.mode == OFF:
+        return RuntimeStates(functions, shapes)
     site = CaptureSite.open(loaded.device) if captures.mode == CUDA else None
     recorder = Recorder(
         functions,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from specdecode_api import speculation
 from specdecode_api.boot import EngineBoot
@@ -14,6 +15,7 @@ from specdecode_engine.depth.decision import Decision, DepthPolicy, Reason
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
 from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.flags import parse_flags
+from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.graph_plan.plan import Pair
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import Request, SamplingParams
@@ -133,6 +135,26 @@ def test_no_reachable_pair_runs_eager_and_answers_are_the_same(
     assert eager.parts.states.report().eager_rounds == {"off": eager.counters.decode.rounds}
 
 
+@pytest.mark.parametrize(("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1)])
+def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str, topk: int) -> None:
+    """After the same rounds, both caches hold the same bits as without captured passes."""
+    captured = make_core(checkpoints, algorithm, topk)
+    eager = make_core(checkpoints, algorithm, topk, mode="off")
+    for core in (captured, eager):
+        core.scheduler.depth = EveryDepth(captured.scheduler.depth)
+    assert answers(captured, 3, 5) == answers(eager, 3, 5)
+    for pool, expected in zip(pools_of(captured), pools_of(eager), strict=True):
+        for own, plain in ((pool.k, expected.k), (pool.v, expected.v)):
+            assert torch.equal(own[:, 4:].nan_to_num(nan=9.0), plain[:, 4:].nan_to_num(nan=9.0))
+            assert plain[:, :4].isnan().all()
+            assert not own[:, 0].isnan().any()
+            assert own[:, 1:4].isnan().all()
+
+
+def pools_of(core: EngineCore) -> tuple[KvPool, KvPool]:
+    return core.parts.pool, core.parts.drafter._pool  # type: ignore[union-attr]
+
+
 def test_captured_passes_ran_and_the_models_did_not(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,8 +250,15 @@ def test_what_memory_does_not_allow_runs_eager_with_the_reason(checkpoints) -> N
     assert set(eager) == {"refused"}
 
 
-def test_captured_passes_are_taken_off_the_cache(checkpoints) -> None:
-    """A tenth of what is left, at most, unless the user says more."""
+def test_no_memory_at_all_is_said_too(checkpoints) -> None:
+    core = make_core(checkpoints, max_bytes=0)
+    answers(core, 1)
+    report = core.parts.states.report()
+    assert (report.pairs, report.num_bytes, len(report.refused)) == (0, 0, 9)
+    assert set(report.eager_rounds) == {"refused"}
+
+
+def test_the_facts_say_what_is_captured(checkpoints) -> None:
     off, on = (make_core(checkpoints, mode=mode).facts for mode in ("off", "static"))
     assert (off["graphs"], off["captured_pairs"]) == ("off", 0)
     assert (on["graphs"], on["captured_pairs"]) == ("static", 9)

@@ -18,7 +18,7 @@ class InputBuffers:
     """One buffer per input, as large as the largest pass needs it.
 
     Args:
-        shapes: every pass that may come to use them.
+        shapes: every pass that may come to use them; without any they are empty.
         pages: entries of a page table, the same for every pass.
         dtype: of features and hidden states.
     """
@@ -35,12 +35,12 @@ class InputBuffers:
         known = list(shapes)
         self._widths = {kind: entry.hidden_in for kind, entry in widths.items()}
         self._page_size = page_size
-        rows = max(shape.total_rows for shape in known)
-        hidden = max(shape.total_rows * self._widths[shape.kind] for shape in known)
-        mask = max(shape.total_rows * shape.seen for shape in known)
+        rows = max((shape.total_rows for shape in known), default=0)
+        hidden = max((shape.total_rows * self._widths[shape.kind] for shape in known), default=0)
+        mask = max((shape.total_rows * shape.seen for shape in known), default=0)
         # ids, positions, pool rows, visible rows
         self._indices = torch.zeros(4, rows, dtype=torch.int64, device=device)
-        batch = max(shape.batch_size for shape in known)
+        batch = max((shape.batch_size for shape in known), default=0)
         self._page_table = torch.zeros(batch, pages, dtype=torch.int64, device=device)
         self._hidden = torch.zeros(hidden, dtype=dtype, device=device)
         self._mask = torch.zeros(mask, dtype=torch.bool, device=device)

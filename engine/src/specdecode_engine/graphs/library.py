@@ -60,11 +60,6 @@ class Library:
         """Bytes of inputs and outputs."""
         return self._recorder.shared_bytes
 
-    @property
-    def seconds_per_pass(self) -> float:
-        """Time that a pass took to capture on average; 0 before the first."""
-        return self._spent().seconds / max(len(self._recorder.runners), 1)
-
     def capture_all(self, progress: bool) -> None:
         """Capture every pair that the budget lets in, the largest first.
 

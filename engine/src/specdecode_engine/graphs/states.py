@@ -83,6 +83,12 @@ class RuntimeStates:
         """Return how many rows to catch up on where `wanted` are missing: as many or more."""
         return wanted if self._tier is None else self._tier.catch_up_rows(wanted)
 
+    def forget_rounds(self) -> None:
+        """Count rounds from here on: those so far served nobody."""
+        self._captured_rounds = self._switches = 0
+        self._eager_rounds = {}
+        self._active = None
+
     def report(self) -> GraphReport:
         """Say what was captured and what ran without."""
         library = self._library
@@ -107,7 +113,7 @@ class RuntimeStates:
             self._states[num_steps] = self._states[num_steps].with_tier(tier)
 
     def _reason(self, num_steps: int, batch_size: int) -> Eager:
-        if self._library is None:
+        if self._library is None or not self._library.plan.sizes:
             return Eager.OFF
         plan = self._library.plan
         pair = plan.pair_of(num_steps, batch_size)
