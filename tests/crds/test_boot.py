@@ -59,6 +59,7 @@ EVERYTHING = {
         "overlap": False,
     },
     "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
+    "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",
     "threads": 2,
 }

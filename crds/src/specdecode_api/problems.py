@@ -34,8 +34,13 @@ def refusals(error: ValidationError, model: type[BaseModel]) -> list[tuple[Place
 
 def dotted(place: Place) -> str:
     """Write a place as people do: `table.8.candidate_steps[1]`."""
-    words = [f"[{word}]" if isinstance(word, int) else f".{word}" for word in place]
+    words = [f"[{word}]" if isinstance(word, int) else f".{_printable(word)}" for word in place]
     return "".join(words).removeprefix(".") or "document"
+
+
+def _printable(key: str) -> str:
+    """Keep a key that somebody made up from breaking the line, or the terminal."""
+    return key if key.isprintable() else repr(key)[1:-1]
 
 
 def no_such_field(name: str, known: Sequence[str]) -> str:

@@ -102,7 +102,8 @@ class EngineCore:
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
-        return summarise(self.scheduler, self.counters, self.shapes)
+        graphs = self.parts.states.report()
+        return summarise(self.scheduler, self.counters, self.shapes, graphs)
 
     def step(self) -> list[Output]:
         """Launch one step and return what came back since the last one.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from specdecode_engine.counters import Counters, DecodeTotals
 from specdecode_engine.depth.decision import RangeState
 from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.graph_plan.report import GraphReport
 from specdecode_engine.metrics import CoreSnapshot, RangeSnapshot
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.step import Emission
@@ -23,7 +24,10 @@ def totals_of(emissions: list[Emission], seconds: float) -> DecodeTotals:
 
 
 def summarise(
-    scheduler: Scheduler, counters: Counters, shapes: Mapping[int, DraftShape]
+    scheduler: Scheduler,
+    counters: Counters,
+    shapes: Mapping[int, DraftShape],
+    graphs: GraphReport,
 ) -> CoreSnapshot:
     """Put state and totals together.
 
@@ -54,6 +58,7 @@ def summarise(
         prefix_cache_hit_tokens_total=scheduler.cache.hit_tokens,
         prefix_cache_evicted_pages_total=scheduler.cache.evicted_pages,
         ranges=tuple(_range(state, counters) for state in states),
+        graphs=graphs,
     )
 
 

@@ -1,6 +1,7 @@
 """Reads the speculation table from its file; the only place that does."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from specdecode_api.boot import SpeculationBoot
@@ -45,8 +46,8 @@ def _document(path: str) -> object:
 
 
 def _each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ValueError(f"key {key!r} stands twice in one object")
+    counts = Counter(key for key, _ in pairs)
+    twice = [key for key, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"key {twice[0]!r} stands twice in one object")
     return dict(pairs)

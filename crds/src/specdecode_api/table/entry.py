@@ -1,5 +1,6 @@
 """What a table consists of: the depths of a range of batch sizes, and how its slot adapts."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -19,7 +20,7 @@ _Float = Annotated[float, Field(strict=True)]
 
 
 def _each_once(steps: tuple[int, ...]) -> tuple[int, ...]:
-    repeated = sorted({depth for depth in steps if steps.count(depth) > 1})
+    repeated = sorted(depth for depth, count in Counter(steps).items() if count > 1)
     if repeated:
         raise ValueError(f"every depth may stand here once: remove the repeated {repeated}")
     return steps

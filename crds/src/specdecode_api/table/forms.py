@@ -72,10 +72,14 @@ def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
     )
     if nested is not None:
         misplaced = [*numbers, *(key for key in words if key in _NESTED)]
-        mistakes += [f"{key}: stands beside {nested}: move it into {nested}" for key in misplaced]
+        mistakes += [
+            f"{dotted((key,))}: stands beside {nested}: move it into {nested}" for key in misplaced
+        ]
     known = [*(form.spelt(name) for name in FIELDS), *CHOOSERS, _NESTED[0]]
     strange = words.keys() - defaults.keys() - choosers.keys() - {*_NESTED}
-    mistakes += [f"{key}: {no_such_field(key, known)}" for key in words if key in strange]
+    mistakes += [
+        f"{dotted((key,))}: {no_such_field(key, known)}" for key in words if key in strange
+    ]
     return form
 
 

@@ -154,10 +154,10 @@ def _listed(entries: Iterable[Values | None]) -> tuple[int, ...]:
 
 
 def _policy_warnings(form: Form, asked: Policy | None, policy: Policy) -> Iterator[str]:
-    if "throughput_aware" in form.choosers.values():
+    if asked not in (None, policy):
+        yield f"{next(iter(form.choosers))}: asks for policy {asked}, but policy {policy} runs"
+    elif "throughput_aware" in form.choosers.values():
         yield (
             "strategy: throughput_aware is read as policy goodput, which has the same aim and "
             "its own way of measuring"
         )
-    if asked not in (None, policy):
-        yield f"{next(iter(form.choosers))}: asks for policy {asked}, but policy {policy} runs"

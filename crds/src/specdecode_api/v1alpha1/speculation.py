@@ -113,7 +113,9 @@ class Speculation(ResourceRecord):
         "(fewer where the tree has fewer).",
         json_schema_extra=RESTART,
     )
-    adaptive: Adaptive = Field(default=Adaptive(), description="Depth by batch size.")
+    adaptive: Adaptive = Field(
+        default=Adaptive(policy=Policy.STATIC), description="Depth by batch size and acceptance."
+    )
 
     rules: ClassVar[tuple["Rule[Speculation]", ...]] = (
         Rule(

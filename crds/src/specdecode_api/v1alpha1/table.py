@@ -107,9 +107,10 @@ class Adaptive(ResourceRecord):
     """What chooses the depth of a round."""
 
     policy: Policy = Field(
-        default=Policy.STATIC,
-        description="Who decides on the depth: static keeps numSteps, within what batchSizes "
-        "allows; ema follows accept lengths; goodput maximises tokens per second.",
+        default=Policy.GOODPUT,
+        description="Who decides on the depth: goodput maximises tokens per second; ema follows "
+        "accept lengths; static keeps numSteps, within what batchSizes allows. A spec without "
+        "adaptive is static.",
         json_schema_extra=RESTART,
     )
     batch_sizes: Table = Field(

@@ -1,10 +1,10 @@
 """Follows a moving average of accepted draft tokens, with thresholds: SGLang's policy, as it is.
 
 Each range of batch sizes has a slot of its own: depth, average, counter. A batch is routed by the
-size it is padded to, and its result goes to the slot that decided for it. From decision to decision
-of a slot (`update_interval` rounds, after `warmup_batches`) the average is held against the
-candidates, and may pass several of them at once. At depth 0 nothing is accepted, so the average
-stands still there and the next decision tries the next deeper candidate, whatever it says.
+size it is padded to, and its result goes to the slot that decided for it. After `warmup_batches`
+rounds of a slot, and then every `update_interval`, its average is held against the thresholds and
+may pass several candidates at once. At depth 0 nothing is accepted: the average stands still, and
+the next time the next deeper candidate is tried, whatever the average says.
 
 Source: `adaptive_spec_params.py` and `adaptive_step_router.py` of SGLang (#24055 and after).
 Otherwise than there, feedback of a depth that the slot has left meanwhile is dropped, and a batch
@@ -34,7 +34,7 @@ class EmaDepth:
         self._first_valid = 0  # sequence of the first decision in this table
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
-        """Look up the depth of the slot that `batch_size` is routed to; nothing else changes it."""
+        """Look up the depth of the slot that `batch_size` is routed to; only feedback moves it."""
         entry = self.routing.route(self.table, batch_size, None)
         slot = self._slots[entry.lower_bound]
         decision = Decision(slot.num_steps, entry.lower_bound, self._sequence, slot.reason)

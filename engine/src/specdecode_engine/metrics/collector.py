@@ -6,6 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from specdecode_api.names import METRIC_PREFIX
+from specdecode_engine.metrics.graphs import collect_graphs
 from specdecode_engine.metrics.ranges import collect_ranges
 from specdecode_engine.metrics.snapshot import CoreSnapshot
 
@@ -63,3 +64,4 @@ class SnapshotCollector(Collector):
         pages.add_metric(["used"], snapshot.kv_pages_total - snapshot.kv_pages_free)
         yield pages
         yield from collect_ranges(snapshot.ranges)
+        yield from collect_graphs(snapshot.graphs)

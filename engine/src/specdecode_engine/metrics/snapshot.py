@@ -1,9 +1,10 @@
 """The core's state and totals after a step, as plain numbers that any thread may read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specdecode_engine.depth.decision import RangeState
+from specdecode_engine.graph_plan.report import GraphReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class CoreSnapshot:
     reason: str = ""  # why that one runs at its depth
     num_draft_tokens: int = 1
     ranges: tuple[RangeSnapshot, ...] = ()
+    graphs: GraphReport = field(default_factory=lambda: GraphReport("off"))
 
     @property
     def accept_length(self) -> float:
