@@ -46,12 +46,6 @@ EVERYTHING = {
         "kv_cache_fraction": 0.5,
         "prefix_cache": False,
     },
-    "graphs": {
-        "mode": "static",
-        "batch_sizes": [1, 8],
-        "max_bytes": 1048576,
-        "max_seconds": 5.0,
-    },
     "scheduling": {
         "max_running_requests": 2,
         "max_queued_requests": 0,
