@@ -203,11 +203,12 @@ def _load_eagle(
     head = kind.load(folder, target, progress=progress)
     config = head.config
     shape = KvShape.of(config.num_hidden_layers, config.decoder)
+    ids = head.draft_to_target
     widths = PassWidths(
         layers=config.num_hidden_layers,
         hidden=config.decoder.hidden_size,
         intermediate=config.decoder.intermediate_size,
-        logits=head.head.weight.shape[0],
+        logits=target.config.vocab_size if ids is None else len(ids),
         hidden_in=head.capture.width(target.config.decoder.hidden_size),
         hidden_out=config.decoder.hidden_size,
     )
