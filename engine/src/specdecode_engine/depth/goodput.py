@@ -22,7 +22,7 @@ START_TRIALS = 6.0
 # By how much a position of one trial may be better than expected; with more, less.
 HOPE = 0.5
 # By how much a depth may be cheaper that was not run this often at about the batch size.
-COST_HOPE, COST_TRIALS = 0.15, 2
+COST_HOPE, COST_TRIALS = 0.3, 2
 # How much better than the best a depth may have to be to be worth a probe.
 LEAST_HOPE = 1.05
 ROUNDS_TO_LOOK = 8
