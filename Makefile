@@ -10,7 +10,8 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-graphs test test-unit test-apiserver test-node lossless clean
+        demo serve bench-engine bench-controller bench-graphs \
+        test test-unit test-apiserver test-node lossless clean
 
 help: ## List every target with one line
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -73,6 +74,9 @@ bench-engine: setup ## Accept length and tokens per processor second by algorith
 
 bench-graphs: setup ## Bytes of captured passes by speculation table, pruned and not
 	@PYTHONPATH=bench $(RUN) python -m graphs
+
+bench-controller: setup ## Regret of every depth policy on simulated machines, from SEED (QUICK=1: under a minute)
+	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(QUICK),--quick)
 
 clean: ## Remove caches of tools from the tree
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

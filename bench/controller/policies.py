@@ -46,10 +46,14 @@ def all_policies() -> dict[str, Build]:
         "throughput-aware wide": lambda profile, seed: _throughput_aware(
             profile, (1, 2, 3, 4, 5, 6, 7)
         ),
-        **{f"static {k}": (lambda profile, seed, k=k: StaticDepth(k)) for k in depths},
+        **{f"static {steps}": _static(steps) for steps in depths},
         "clairvoyant": lambda profile, seed: Clairvoyant(depths),
         "clairvoyant, 12 drafts late": lambda profile, seed: Clairvoyant(depths, DRAFTS_TO_KNOW),
     }
+
+
+def _static(steps: int) -> Build:
+    return lambda profile, seed: StaticDepth(steps)
 
 
 def table() -> DepthTable:

@@ -28,10 +28,9 @@ def all_scenarios(length: int) -> tuple[Scenario, ...]:
 
 
 def _plain(length: int) -> tuple[Scenario, ...]:
-    flips = lambda rounds: _repeat(length, rounds, lambda n: load(rounds, 4, (0.85, 0.30)[n % 2]))  # noqa: E731
     return (
         Scenario("steady .8 b4", (load(length, 4, 0.8),), is_steady=True, is_plain=True),
-        Scenario("flips 300 b4", flips(300), is_plain=True),
+        Scenario("flips 300 b4", flips(length, 300, 4), is_plain=True),
         Scenario("ladder .7", _ladder(length, lambda n, size: 0.7), is_plain=True),
         Scenario(
             "ladder and flips",
@@ -40,7 +39,7 @@ def _plain(length: int) -> tuple[Scenario, ...]:
         ),
         Scenario("steady .9 b64", (load(length, 64, 0.9),), is_steady=True, is_plain=True),
         Scenario("steady .25 b32", (load(length, 32, 0.25),), is_steady=True, is_plain=True),
-        Scenario("flips 60 b4", flips(60), is_plain=True),
+        Scenario("flips 60 b4", flips(length, 60, 4), is_plain=True),
     )
 
 
@@ -58,7 +57,6 @@ def _nasty(length: int) -> tuple[Scenario, ...]:
         Scenario(
             "fate shared b8",
             (Segment(length, (8,), (crowd_of((1.0, 0.9)), crowd_of((1.0, 0.5)))),),
-            is_steady=True,
         ),
         Scenario("drift .9 to .3 b8", _drift(length)),
         Scenario("hopeless b1", (load(length, 1, 0.05),), is_steady=True),
@@ -66,6 +64,11 @@ def _nasty(length: int) -> tuple[Scenario, ...]:
         Scenario("hopeless b64", (load(length, 64, 0.05),), is_steady=True),
         Scenario("hope returns b8", (load(length // 2, 8, 0.05), load(length // 2, 8, 0.9))),
     )
+
+
+def flips(length: int, rounds: int, batch_size: int) -> tuple[Segment, ...]:
+    """Good and bad acceptance in turn."""
+    return _repeat(length, rounds, lambda n: load(rounds, batch_size, (0.85, 0.30)[n % 2]))
 
 
 def _repeat(length: int, rounds: int, one: Callable[[int], Segment]) -> tuple[Segment, ...]:

@@ -1,4 +1,4 @@
-"""Runs a policy through a scenario and counts what it emits, what the best depth would have, and when.
+"""Runs a policy through a scenario and counts what it and the best depth emit.
 
 Tokens are counted by expectation under the true rates, times by the true cost, so that regret has
 no sampling noise of its own; the policy sees samples and noisy times.
@@ -14,6 +14,7 @@ from controller.profiles import Profile
 from controller.rivals.clairvoyant import Clairvoyant
 from controller.scenarios import Scenario
 from specdecode_engine.depth.decision import DepthPolicy, Feedback, Reason
+from specdecode_engine.depth.static import StaticDepth
 
 TIME_NOISE = 0.04  # standard deviation of the logarithm
 SPIKE_CHANCE, SPIKE = 0.005, 4.0
@@ -78,7 +79,8 @@ class World:
         self._profile = profile
         self._scenario = scenario
         self._random = random.Random(f"{profile.name} {scenario.name} {seed}")
-        self._rates: dict[tuple[int, int, int], tuple[tuple[float, ...], float]] = {}
+        self._known: dict[tuple[int, int, int], Moment] = {}
+        self._truths: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
         self._weights = [
             [[crowd.lengths() for crowd in mood] for mood in segment.moods]
             for segment in scenario.segments
@@ -89,6 +91,7 @@ class World:
         tally = Tally()
         late: deque[Feedback] = deque()
         missed = 0
+        learns = not isinstance(policy, StaticDepth | Clairvoyant)
         for moment in self._moments(tally):
             if isinstance(policy, Clairvoyant):
                 policy.see(moment.batch_size, *self._truth(moment))
@@ -101,6 +104,8 @@ class World:
             missed = 0 if steps else missed + 1
             is_probe = decision.reason is Reason.PROBE
             tally.add(Trace(moment, steps, is_probe, seconds, tokens))
+            if not learns:
+                continue
             accepted = self._accepted(moment, steps)
             late.append(
                 Feedback(
@@ -126,21 +131,28 @@ class World:
                 size = segment.sizes[number % len(segment.sizes)]
                 if len(segment.moods) > 1 and self._random.random() * segment.mood_rounds < 1.0:
                     mood = self._random.randrange(len(segment.moods))
-                rates, best = self._true_rates(place, size, mood)
-                yield Moment(place, size, segment.kv_per_request * size, mood, rates, best)
+                yield self._moment(place, size, mood)
                 number += 1
 
-    def _true_rates(self, place: int, size: int, mood: int) -> tuple[tuple[float, ...], float]:
-        found = self._rates.get((place, size, mood))
+    def _moment(self, place: int, size: int, mood: int) -> Moment:
+        found = self._known.get((place, size, mood))
         if found is None:
             segment = self._scenario.segments[place]
-            moods = range(len(segment.moods))
-            tables = [self._table(segment, size, other) for other in moods]
+            tables = [self._table(segment, size, other) for other in range(len(segment.moods))]
             best = max(sum(table[k] for table in tables) for k in range(DEEPEST + 1))
-            found = self._rates[place, size, mood] = tables[mood], best / len(tables)
+            kv = segment.kv_per_request * size
+            found = Moment(place, size, kv, mood, tables[mood], best / len(tables))
+            self._known[place, size, mood] = found
         return found
 
     def _truth(self, moment: Moment) -> tuple[list[float], list[float]]:
+        """Tokens and seconds by depth, whatever the mood."""
+        cell = moment.segment, moment.batch_size
+        if cell not in self._truths:
+            self._truths[cell] = self._work_out(moment)
+        return self._truths[cell]
+
+    def _work_out(self, moment: Moment) -> tuple[list[float], list[float]]:
         segment = self._scenario.segments[moment.segment]
         size, kv = moment.batch_size, moment.kv_tokens
         tables = [segment.expected(mood) for mood in range(len(segment.moods))]

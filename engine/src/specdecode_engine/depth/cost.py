@@ -10,6 +10,8 @@ from specdecode_engine.depth.knot import Knot, monotone
 
 # Knots nearer than this are one: a third of an octave of batch size.
 SAME_OCTAVES = 0.33
+# Rounds after which a knot that service has found tells of the shape as a measured one does.
+ROUNDS_TO_FIT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,10 @@ class CostModel:
         self._rows: dict[int, list[Knot]] = {}
         for (steps, size), logs in sorted(cells.items()):
             self._rows.setdefault(steps, []).append(Knot(size, sum(logs) / len(logs)))
-        knots = [(knot.batch_size, steps, knot.seconds()) for steps, knot in self._knots()]
-        self._shape = fit_shape(knots)
+        self._shape = self._fit()
         self._scale = 1.0
         self._surfaces: dict[int, list[float]] = {}
+        self._nearest: dict[tuple[int, int], Knot | None] = {}
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expect a round's time, drafting included."""
@@ -79,7 +81,11 @@ class CostModel:
             self._surfaces.clear()
         expected = self.seconds(batch_size, num_steps, kv_tokens)
         knot = self._near(batch_size, num_steps) or self._insert(batch_size, num_steps)
-        if knot.learn(math.log(seconds / expected), kv_tokens, seconds):
+        has_moved = knot.learn(math.log(seconds / expected), kv_tokens, seconds)
+        if knot.is_new and knot.rounds in (ROUNDS_TO_FIT, 4 * ROUNDS_TO_FIT):
+            self._shape = self._fit()
+            has_moved = True
+        if has_moved:
             self._share()
             self._surfaces.clear()
 
@@ -89,10 +95,24 @@ class CostModel:
             CostPoint(knot.batch_size, steps, 0, knot.seconds()) for steps, knot in self._knots()
         )
 
+    def _fit(self) -> CostShape:
+        knots = [
+            (knot, steps)
+            for steps, knot in self._knots()
+            if knot.rounds >= ROUNDS_TO_FIT or not knot.is_new
+        ]
+        return fit_shape([(knot.batch_size, steps, knot.seconds()) for knot, steps in knots])
+
     def _knots(self) -> list[tuple[int, Knot]]:
         return [(steps, knot) for steps, row in sorted(self._rows.items()) for knot in row]
 
     def _near(self, batch_size: int, num_steps: int) -> Knot | None:
+        cell = batch_size, num_steps
+        if cell not in self._nearest:
+            self._nearest[cell] = self._look_up(batch_size, num_steps)
+        return self._nearest[cell]
+
+    def _look_up(self, batch_size: int, num_steps: int) -> Knot | None:
         def octaves(knot: Knot) -> float:
             return abs(math.log2(knot.batch_size / batch_size))
 
@@ -101,16 +121,20 @@ class CostModel:
 
     def _insert(self, batch_size: int, num_steps: int) -> Knot:
         knot = Knot(batch_size, math.log(self.surface(batch_size, num_steps)[num_steps]), new=True)
+        self._nearest.clear()
         row = self._rows.setdefault(num_steps, [])
         row.append(knot)
         row.sort(key=lambda other: other.batch_size)
         return knot
 
     def _share(self) -> None:
-        """Move the knots that service has not reached by what the others moved together."""
+        """Move the knots that service has not reached if the others turned out cheaper.
+
+        Never up: a depth that looks too cheap is tried and found out, one that looks too dear not.
+        """
         knots = [knot for _, knot in self._knots()]
         visited = [knot.moved() for knot in knots if knot.rounds and not knot.is_new]
-        level = sum(visited) / (len(visited) + 1.0)
+        level = min(sum(visited) / (len(visited) + 1.0), 0.0)
         for knot in knots:
             if not knot.rounds:
                 knot.shift_to(level)

@@ -1,11 +1,11 @@
-"""When to run a depth only to learn of it: rarely, ever more rarely, and within a budget of time."""
+"""When to run a depth only to learn of it: ever more rarely, within a budget of time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Share of the time, and of what speculation gains on depth 0, that probes may lose; and how much of
 # it can be saved up.
-BUDGET, GAIN_BUDGET = 0.007, 0.1
+BUDGET, GAIN_BUDGET = 0.006, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
@@ -19,6 +19,10 @@ EVIDENCE = 1.5
 MOST_SHARE, RESERVE = 0.03, 2.0
 # A draft is behind by no more rounds than this, as requests come and go.
 MISSED_ROUNDS = 128
+# A return that lasted no longer was a mistake: look less often.
+SHORT_ROUNDS = 24
+# The first probes of a stay take two rounds, as the cost of one that catches up is not learned.
+SURE_PROBES = 2
 # Rounds between two probes of another depth, doubled each time, and of one of them.
 OTHER_PAUSE, OTHER_ROUNDS = 24, 2
 # Drafts that say enough about the first position for one probe.
@@ -60,6 +64,7 @@ class Exploration:
         self._return = Pause(number, FIRST_PAUSE)
         self._longest_pause = LAST_PAUSE
         self._fell = number
+        self._rose: int | None = None
         self._probes = 0
         self._octave = 0
         self._others: dict[int, Pause] = {}
@@ -74,8 +79,8 @@ class Exploration:
         self._credit_s = max(min(self._credit_s + earned, self._most_s), self._credit_s)
 
     def charge(self, seconds: float) -> None:
-        """Pay for what a probe has lost."""
-        self._credit_s -= max(seconds, 0.0)
+        """Pay for what a probe has lost; a spike does not end exploration for long."""
+        self._credit_s -= min(max(seconds, 0.0), self._most_s)
 
     def note_catching_up(self, seconds: float, batch_size: int, missed: int) -> None:
         """Remember what the draft's return took per row that it had missed."""
@@ -87,6 +92,8 @@ class Exploration:
         self._fell = number
         self._probes = 0
         first = min(FIRST_PAUSE * _probe_rounds(batch_size), self._longest_pause)
+        if self._rose is not None and number - self._rose < SHORT_ROUNDS:
+            self._longest_pause = min(2 * self._longest_pause, LAST_PAUSE)
         self._return = Pause(number + first, 2 * first)
 
     def restart(self, number: int) -> None:
@@ -96,7 +103,10 @@ class Exploration:
 
     def rise(self, number: int) -> None:
         """End a stay at depth 0 because a probe went well: look sooner the next time."""
-        self._longest_pause = min(max((number - self._fell) // PROBES_PER_STAY, 8), LAST_PAUSE)
+        self._rose = number
+        self._longest_pause = min(
+            max((number - self._fell) // PROBES_PER_STAY, FIRST_PAUSE), LAST_PAUSE
+        )
 
     def grant(
         self, number: int, outlook: Outlook, missed: int, evidence: float
@@ -120,6 +130,8 @@ class Exploration:
         if not others:
             return None
         rounds = _probe_rounds(outlook.batch_size)
+        if self._probes < SURE_PROBES:
+            rounds = max(rounds, OTHER_ROUNDS)
         if moved:
             self._return = Pause(
                 min(self._return.until, number + FIRST_PAUSE), FIRST_PAUSE * rounds

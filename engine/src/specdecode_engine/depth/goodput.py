@@ -22,7 +22,8 @@ START_TRIALS = 6.0
 # By how much a position of one trial may be better than expected; with more, less.
 HOPE = 0.5
 # By how much a depth may be cheaper that was not run this often at about the batch size.
-COST_HOPE, COST_TRIALS = 0.15, 2
+# Twice a table's error, more for depth 0: to have measured that is a promise.
+COST_HOPE, PLAIN_HOPE, COST_TRIALS = 0.3, 0.55, 2
 # How much better than the best a depth may have to be to be worth a probe.
 LEAST_HOPE = 1.05
 ROUNDS_TO_LOOK = 8
@@ -48,6 +49,7 @@ class RangePlay:
     probe_drafts: int = 0  # of which something was heard
     batch_size: int = 1  # of the last decision
     kv_tokens: int = 0
+    gain: float = 0.0  # share of the time that speculation saves, as expected last
     next_look: int = 0  # round in which to think of a probe again
 
 
@@ -145,8 +147,10 @@ class GoodputDepth:
         outlook = self._outlook(play)
         rates, candidates = outlook.rates, outlook.candidates
         best = max(rates)
-        current = rates[candidates.index(play.current)]
-        if play.confirmation.confirms(best / current - 1.0, self._regimes.now.trials[0]):
+        play.gain = 1.0 - rates[0] / best if not candidates[0] else 0.0
+        current = candidates.index(play.current)
+        drafts = self._regimes.now.trials[0]
+        if play.confirmation.confirms(candidates, rates, current, drafts):
             target = candidates[rates.index(best)]
             play.reason = Reason.RISE if target > play.current else Reason.FALL
             if target and not play.current:
@@ -182,7 +186,8 @@ class GoodputDepth:
         hopes = []
         for steps, seconds in zip(outlook.candidates, outlook.seconds, strict=True):
             is_new = self.cost.trials(play.batch_size, steps) < COST_TRIALS
-            hopes.append(tokens[steps] / seconds * (1.0 + COST_HOPE * is_new) / LEAST_HOPE)
+            hope = (COST_HOPE if steps else PLAIN_HOPE) if is_new else 0.0
+            hopes.append(tokens[steps] / seconds * (1.0 + hope) / LEAST_HOPE)
         return hopes
 
     def _outlook(self, play: RangePlay) -> Outlook:
@@ -214,7 +219,8 @@ class GoodputDepth:
         drafts = len(accepted)
         keep = 1.0 - drafts / (MEMORY_TRIALS + MEMORY_ROUNDS * drafts)
         self._regimes.now.add(keep, trials, successes)
-        play.rates.add(keep, trials, successes)
+        if len(self._plays) > 1:
+            play.rates.add(keep, trials, successes)
         if changed:
             play.exploration.restart(self._number)
             for other in self._plays.values():
@@ -236,16 +242,16 @@ class GoodputDepth:
 
     def _account(self, play: RangePlay, feedback: Feedback) -> None:
         """Let a probe pay for what it lost to the best depth, and other rounds earn."""
-        outlook, steps = self._outlook(play), feedback.decision.num_steps
-        place, best = outlook.candidates.index(steps), max(outlook.rates)
-        if feedback.decision.reason is Reason.PROBE:
-            play.probe_drafts += feedback.batch_size
-            tokens = outlook.rates[place] * outlook.seconds[place]
-            seconds = feedback.seconds if self._missed else outlook.seconds[place]
-            play.exploration.charge(seconds - tokens / best)
+        steps = feedback.decision.num_steps
+        if feedback.decision.reason is not Reason.PROBE:
+            play.exploration.earn(feedback.seconds, play.gain if steps else 0.0)
             return
-        gain = 1.0 - outlook.rates[0] / best if steps and not outlook.candidates[0] else 0.0
-        play.exploration.earn(feedback.seconds, gain)
+        play.probe_drafts += feedback.batch_size
+        outlook = self._outlook(play)
+        place = outlook.candidates.index(steps)
+        seconds = feedback.seconds if self._missed else outlook.seconds[place]
+        tokens = outlook.rates[place] * outlook.seconds[place]
+        play.exploration.charge(seconds - tokens / max(outlook.rates))
 
     def _describe(self, play: RangePlay) -> RangeState:
         outlook = self._outlook(play)

@@ -1,0 +1,97 @@
+"""`python -m controller --seed N [--quick] [--plots]`: a table and, last, one line of JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from controller.adaptation import measure_adaptation
+from controller.figures import detail, run_all, summarize
+from controller.policies import GOODPUT, RIVALS, all_policies
+from controller.profiles import Profile, all_profiles
+from controller.scenarios import all_scenarios
+from controller.timing import measure_decision
+
+Figures = dict[str, dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is run: rounds of a scenario, seeds of learners, seeds of step changes."""
+
+    length: int
+    seeds: int
+    steps: int
+
+
+FULL, QUICK = Extent(2800, 3, 3), Extent(1000, 1, 1)
+
+
+def main() -> int:
+    """Run every policy on every machine."""
+    parser = argparse.ArgumentParser(prog="controller")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--plots", action="store_true", help="also write docs/controller/*.png")
+    options = parser.parse_args()
+    extent = QUICK if options.quick else FULL
+    profiles = {profile.name: _measure(profile, extent, options.seed) for profile in all_profiles()}
+    decision_us = measure_decision(all_policies()[GOODPUT], all_profiles()[0])
+    for name, figures in profiles.items():
+        _print_table(name, figures)
+    if options.plots:
+        from controller.plots import write_plots  # matplotlib is there for this alone
+
+        write_plots(options.seed)
+    result = {"default": GOODPUT, "decision_us": round(decision_us, 2), "profiles": profiles}
+    print(json.dumps(result))
+    return 0
+
+
+def _measure(profile: Profile, extent: Extent, seed: int) -> Figures:
+    """Figures of every policy on one machine; those that learn nothing need one seed."""
+    figures: Figures = {}
+    scenarios = all_scenarios(extent.length)
+    for name, build in tqdm(all_policies().items(), desc=profile.name):
+        learns = not name.startswith(("static", "clairvoyant"))
+        seeds = range(seed, seed + (extent.seeds if learns else 1))
+        outcomes = run_all(build, profile, scenarios, seeds)
+        figures[name] = {**_rounded(summarize(outcomes))}
+        if name == GOODPUT or name in RIVALS:
+            steps = range(seed, seed + extent.steps)
+            figures[name]["adaptation_rounds"] = measure_adaptation(build, profile, steps)
+        if name == GOODPUT:
+            by_scenario = detail(outcomes)
+            figures[name]["scenarios"] = {key: _rounded(by_scenario[key]) for key in by_scenario}
+    return figures
+
+
+def _rounded(figures: Mapping[str, float]) -> dict[str, object]:
+    return {name: round(value, 5) for name, value in figures.items()}
+
+
+def _print_table(profile: str, figures: Figures) -> None:
+    """Shares in percent, over all scenarios and, in brackets, over the seven plain ones."""
+    print(f"\n{profile:28} {'mean':>6} {'worst':>6}   (plain)      {'loss':>5} {'switches':>9}")
+    keys = ("mean_regret", "worst_regret", "plain_mean_regret", "plain_worst_regret")
+    for name, row in figures.items():
+        mean, worst, plain, plain_worst = (100 * _number(row[key]) for key in keys)
+        loss = 100 * _number(row["loss_to_no_speculation"])
+        switches = _number(row["switches_per_1000"])
+        print(
+            f"{name:28} {mean:6.2f} {worst:6.2f} ({plain:5.2f} {plain_worst:5.2f})"
+            f" {loss:6.2f} {switches:9.1f}"
+        )
+    print(f"rounds to follow a step change: {figures[GOODPUT]['adaptation_rounds']}")
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, float)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
