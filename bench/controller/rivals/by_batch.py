@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from controller.rivals.ema_slot import EmaSlot
 from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.routing import ExactRouting
 
 
 class EmaByBatch:
     """Takes lower bound → (candidates, down hysteresis)."""
+
+    routing = ExactRouting()
 
     def __init__(self, slots: Mapping[int, tuple[tuple[int, ...], float]]) -> None:
         self.table = DepthTable(BatchRange(bound, entry[0]) for bound, entry in slots.items())

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.routing import ExactRouting
 
 
 class Clairvoyant:
@@ -13,6 +14,8 @@ class Clairvoyant:
     Nothing that learns from drafts alone can be sure of a change sooner than a few of them. Costs
     and batch sizes are known at once.
     """
+
+    routing = ExactRouting()
 
     def __init__(self, candidates: Sequence[int], delay_drafts: int = 0) -> None:
         self._candidates = tuple(candidates)

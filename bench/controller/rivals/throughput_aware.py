@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.depth.routing import ExactRouting
 
 WINDOW, INTERVAL = 20, 10
 
@@ -17,6 +18,8 @@ class ThroughputAware:
         candidates: depths, all above 0.
         costs: (batch size, depth) → seconds; a size between two is looked up at the larger.
     """
+
+    routing = ExactRouting()
 
     def __init__(
         self, candidates: Sequence[int], costs: Mapping[tuple[int, int], float], initial: int = 3

@@ -14,10 +14,8 @@ _EMA: Final = {
     "32": TableEntry(candidate_steps=(0, 1), down_hysteresis=0.0),
     "64": TableEntry(candidate_steps=(0,), down_hysteresis=0.0),
 }
-_GOODPUT: Final = {
-    "1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7)),
-    "64": TableEntry(candidate_steps=(0, 1, 2, 3, 5)),
-}
+# One range: what a batch size is too large for, the measured costs say.
+_GOODPUT: Final = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7))}
 
 
 def default_table(policy: Policy) -> Mapping[str, TableEntry]:
