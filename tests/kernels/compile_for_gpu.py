@@ -1,4 +1,4 @@
-"""Compile every kernel down to machine code for an H100, on any machine: `python compile_for_gpu.py`.
+"""Compile every kernel down to machine code for an H100, on any machine.
 
 The interpreter runs kernels that the compiler would refuse. Ops are called on the CPU with a launch
 that compiles for the arguments at hand and runs nothing. Prints the kernels' names.
@@ -46,7 +46,9 @@ def compile_only(kernel: Any, *args: object, grid: object, warmup: bool, **kwarg
     bound = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
     # Triton compiles a number 1 in, as it does what a kernel declares constant.
     declared = {p.name for p in kernel.params if p.is_constexpr}
-    fixed = {name: v for name, v in bound.items() if name in declared or (type(v) is int and v == 1)}
+    fixed = {
+        name: v for name, v in bound.items() if name in declared or (type(v) is int and v == 1)
+    }
     signature = {
         name: "constexpr" if name in fixed else type_of(bound[name]) for name in kernel.arg_names
     }

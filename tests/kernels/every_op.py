@@ -1,4 +1,4 @@
-"""One call of every op that has a kernel, on small tensors of a device: for tests of all at once."""
+"""One call of every op that has a kernel, on small tensors: for tests of all at once."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,6 @@ def sampling_rows(device: torch.device) -> SamplingRows:
         top_p=numbers(0.9, 1.0),
         min_p=numbers(0.01, 0.0),
         seeds=numbers(3, 4).long(),
-        is_sampled=True,
         is_filtered=True,
     )
 

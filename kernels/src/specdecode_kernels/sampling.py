@@ -38,7 +38,7 @@ def penalise(logits: Tensor, rows: PenaltyRows, drafted: DraftedNodes | None = N
 
 
 def choose(
-    logits: Tensor, rows: SamplingRows, positions: Tensor, ids: Tensor | None = None
+    logits: Tensor, rows: SamplingRows | None, positions: Tensor, ids: Tensor | None = None
 ) -> Tensor:
     """Choose a token at every node: the likeliest, or where a request samples, the likeliest after
     temperature, filters and the noise of (seed, position, token).
@@ -48,6 +48,7 @@ def choose(
 
     Args:
         logits: [B, N, V] float.
+        rows: None where no request samples.
         positions: [B, N] i64, absolute positions of the tokens to be chosen.
         ids: [V] i64, tokens that the logits stand for, where their places are not their ids.
 
@@ -59,8 +60,7 @@ def choose(
         raise ValueError(
             f"choose: positions {list(positions.shape)} must be [{batch}, {nodes}], as are logits"
         )
-    numbers = (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seeds)
-    if any(number.shape != (batch,) for number in numbers):
+    if rows is not None and any(number.shape != (batch,) for number in rows.tensors()):
         raise ValueError(f"choose: every sampling parameter must be [{batch}], one per request")
     if not vocab or (ids is not None and ids.shape != (vocab,)):
         raise ValueError(f"choose: a vocabulary of {vocab} tokens needs as many ids, and one token")

@@ -9,8 +9,8 @@ from torch import Tensor
 class SamplingRows:
     """How each request of a batch samples; [B] each, of any stride.
 
-    `is_sampled` and `is_filtered` are what the host knows of the batch as a whole: that no request
-    has a temperature, or none a filter, and the work can be left out.
+    `is_filtered` is what the host knows of the batch as a whole: where it is false no request has a
+    filter, and the work is left out.
     """
 
     temperature: Tensor  # float, 0 is greedy
@@ -18,8 +18,11 @@ class SamplingRows:
     top_p: Tensor  # float in (0, 1], 1 is off
     min_p: Tensor  # float in [0, 1], 0 is off
     seeds: Tensor  # i64
-    is_sampled: bool
     is_filtered: bool
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, for what holds for each."""
+        return self.temperature, self.top_k, self.top_p, self.min_p, self.seeds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

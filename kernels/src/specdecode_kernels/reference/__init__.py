@@ -1,7 +1,7 @@
 """Each op as one would write it on a board, in plain torch. Arguments are trusted: `ops` checks."""
 
 from specdecode_kernels.reference.attention import attend
-from specdecode_kernels.reference.choosing import choose
+from specdecode_kernels.reference.choosing import choose, perturb
 from specdecode_kernels.reference.elementwise import (
     add_rms_norm,
     apply_rope,
@@ -28,6 +28,7 @@ __all__ = [
     "link_nodes",
     "move_kv",
     "penalise",
+    "perturb",
     "rms_norm",
     "select_nodes",
     "silu_and_mul",

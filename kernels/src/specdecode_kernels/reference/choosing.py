@@ -1,4 +1,4 @@
-"""The token of every node: the likeliest, or the likeliest after filters and the request's noise."""
+"""The token of every node: the likeliest, or the likeliest after filters and noise."""
 
 import torch
 from torch import Tensor
@@ -8,10 +8,12 @@ from specdecode_kernels.reference.noise import gumbel_noise
 from specdecode_kernels.sampling_rows import SamplingRows
 
 
-def choose(logits: Tensor, rows: SamplingRows, positions: Tensor, ids: Tensor | None) -> Tensor:
+def choose(
+    logits: Tensor, rows: SamplingRows | None, positions: Tensor, ids: Tensor | None
+) -> Tensor:
     """Choose greedily for all, then anew for the requests that sample."""
     greedy = logits.argmax(dim=-1)
-    if not rows.is_sampled:
+    if rows is None:
         return greedy
     sampled = (rows.temperature > 0).nonzero()[:, 0]
     perturbed = perturb(logits, rows, positions, ids, sampled)

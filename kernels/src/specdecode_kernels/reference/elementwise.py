@@ -13,9 +13,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (wide * scale * weight).to(x.dtype)
 
 
-def add_rms_norm(
-    x: Tensor, update: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Round the sum to its type before it is normalised: it is what the next layer reads."""
     summed = x + update
     return summed, rms_norm(summed, weight, eps)

@@ -32,7 +32,7 @@ def _counts(counts: Tensor, row: int, drafted: DraftedNodes | None) -> Tensor:
 
 
 def _penalise(logits: Tensor, seen: Tensor, counts: Tensor, numbers: Tensor) -> Tensor:
-    repetition, presence, frequency = numbers.to(logits.dtype)
+    repetition, presence, frequency = numbers.to(logits.dtype).unbind()
     scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
     result = torch.where(seen, scaled, logits)
     result = result - presence * (counts > 0).to(logits.dtype)

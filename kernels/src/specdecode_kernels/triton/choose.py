@@ -21,6 +21,33 @@ PROGRAMS = 512
 
 
 @triton.jit
+def _perturb(
+    values,
+    here,
+    ids_ptr,
+    border_ptr,
+    vocab,
+    is_sampled,
+    seed,
+    position,
+    IS_FILTERED: tl.constexpr,
+    HAS_IDS: tl.constexpr,
+):
+    if is_sampled:
+        ids = here
+        if HAS_IDS:
+            ids = tl.load(ids_ptr + here, mask=here < vocab, other=0).to(tl.int32)
+        noisy = values + gumbel_noise(seed, position, ids)
+        if IS_FILTERED:
+            key, index = tl.load(border_ptr), tl.load(border_ptr + 1)
+            keys = key_of(values)
+            kept = (keys > key) | ((keys == key) & (here <= index))
+            noisy = tl.where(kept, noisy, -float("inf"))
+        values = noisy
+    return values
+
+
+@triton.jit
 def best_of_parts_kernel(
     logits_ptr,
     positions_ptr,
@@ -60,18 +87,18 @@ def best_of_parts_kernel(
         here = first + start + tl.arange(0, BLOCK)
         values = scaled_row(row_ptr, here, vocab, divisor)
         if IS_SAMPLED:
-            if is_sampled:
-                ids = here
-                if HAS_IDS:
-                    ids = tl.load(ids_ptr + here, mask=here < vocab, other=0).to(tl.int32)
-                noisy = values + gumbel_noise(seed, position, ids)
-                if IS_FILTERED:
-                    key = tl.load(borders_ptr + row * 2)
-                    index = tl.load(borders_ptr + row * 2 + 1)
-                    keys = key_of(values)
-                    kept = (keys > key) | ((keys == key) & (here <= index))
-                    noisy = tl.where(kept, noisy, -float("inf"))
-                values = noisy
+            values = _perturb(
+                values,
+                here,
+                ids_ptr,
+                borders_ptr + row * 2,
+                vocab,
+                is_sampled,
+                seed,
+                position,
+                IS_FILTERED,
+                HAS_IDS,
+            )
         better = values > best
         best = tl.where(better, values, best)
         tokens = tl.where(better, here, tokens)
@@ -92,36 +119,40 @@ def best_part_kernel(best_ptr, tokens_ptr, out_ptr, parts, BLOCK: tl.constexpr):
     tl.store(out_ptr + row, winner.to(tl.int64))
 
 
-def choose(logits: Tensor, rows: SamplingRows, positions: Tensor, ids: Tensor | None) -> Tensor:
+def choose(
+    logits: Tensor, rows: SamplingRows | None, positions: Tensor, ids: Tensor | None
+) -> Tensor:
     """Launch on logits [B, N, vocab] f32."""
     logits = logits if logits.stride(2) == 1 else logits.contiguous()
     batch, nodes, vocab = logits.shape
     chosen = torch.empty((batch, nodes), dtype=torch.int64, device=logits.device)
     if not chosen.numel():
         return chosen
-    is_filtered = rows.is_sampled and rows.is_filtered
-    borders = _find_borders(logits, rows) if is_filtered else chosen
     part = _part_size(batch * nodes, vocab)
     parts = triton.cdiv(vocab, part)
     best = torch.empty((batch * nodes, parts), dtype=torch.float32, device=logits.device)
     tokens = torch.empty((batch * nodes, parts), dtype=torch.int32, device=logits.device)
+    is_filtered = rows is not None and rows.is_filtered
+    borders = _find_borders(logits, rows) if rows is not None and is_filtered else chosen
+    # What the kernel does not read may be anything.
+    temperature, seeds = (chosen, chosen) if rows is None else (rows.temperature, rows.seeds)
     launches.count("choose", "triton")
     best_of_parts_kernel[(batch * nodes, parts)](
         logits,
         positions.contiguous(),
         tokens if ids is None else ids.contiguous(),
-        rows.temperature,
-        rows.seeds,
+        temperature,
+        seeds,
         borders,
         best,
         tokens,
         *logits.stride()[:2],
-        rows.temperature.stride(0),
-        rows.seeds.stride(0),
+        temperature.stride(0),
+        seeds.stride(0),
         nodes,
         vocab,
         PART=part,
-        IS_SAMPLED=rows.is_sampled,
+        IS_SAMPLED=rows is not None,
         IS_FILTERED=is_filtered,
         HAS_IDS=ids is not None,
         BLOCK=BLOCK,
@@ -136,7 +167,7 @@ def choose(logits: Tensor, rows: SamplingRows, positions: Tensor, ids: Tensor | 
 def _part_size(rows: int, vocab: int) -> int:
     """Tokens in a part: a power of two, since each size is a compilation of its own."""
     parts = min(triton.cdiv(vocab, BLOCK), triton.cdiv(PROGRAMS, rows))
-    return max(BLOCK, triton.next_power_of_2(triton.cdiv(vocab, parts)))
+    return max(BLOCK, int(triton.next_power_of_2(triton.cdiv(vocab, parts))))
 
 
 def _find_borders(logits: Tensor, rows: SamplingRows) -> Tensor:

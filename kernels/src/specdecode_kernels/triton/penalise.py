@@ -51,10 +51,7 @@ def penalise_kernel(
             for _ in range(MAX_DEPTH):
                 drafted = tl.load(drafted_ptr + above - 1, mask=above > 0, other=-1)
                 counts += (tokens == drafted).to(tl.float32)
-                if HAS_TREE:
-                    above = tl.load(parents_ptr + above)
-                else:
-                    above = tl.maximum(above - 1, 0)
+                above = tl.load(parents_ptr + above) if HAS_TREE else tl.maximum(above - 1, 0)
         in_prompt = tl.load(in_prompt_ptr + at, mask=inside, other=0) != 0
         repetition = tl.load(numbers_ptr + request * 3).to(tl.float32)
         presence = tl.load(numbers_ptr + request * 3 + 1).to(tl.float32)

@@ -32,9 +32,7 @@ def walk_tree_kernel(
     path_ptr += request * PATH_LENGTH
     own = tl.arange(0, BLOCK)
     drafted_here = (own > 0) & (own < nodes)
-    drafted = tl.load(
-        drafted_ptr + request * stride_drafted + own - 1, mask=drafted_here, other=0
-    )
+    drafted = tl.load(drafted_ptr + request * stride_drafted + own - 1, mask=drafted_here, other=0)
     parents = tl.load(parents_ptr + request * stride_parents + own, mask=drafted_here, other=0)
     node = tl.zeros([], tl.int32)
     accepted = tl.zeros([], tl.int64)
