@@ -15,7 +15,7 @@ from specdecode_kernels.triton.borders import borders_kernel, key_of, scaled_row
 from specdecode_kernels.triton.noise import gumbel_noise
 
 BLOCK = 1024
-BORDERS_BLOCK = 4096
+BORDERS_BLOCK = 8192
 PROGRAMS = 512
 """Programs that are enough to fill a device: fewer rows are cut into more parts."""
 
@@ -133,7 +133,7 @@ def choose(
     best = torch.empty((batch * nodes, parts), dtype=torch.float32, device=logits.device)
     tokens = torch.empty((batch * nodes, parts), dtype=torch.int32, device=logits.device)
     is_filtered = rows is not None and rows.is_filtered
-    borders = _find_borders(logits, rows) if rows is not None and is_filtered else chosen
+    borders = find_borders(logits, rows) if rows is not None and is_filtered else chosen
     # What the kernel does not read may be anything.
     temperature, seeds = (chosen, chosen) if rows is None else (rows.temperature, rows.seeds)
     launches.count("choose", "triton")
@@ -170,7 +170,8 @@ def _part_size(rows: int, vocab: int) -> int:
     return max(BLOCK, int(triton.next_power_of_2(triton.cdiv(vocab, parts))))
 
 
-def _find_borders(logits: Tensor, rows: SamplingRows) -> Tensor:
+def find_borders(logits: Tensor, rows: SamplingRows) -> Tensor:
+    """Key and index of the last token that the filters keep, [B * N, 2] i32; see `borders`."""
     batch, nodes, vocab = logits.shape
     borders = torch.empty((batch * nodes, 2), dtype=torch.int32, device=logits.device)
     block = min(triton.next_power_of_2(vocab), BORDERS_BLOCK)
