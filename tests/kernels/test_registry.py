@@ -48,3 +48,16 @@ def test_a_cpu_takes_torch_and_float64_always_does(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, "cuda")
     with pytest.raises(ValueError, match="SPECDECODE_KERNELS='cuda' names no implementation"):
         implementation_for(torch.zeros(1))
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_a_benchmark_explains_itself_and_asks_for_a_gpu(
+    op: Op, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = importlib.import_module(op.bench.removeprefix("bench/")[:-3].replace("/", "."))
+    with pytest.raises(SystemExit, match="0"):
+        bench.run(op.name, bench.cases, ["--help"])
+    assert f"python -m kernels.{op.name}" in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert bench.run(op.name, bench.cases, []) == 2
+    assert "no CUDA device" in capsys.readouterr().err

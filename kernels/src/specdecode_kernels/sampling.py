@@ -21,15 +21,15 @@ def penalise(logits: Tensor, rows: PenaltyRows, drafted: DraftedNodes | None = N
             f"penalise: counts {list(rows.counts.shape)}, in_prompt {list(rows.in_prompt.shape)} "
             f"and bias {list(rows.bias.shape)} must all be [states, {vocab}]"
         )
+    if not all(table.is_contiguous() for table in (*tables, rows.states, rows.numbers)):
+        raise ValueError("penalise: every tensor of rows must be contiguous; pass tables whole")
     if rows.states.shape != (batch,) or rows.numbers.shape != (batch, 3):
         raise ValueError(
             f"penalise: states {list(rows.states.shape)} must be [{batch}] and numbers "
             f"{list(rows.numbers.shape)} [{batch}, 3]"
         )
-    if drafted is not None and drafted.tokens.shape != (batch, nodes - 1):
-        raise ValueError(
-            f"penalise: drafted tokens {list(drafted.tokens.shape)} must be [{batch}, {nodes - 1}]"
-        )
+    if drafted is not None:
+        _check_drafted(drafted, batch, nodes)
     if _implementation(logits) == "triton":
         from specdecode_kernels.triton import penalise as kernel
 
@@ -69,6 +69,17 @@ def choose(
 
         return kernel.choose(logits, rows, positions, ids)
     return reference.choose(logits, rows, positions, ids)
+
+
+def _check_drafted(drafted: DraftedNodes, batch: int, nodes: int) -> None:
+    if drafted.tokens.shape != (batch, nodes - 1):
+        raise ValueError(
+            f"penalise: drafted tokens {list(drafted.tokens.shape)} must be [{batch}, {nodes - 1}]"
+        )
+    if drafted.parents is not None and drafted.parents.shape != (batch, nodes):
+        raise ValueError(
+            f"penalise: parents {list(drafted.parents.shape)} must be [{batch}, {nodes}]"
+        )
 
 
 def _shape_of(op: str, logits: Tensor) -> tuple[int, int, int]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from specdecode_kernels import launches
 
-COLUMNS = 256
+TILE = 2048
+"""Elements that a program holds at once; four times as many no longer fit its registers."""
 
 
 @triton.jit
@@ -76,7 +77,8 @@ def move_kv(
     width = heads * dim
     if not batch * layers * width:
         return
-    columns = min(triton.next_power_of_2(width), COLUMNS)
+    steps = triton.next_power_of_2(length)
+    columns = min(triton.next_power_of_2(width), max(TILE // steps, 16))
     launches.count("move_kv", "triton")
     move_kv_kernel[(batch, layers, triton.cdiv(width, columns))](
         k_pool,
@@ -91,6 +93,6 @@ def move_kv(
         length,
         page_size,
         width,
-        STEPS=triton.next_power_of_2(length),
+        STEPS=steps,
         COLUMNS=columns,
     )
