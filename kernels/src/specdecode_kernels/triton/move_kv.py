@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdecode_kernels import launches
 
-TILE = 2048
+TILE = 1024
 """Elements that a program holds at once; four times as many no longer fit its registers."""
 
 
