@@ -83,6 +83,11 @@ class SlotTable:
         self._pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
         self._written_pages = [0] * slots
 
+    @property
+    def pages(self) -> Tensor:
+        """Page ids [slots, pages_per_slot] i64, 0 where a slot has none; for reading."""
+        return self._pages
+
     def open(self, slot: int, tokens: Items[int]) -> None:
         """Take up a sequence: its tokens are known, none has KV yet."""
         self._tokens[slot, : len(tokens)] = torch.tensor(tokens, device=self.device)

@@ -8,15 +8,39 @@ speculates. `reference.precision` says in which types sums are taken to that end
 """
 
 from specdecode_kernels.layout import AttentionLayout, Tail
-from specdecode_kernels.ops import apply_rope, attend, linear, rms_norm, silu_and_mul, store_kv
+from specdecode_kernels.ops import (
+    add_rms_norm,
+    apply_rope,
+    attend,
+    linear,
+    rms_norm,
+    silu_and_mul,
+    store_kv,
+)
+from specdecode_kernels.paths import move_kv, take_path
+from specdecode_kernels.sampling import choose, penalise
+from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, SamplingRows
+from specdecode_kernels.trees import link_nodes, select_nodes, walk_chain, walk_tree
 
 __all__ = [
     "AttentionLayout",
+    "DraftedNodes",
+    "PenaltyRows",
+    "SamplingRows",
     "Tail",
+    "add_rms_norm",
     "apply_rope",
     "attend",
+    "choose",
     "linear",
+    "link_nodes",
+    "move_kv",
+    "penalise",
     "rms_norm",
+    "select_nodes",
     "silu_and_mul",
     "store_kv",
+    "take_path",
+    "walk_chain",
+    "walk_tree",
 ]

@@ -1,8 +1,9 @@
-"""The public ops: arguments are checked here, once; `reference` computes."""
+"""The public ops of a layer: arguments are checked here, once; then torch or a kernel computes."""
 
 from torch import Tensor
 
 from specdecode_kernels import reference
+from specdecode_kernels.implementation import implementation_for
 from specdecode_kernels.layout import AttentionLayout, Tail
 
 
@@ -21,13 +22,36 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         raise ValueError(
             f"rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
+    if implementation_for(x) == "triton":
+        from specdecode_kernels.triton import rms_norm as kernel
+
+        return kernel.rms_norm(x, weight, eps)
     return reference.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Add two tensors [..., dim] and norm the sum; returns the sum and its norm, as `rms_norm`."""
+    if update.shape != x.shape or update.dtype != x.dtype:
+        raise ValueError(
+            f"add_rms_norm: x {list(x.shape)} {x.dtype} and update {list(update.shape)} "
+            f"{update.dtype} must have one shape and type"
+        )
+    if weight.dim() != 1 or x.shape[-1:] != weight.shape:
+        raise ValueError(
+            f"add_rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
+        )
+    if implementation_for(x) == "triton":
+        from specdecode_kernels.triton import add_rms_norm as kernel
+
+        return kernel.add_rms_norm(x, update, weight, eps)
+    return reference.add_rms_norm(x, update, weight, eps)
 
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate q and k [rows, heads, dim] by the angles of their rows; cos, sin [rows, dim / 2].
 
-    The first half of a head pairs with its second half, as in Hugging Face's Llama.
+    The first half of a head pairs with its second half, as in Hugging Face's Llama. A kernel writes
+    over q and k, the reference does not: use what is returned and nothing else.
     """
     rows, dim = q.shape[0], q.shape[-1]
     if q.dim() != 3 or k.dim() != 3 or k.shape[0] != rows or k.shape[-1] != dim:
@@ -39,7 +63,11 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
             f"apply_rope: cos {list(cos.shape)} and sin {list(sin.shape)} must be "
             f"[{rows}, {dim}/2], with an even head dimension"
         )
-    return reference.rotate(q, cos, sin), reference.rotate(k, cos, sin)
+    if implementation_for(q) == "triton":
+        from specdecode_kernels.triton import apply_rope as kernel
+
+        return kernel.apply_rope(q, k, cos, sin)
+    return reference.apply_rope(q, k, cos, sin)
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -48,6 +76,10 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
         raise ValueError(
             f"silu_and_mul: gate {list(gate.shape)} and up {list(up.shape)} must have one shape"
         )
+    if implementation_for(gate) == "triton":
+        from specdecode_kernels.triton import silu_and_mul as kernel
+
+        return kernel.silu_and_mul(gate, up)
     return reference.silu_and_mul(gate, up)
 
 

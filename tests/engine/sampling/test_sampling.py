@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from specdecode_engine.draft import Draft
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.request import SamplingParams
-from specdecode_engine.sampling.filters import filter_logits
-from specdecode_engine.sampling.noise import gumbel_noise
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import link
+from specdecode_kernels.reference import filter_logits, gumbel_noise
 
 CPU = torch.device("cpu")
 

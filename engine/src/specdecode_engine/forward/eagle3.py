@@ -95,8 +95,8 @@ class Eagle3Head:
         normed_hidden = self.hidden_norm(hidden)
         pair = torch.cat((self.token_norm(token), normed_hidden), dim=-1)
         residual = normed_hidden if self.config.norm_before_residual else hidden
-        x = residual + self.layer.attention(pair, self.angles.at(positions), 0, kv)
-        output = self.layer.finish(x)
+        attended = self.layer.attention(pair, self.angles.at(positions), 0, kv)
+        output = self.layer.finish(residual, attended)
         normed = self.norm(output)
         return DraftHidden(normed, normed if self.config.norm_output else output)
 

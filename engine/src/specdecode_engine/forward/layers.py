@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.rope import Angles
-from specdecode_kernels import apply_rope, linear, rms_norm, silu_and_mul
+from specdecode_kernels import add_rms_norm, apply_rope, linear, rms_norm, silu_and_mul
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +32,10 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise [rows, dim]."""
         return rms_norm(x, self.weight, self.eps)
+
+    def after_adding(self, x: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        """Add both [rows, dim]; return the sum and its norm."""
+        return add_rms_norm(x, update, self.weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +85,9 @@ class DecoderLayer:
     def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KvView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""
         read = x if self.input_norm is None else self.input_norm(x)
-        return self.finish(x + self.attention(read, angles, layer, kv))
+        return self.finish(x, self.attention(read, angles, layer, kv))
 
-    def finish(self, x: Tensor) -> Tensor:
-        """Add the MLP to the residual stream [rows, hidden], attention being added already."""
-        return x + self.mlp(self.mlp_norm(x))
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Add what attention gave to the residual stream [rows, hidden], then the MLP."""
+        x, normed = self.mlp_norm.after_adding(x, attended)
+        return x + self.mlp(normed)

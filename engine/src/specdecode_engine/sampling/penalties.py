@@ -1,47 +1,47 @@
-"""Repetition, presence and frequency penalties and logit bias, exact at every node of a draft."""
-
-from dataclasses import dataclass
+"""What repetition, presence and frequency penalties and logit bias depend on, for every slot."""
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.draft import Draft
 from specdecode_engine.request import SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class _SlotState:
-    """What one slot's penalties depend on; [vocab] tensors on the device."""
-
-    params: SamplingParams
-    in_prompt: Tensor  # bool
-    counts: Tensor  # f32, of output tokens; updated in place as tokens are committed
-    bias: Tensor | None  # f32
+from specdecode_kernels import DraftedNodes, PenaltyRows, penalise
 
 
 class Penalties:
-    """State of the slots that asked for penalties or a bias; the others cost nothing."""
+    """State of the slots that asked for penalties or a bias; the others cost nothing.
+
+    Each such slot has a row in tables as wide as the vocabulary. They grow when more slots at once
+    need one than ever before, and are never made smaller.
+    """
 
     def __init__(self, vocab: int, device: torch.device) -> None:
-        self._vocab = vocab
         self._device = device
-        self._slots: dict[int, _SlotState] = {}
+        self._params: dict[int, SamplingParams] = {}
+        self._states: dict[int, int] = {}  # slot to row of the tables
+        self._counts = torch.zeros(0, vocab, device=device)  # of output tokens
+        self._in_prompt = torch.zeros(0, vocab, dtype=torch.bool, device=device)
+        self._bias = torch.zeros(0, vocab, device=device)
 
     def open(self, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
         """Start following a slot, if its parameters need it."""
-        self._slots.pop(slot, None)
+        self.close(slot)
         is_off = params.repetition_penalty == 1 and not (
             params.presence_penalty or params.frequency_penalty or params.logit_bias
         )
         if is_off:
             return
-        in_prompt = torch.zeros(self._vocab, dtype=torch.bool, device=self._device)
-        in_prompt[torch.tensor(prompt, device=self._device)] = True
-        counts = self._zeros()
+        state = self._free_row()
+        self._params[slot], self._states[slot] = params, state
+        for table in (self._counts, self._in_prompt, self._bias):
+            table[state] = 0
+        self._in_prompt[state, self._ids(prompt)] = True
         if output:
-            ids = torch.tensor(output, device=self._device)
-            counts += torch.bincount(ids, minlength=self._vocab).to(counts.dtype)
-        self._slots[slot] = _SlotState(params, in_prompt, counts, self._bias(params))
+            vocab = self._counts.shape[1]
+            self._counts[state] += torch.bincount(self._ids(output), minlength=vocab)
+        if params.logit_bias:
+            values = torch.tensor(list(params.logit_bias.values()), device=self._device)
+            self._bias[state, self._ids(list(params.logit_bias))] = values
 
     def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens that were added to outputs.
@@ -52,13 +52,14 @@ class Penalties:
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         for row, slot in enumerate(slots):
-            if slot in self._slots:
-                counts = self._slots[slot].counts
+            if slot in self._states:
+                counts = self._counts[self._states[slot]]
                 counts.index_add_(0, tokens[row], (places < emitted[row]).to(counts.dtype))
 
     def close(self, slot: int) -> None:
         """Forget a slot."""
-        self._slots.pop(slot, None)
+        self._params.pop(slot, None)
+        self._states.pop(slot, None)
 
     def apply(self, logits: Tensor, slots: list[int], draft: Draft | None) -> Tensor:
         """Return logits after penalties and bias.
@@ -69,45 +70,47 @@ class Penalties:
             draft: a node counts the drafted tokens on the path to it, its own included, as if
                 they were output already.
         """
-        chosen = [row for row, slot in enumerate(slots) if slot in self._slots]
-        if not chosen:
+        if not any(slot in self._states for slot in slots):
             return logits
-        result = logits.clone()
-        for row in chosen:
-            state = self._slots[slots[row]]
-            result[row] = _penalise(logits[row], state, self._counts(state, row, draft))
-        return result
+        return penalise(logits, self._rows(slots), None if draft is None else _nodes(draft))
 
-    def _counts(self, state: _SlotState, row: int, draft: Draft | None) -> Tensor:
-        """Times that each token stands in the output up to each node; [nodes, vocab] f32."""
-        counts = state.counts[None]
-        if draft is None:
-            return counts
-        drafted = torch.nn.functional.one_hot(draft.tokens[row], self._vocab).to(counts.dtype)
-        if draft.tree is None:
-            on_path = drafted.cumsum(dim=0)
-            return counts + torch.nn.functional.pad(on_path, (0, 0, 1, 0))
-        return counts + draft.tree.ancestry[row, :, 1:].to(counts.dtype) @ drafted
+    def _rows(self, slots: list[int]) -> PenaltyRows:
+        states = [self._states.get(slot, -1) for slot in slots]
+        numbers = [_numbers(self._params.get(slot)) for slot in slots]
+        return PenaltyRows(
+            counts=self._counts,
+            in_prompt=self._in_prompt,
+            bias=self._bias,
+            states=torch.tensor(states, device=self._device),
+            numbers=torch.tensor(numbers, dtype=torch.float64, device=self._device),
+        )
 
-    def _zeros(self) -> Tensor:
-        return torch.zeros(self._vocab, device=self._device)
+    def _free_row(self) -> int:
+        """A row of the tables that no slot has, made if there is none."""
+        have = self._counts.shape[0]
+        free = set(range(have)).difference(self._states.values())
+        if free:
+            return min(free)
+        more = max(have, 1)
+        self._counts = _grown(self._counts, more)
+        self._in_prompt = _grown(self._in_prompt, more)
+        self._bias = _grown(self._bias, more)
+        return have
 
-    def _bias(self, params: SamplingParams) -> Tensor | None:
-        if not params.logit_bias:
-            return None
-        bias = self._zeros()
-        ids = torch.tensor(list(params.logit_bias), device=self._device)
-        bias[ids] = torch.tensor(list(params.logit_bias.values()), device=self._device)
-        return bias
+    def _ids(self, tokens: list[int]) -> Tensor:
+        return torch.tensor(tokens, dtype=torch.int64, device=self._device)
 
 
-def _penalise(logits: Tensor, state: _SlotState, counts: Tensor) -> Tensor:
-    """Apply one slot's penalties and bias to its nodes' logits [nodes, vocab]."""
-    params = state.params
-    scaled = torch.where(
-        logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
-    )
-    result = torch.where((counts > 0) | state.in_prompt, scaled, logits)
-    result = result - params.presence_penalty * (counts > 0).to(logits.dtype)
-    result = result - params.frequency_penalty * counts.to(logits.dtype)
-    return result if state.bias is None else result + state.bias.to(logits.dtype)
+def _grown(table: Tensor, rows: int) -> Tensor:
+    return torch.cat([table, table.new_zeros(rows, table.shape[1])])
+
+
+def _numbers(params: SamplingParams | None) -> tuple[float, float, float]:
+    if params is None:
+        return 1.0, 0.0, 0.0
+    return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+
+
+def _nodes(draft: Draft) -> DraftedNodes:
+    parents = None if draft.tree is None else draft.tree.parents
+    return DraftedNodes(draft.tokens, parents, draft.shape.num_steps)

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
+import specdecode_kernels as ops
 from specdecode_engine.draft import Draft
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.request import SamplingParams
-from specdecode_engine.sampling.filters import filter_logits
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
-from specdecode_engine.sampling.noise import gumbel_noise
 from specdecode_engine.sampling.penalties import Penalties
 from specdecode_engine.sampling.table import SamplingTable
+from specdecode_kernels import reference
 
 
 class Sampler:
@@ -23,7 +23,6 @@ class Sampler:
         self.grammars = GrammarMasks(vocab, device)
         self._table = SamplingTable(slots, device)
         self._penalties = Penalties(vocab, device)
-        self._vocabulary = torch.arange(vocab, device=device)
 
     def open(
         self,
@@ -69,7 +68,7 @@ class Sampler:
         """
         processed = self._penalties.apply(logits, slots, draft)
         processed = self.grammars.apply(processed, slots, on_host)
-        return self._pick(processed, slots, positions, filters=True)
+        return ops.choose(processed, self._table.rows(slots, with_filters=True), positions)
 
     def choose_draft(
         self,
@@ -91,7 +90,8 @@ class Sampler:
         Returns:
             [batch] i64 ids of the target.
         """
-        ids = self._pick(logits[:, None], slots, positions[:, None], False, target_ids)[:, 0]
+        rows = self._table.rows(slots, with_filters=False)
+        ids = ops.choose(logits[:, None], rows, positions[:, None], target_ids)[:, 0]
         return ids if target_ids is None else target_ids[ids]
 
     def score_draft(
@@ -113,46 +113,10 @@ class Sampler:
         Returns:
             [batch, nodes, draft_vocab] f32 log-probabilities.
         """
-        sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
-        if sampled:
-            rows = torch.tensor(sampled, device=logits.device)
-            perturbed = self._perturb(logits, slots, sampled, positions, False, target_ids)
-            logits = logits.index_copy(0, rows, perturbed)
+        rows = self._table.rows(slots, with_filters=False)
+        if rows is not None:
+            sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
+            chosen = torch.tensor(sampled, device=logits.device)
+            perturbed = reference.perturb(logits, rows, positions, target_ids, chosen)
+            logits = logits.index_copy(0, chosen, perturbed)
         return torch.log_softmax(logits.float(), dim=-1)
-
-    def _pick(
-        self,
-        logits: Tensor,
-        slots: list[int],
-        positions: Tensor,
-        filters: bool,
-        target_ids: Tensor | None = None,
-    ) -> Tensor:
-        greedy = logits.argmax(dim=-1)
-        sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
-        if not sampled:
-            return greedy
-        perturbed = self._perturb(logits, slots, sampled, positions, filters, target_ids)
-        rows = torch.tensor(sampled, device=logits.device)
-        return greedy.index_copy(0, rows, perturbed.argmax(dim=-1))
-
-    def _perturb(
-        self,
-        logits: Tensor,
-        slots: list[int],
-        rows: list[int],
-        positions: Tensor,
-        filters: bool,
-        target_ids: Tensor | None,
-    ) -> Tensor:
-        """Temperature, filters and noise for the batch rows `rows`; [len(rows), nodes, vocab]."""
-        chosen = torch.tensor(rows, device=logits.device)
-        nodes, vocab = logits.shape[1:]
-        slot_rows = torch.tensor([slots[row] for row in rows], device=logits.device)
-        params = self._table.rows(slot_rows.repeat_interleave(nodes))
-        scaled = logits[chosen].reshape(-1, vocab) / params.temperature[:, None].to(logits.dtype)
-        if filters and any(slots[row] in self._table.filtered for row in rows):
-            scaled = filter_logits(scaled, params.top_k, params.top_p, params.min_p)
-        tokens = self._vocabulary if target_ids is None else target_ids
-        noise = gumbel_noise(params.seeds, positions[chosen].reshape(-1), tokens)
-        return (scaled + noise.to(logits.dtype)).view(len(rows), nodes, vocab)

@@ -1,29 +1,16 @@
 """Sampling parameters of all running sequences as tensors, one row per slot."""
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
 from specdecode_engine.request import SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingRows:
-    """Parameters of the rows of one round, gathered from the slots; [rows] each."""
-
-    temperature: Tensor
-    top_p: Tensor
-    top_k: Tensor
-    min_p: Tensor
-    seeds: Tensor
+from specdecode_kernels import SamplingRows
 
 
 class SamplingTable:
     """One row of numbers per slot; written when a sequence gets its slot, read by gathers.
 
-    The three host-side sets say which optional work any slot needs, so that a round in which
-    nobody asks for it skips it without looking at the device.
+    The host-side sets say which optional work any slot needs, so that a round in which nobody asks
+    for it skips it without looking at the device.
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
@@ -43,15 +30,19 @@ class SamplingTable:
         keeps = is_sampled and is_filtered
         self.filtered = self.filtered | {slot} if keeps else self.filtered - {slot}
 
-    def rows(self, slots: Tensor) -> SamplingRows:
-        """Gather the parameters of `slots` [rows] i64."""
-        numbers = self._numbers[slots]
+    def rows(self, slots: list[int], *, with_filters: bool) -> SamplingRows | None:
+        """Gather the parameters of a batch; None where nobody samples."""
+        if not any(slot in self.sampled for slot in slots):
+            return None
+        places = torch.tensor(slots, device=self._seeds.device)
+        numbers = self._numbers[places]
         return SamplingRows(
             temperature=numbers[:, 0],
-            top_p=numbers[:, 1],
             top_k=numbers[:, 2].to(torch.int64),
+            top_p=numbers[:, 1],
             min_p=numbers[:, 3],
-            seeds=self._seeds[slots],
+            seeds=self._seeds[places],
+            is_filtered=with_filters and any(slot in self.filtered for slot in slots),
         )
 
 

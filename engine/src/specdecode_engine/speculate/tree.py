@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specdecode_engine.draft import Draft, Tree
 from specdecode_engine.draft_shape import DraftShape
+from specdecode_kernels import link_nodes, select_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +96,11 @@ def _stable_top(scores: Tensor, count: int) -> Tensor:
 
 def _take_best(shape: DraftShape, pool: _Pool) -> Draft:
     """Take the best nodes of the pool, in breadth-first order, and link them."""
-    chosen = _stable_top(pool.scores, shape.num_tokens - 1).sort(dim=1).values
-    flat_parents = pool.parents.gather(1, chosen)
-    parents = torch.searchsorted(chosen, flat_parents.clamp(min=0)) + 1
-    parents = torch.where(flat_parents < 0, 0, parents)
-    parents = torch.nn.functional.pad(parents, (1, 0))
-    return Draft(shape, pool.tokens.gather(1, chosen), link(parents, shape.num_steps))
+    tokens, parents = select_nodes(pool.scores, pool.tokens, pool.parents, shape.num_tokens - 1)
+    return Draft(shape, tokens, link(parents, shape.num_steps))
 
 
 def link(parents: Tensor, num_steps: int) -> Tree:
     """Work out depths and ancestry of nodes that name their parents; [B, N] i64."""
-    nodes = parents.shape[1]
-    own = torch.eye(nodes, dtype=torch.bool, device=parents.device).expand(len(parents), -1, -1)
-    ancestry = own
-    for _ in range(num_steps):
-        ancestry = own | ancestry.gather(1, parents[:, :, None].expand(-1, -1, nodes))
-    return Tree(parents, ancestry.sum(dim=2) - 1, ancestry)
+    depths, ancestry = link_nodes(parents, num_steps)
+    return Tree(parents, depths, ancestry)

@@ -13,6 +13,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (wide * scale * weight).to(x.dtype)
 
 
+def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Round the sum to its type before it is normalised: it is what the next layer reads."""
+    summed = x + update
+    return summed, rms_norm(summed, weight, eps)
+
+
+def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate both into new tensors."""
+    return rotate(q, cos, sin), rotate(k, cos, sin)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn each pair (first half, second half) of x [rows, heads, dim] by its row's angle."""
     first, second = x.to(accumulation_dtype(x.dtype)).chunk(2, dim=-1)

@@ -1,0 +1,76 @@
+"""The norm of each row, one program per row."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specdecode_kernels import launches
+from specdecode_kernels.triton.rows import as_rows, warps_for
+
+
+@triton.jit
+def rms_norm_kernel(
+    x_ptr,
+    update_ptr,
+    weight_ptr,
+    summed_ptr,
+    out_ptr,
+    stride_x,
+    stride_update,
+    dim,
+    eps,
+    HAS_UPDATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < dim
+    x = tl.load(x_ptr + row * stride_x + columns, mask=inside, other=0.0).to(tl.float32)
+    if HAS_UPDATE:
+        update = tl.load(update_ptr + row * stride_update + columns, mask=inside, other=0.0)
+        summed = (x + update.to(tl.float32)).to(summed_ptr.dtype.element_ty)
+        tl.store(summed_ptr + row * dim + columns, summed, mask=inside)
+        x = summed.to(tl.float32)  # what the next layer reads is what is normalised
+    scale = tl.rsqrt(tl.sum(x * x) / dim + eps)
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    normed = x * scale * weight
+    tl.store(out_ptr + row * dim + columns, normed.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Launch on x [..., dim]."""
+    launches.count("rms_norm", "triton")
+    rows = as_rows(x)
+    normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    launch(rows, None, weight, eps, None, normed)
+    return normed
+
+
+def launch(
+    rows: Tensor,
+    update: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    summed: Tensor | None,
+    normed: Tensor,
+) -> None:
+    """Norm `rows` [rows, dim], plus `update` if there is one, into contiguous outputs."""
+    count, dim = rows.shape
+    if not count:
+        return
+    block = triton.next_power_of_2(dim)
+    rms_norm_kernel[(count,)](
+        rows,
+        rows if update is None else update,
+        weight.contiguous(),
+        normed if summed is None else summed,
+        normed,
+        rows.stride(0),
+        rows.stride(0) if update is None else update.stride(0),
+        dim,
+        eps,
+        HAS_UPDATE=update is not None,
+        BLOCK=block,
+        num_warps=warps_for(block),
+    )

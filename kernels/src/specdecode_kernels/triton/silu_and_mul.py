@@ -1,0 +1,37 @@
+"""The gate of the feed-forward block; both halves of one projection are read where they lie."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specdecode_kernels import launches
+from specdecode_kernels.triton.rows import as_rows
+
+BLOCK = 1024
+
+
+@triton.jit
+def silu_and_mul_kernel(
+    gate_ptr, up_ptr, out_ptr, stride_gate, stride_up, dim, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < dim
+    gate = tl.load(gate_ptr + row * stride_gate + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + row * stride_up + columns, mask=inside, other=0.0).to(tl.float32)
+    product = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out_ptr + row * dim + columns, product.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """Launch on gate and up [..., dim]."""
+    launches.count("silu_and_mul", "triton")
+    product = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    gates, ups = as_rows(gate), as_rows(up)
+    count, dim = gates.shape
+    if product.numel():
+        silu_and_mul_kernel[(count, triton.cdiv(dim, BLOCK))](
+            gates, ups, product, gates.stride(0), ups.stride(0), dim, BLOCK=BLOCK
+        )
+    return product
