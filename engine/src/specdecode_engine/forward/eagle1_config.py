@@ -63,4 +63,4 @@ class Eagle1Config:
 def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
     for key, wanted in (("hidden_size", target.hidden_size), ("vocab_size", target.vocab_size)):
         if config.integer(key) != wanted:
-            raise config.error(key, f"the target's is {wanted}; use a head made for this target")
+            raise config.mismatch(key, f"the target's is {wanted}; use a head made for this target")

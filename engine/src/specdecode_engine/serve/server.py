@@ -11,7 +11,7 @@ import uvicorn
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.service import Load, Service
+from specdecode_engine.serve.service import Failed, Load, Service
 
 log = logging.getLogger(__name__)
 
@@ -68,19 +68,27 @@ class SignalledServer(uvicorn.Server):
         )
 
 
-async def run(boot: EngineBoot, load: Load, sock: socket.socket) -> tuple[int, bool]:
+async def run(
+    boot: EngineBoot, load: Load, sock: socket.socket, on_failure: Failed
+) -> tuple[int, bool]:
     """Serve on a bound socket; return the exit code and whether the engine thread has ended."""
-    service = Service(boot, load)
+    service = Service(boot, load, on_failure=on_failure)
     code = await SignalledServer(service, sock).run_until_end()
     return code, await service.engine.close(JOIN_SECONDS)
 
 
-def serve(boot: EngineBoot, load: Load) -> int:
-    """Listen at once, load meanwhile, serve until a signal; return the process's exit code."""
+def serve(boot: EngineBoot, load: Load, on_failure: Failed = lambda error: None) -> int:
+    """Listen at once, load meanwhile, serve until a signal; return the process's exit code.
+
+    Args:
+        boot: the whole boot file.
+        load: builds the engine, on the engine's thread.
+        on_failure: told why the engine did not load or cannot go on, before the process ends.
+    """
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]
     log.info("listening on %s port %d", host, port)
-    code, has_ended = asyncio.run(run(boot, load, sock))
+    code, has_ended = asyncio.run(run(boot, load, sock, on_failure))
     if not has_ended:
         log.warning("the engine thread is still busy; leaving without it")
         logging.shutdown()
