@@ -1,12 +1,13 @@
 """Brings one resource to what its spec says: observe, decide, act, tell."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from specdecode_api import names
-from specdecode_operator import events
+from specdecode_api.report import Progress
+from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
 from specdecode_operator.kinds import BY_KIND, ChildId, Manifest, child_id
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 60.0
 """After an obstacle: nobody tells us when a stranger's object goes away."""
 
+LOOK_AT_PROGRESS_S = 10.0
+"""While models are fetched: pods answer when asked, and tell nothing by themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
@@ -32,15 +36,21 @@ class Reconciler:
     settings: Settings
     metrics: Metrics
     now: Callable[[], datetime]
+    peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
         observed = self.cache.observe(key)
         if observed is None:
             return None
+        is_fetching = any(map(pods.is_fetching, observed.pods))
+        if is_fetching:
+            observed = replace(observed, progress=await self.peek(observed.pods))
         decided = plan(observed, self.settings)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
+        if is_fetching:
+            return LOOK_AT_PROGRESS_S
         return LOOK_AGAIN_S if outcome.stopped else None
 
     async def _act(self, observed: Observed, decided: Plan) -> Outcome:
