@@ -20,8 +20,9 @@ MAX_BYTES = 64 * 1024
 class Peek:
     """Small requests to pods, by the addresses that their status tells."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, port: int = names.ENGINE_PORT) -> None:
         self._client = client
+        self._port = port
 
     async def __call__(self, pods: Sequence[Manifest]) -> Mapping[str, Progress]:
         """Progress by the name of the pod, of those that fetch and answer."""
@@ -35,7 +36,7 @@ class Peek:
         if not address:
             return None
         host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{names.ENGINE_PORT}{names.PATH_PROGRESS}"
+        url = f"http://{host}:{self._port}{names.PATH_PROGRESS}"
         try:
             return Progress.model_validate_json(await self._read(url))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError):
@@ -48,12 +49,12 @@ class Peek:
             async for chunk in answer.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    break
+                    return b""
         return body
 
 
 @asynccontextmanager
-async def open_peek() -> AsyncIterator[Peek]:
+async def open_peek(port: int = names.ENGINE_PORT) -> AsyncIterator[Peek]:
     """Open connections of their own: no proxies, no redirects."""
     async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as client:
-        yield Peek(client)
+        yield Peek(client, port)

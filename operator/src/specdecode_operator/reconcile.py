@@ -10,6 +10,7 @@ from specdecode_api.report import Progress
 from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
@@ -75,8 +76,13 @@ class Reconciler:
         live = None if write.is_present else await self._find(manifest)
         if live is not None and not is_controlled_by(live, observed.uid):
             return _stranger(live, observed)
+        force = write.is_present or live is not None
         try:
-            answer = await self.cluster.apply(manifest, force=write.is_present or live is not None)
+            if wanted := image_volumes(manifest):
+                trial = await self.cluster.apply(manifest, force=force, is_trial=True)
+                if not wanted <= image_volumes(trial):
+                    return Stopped(Obstacle.IMAGE_VOLUMES_OFF, REFUSED)
+            answer = await self.cluster.apply(manifest, force=force)
         except ApiError as error:
             self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
             if error.is_transient:
