@@ -16,6 +16,7 @@ from specdecode_engine.drafters import check_fit
 from specdecode_engine.forward.errors import CheckpointError, DraftMismatch
 from specdecode_engine.last_words import leave, words_for
 from specdecode_engine.memory import NotEnoughMemory
+from specdecode_engine.serve.text_model import TokenizerUnusable, load_text_model
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -117,6 +118,15 @@ def test_a_draft_that_is_no_checkpoint_is_not_called_a_mismatch(checkpoints, tmp
     with pytest.raises(CheckpointError, match="no such file") as caught:
         check_fit(boot(checkpoints.target, tmp_path / "nothing", "STANDALONE"))
     assert words_for(caught.value).reason == Reason.CHECKPOINT_INVALID
+
+
+def test_a_tokenizer_that_is_missing_is_a_fault_of_the_checkpoint(checkpoints, tmp_path):
+    shutil.copy(checkpoints.target / "config.json", tmp_path)
+    with pytest.raises(TokenizerUnusable, match=r"save a tokenizer\.json") as caught:
+        load_text_model(tmp_path)
+    words = words_for(caught.value)
+    assert words.reason == Reason.CHECKPOINT_INVALID
+    assert str(tmp_path) in words.message
 
 
 @pytest.mark.parametrize(
