@@ -190,6 +190,15 @@ def test_only_what_is_on_the_hub_is_fetched(hub_pod, example, build):
         )
 
 
+def test_a_claim_that_is_the_cache_too_is_mounted_once(hub_pod):
+    pod, boot = hub_pod({"cacheClaim": "models"}, draft="pvc://models/heads/draft")
+    claims = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    assert [each["name"] for each in claims] == ["model-cache"]
+    assert boot.speculation.draft_path == "/cache/heads/draft"
+    pod, boot = hub_pod({"cacheClaim": "other"}, draft="pvc://models/heads/draft")
+    assert boot.speculation.draft_path == "/models/draft/heads/draft"
+
+
 @pytest.mark.parametrize(
     ("download", "source", "group"),
     [

@@ -42,8 +42,7 @@ def locate(uri: str) -> Place:
     """Place of a model URI that the contract accepted."""
     match parse_uri(uri):
         case ClaimLocation(claim=claim, folder=folder):
-            source = {"claimName": claim, "readOnly": True}
-            return Place({"persistentVolumeClaim": source}, folder)
+            return Place(_claim(claim), folder)
         case ImageLocation(reference=reference):
             return Place({"image": {"reference": reference, "pullPolicy": "IfNotPresent"}}, "")
         case NodeLocation(folder=folder):
@@ -61,12 +60,16 @@ def mounts(spec: Spec) -> Mounts:
     places = {Role.TARGET: locate(spec.model.uri)}
     if spec.speculation.draft is not None:
         places[Role.DRAFT] = locate(spec.speculation.draft.uri)
+    # The cache is mounted anyway, and some kubelets wait for ever for a claim that is named twice.
+    cache = _claim(spec.download.cache_claim or "") if fetch.shares_cache(spec) else None
     volumes: list[Manifest] = []
     volume_mounts: list[Manifest] = []
     paths: dict[Role, str] = {}
     for role, place in places.items():
         if place.source is None:
             paths[role] = fetch.fetched_path(role)
+        elif place.source == cache:
+            paths[role] = str(PurePosixPath(names.CACHE_FOLDER, place.folder))
         elif role is Role.DRAFT and place.source == places[Role.TARGET].source:
             paths[role] = _inside(Role.TARGET, place)
         else:
@@ -77,6 +80,10 @@ def mounts(spec: Spec) -> Mounts:
         volumes += fetch.volumes(spec)
         volume_mounts += fetch.volume_mounts(read_only=True)
     return Mounts(volumes, volume_mounts, paths[Role.TARGET], paths.get(Role.DRAFT))
+
+
+def _claim(name: str) -> Manifest:
+    return {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
 
 
 def _mount(role: Role) -> Manifest:
