@@ -121,8 +121,12 @@ class ApiServer:
 
     @staticmethod
     @contextlib.contextmanager
-    def start(folder: Path, *, controllers: Sequence[str] = ()) -> Iterator["ApiServer"]:
+    def start(
+        folder: Path, *, controllers: Sequence[str] = (), feature_gates: Sequence[str] = ()
+    ) -> Iterator["ApiServer"]:
         """Start etcd, an API server and the controllers of these (long) names; end them after.
+
+        The feature gates are turned on in the API server.
 
         Files and logs go to the folder. Programs that are missing are built first, which takes
         minutes: `localnode tools`.
@@ -135,7 +139,7 @@ class ApiServer:
         data = Path(tempfile.mkdtemp(prefix=f"{_DATA_PREFIX}{os.getpid()}-", dir=memory))
         try:
             plane = _private_plane(folder, programs(paths), Launcher.for_us(folder, started))
-            token = _start_private(plane, data)
+            token = _start_private(plane, data, feature_gates)
             if controllers:
                 names = ",".join(controllers)
                 plane.start_controllers([f"--controllers={names}", "--secure-port=0"])
@@ -160,11 +164,12 @@ def _private_plane(folder: Path, programs_folder: Path, launcher: Launcher) -> C
     )
 
 
-def _start_private(plane: ControlPlane, data: Path) -> str:
+def _start_private(plane: ControlPlane, data: Path, feature_gates: Sequence[str]) -> str:
     token = secrets.token_urlsafe(24)
     token_file = plane.folder / "tokens.csv"
     token_file.write_text(f"{token},admin,admin,{ADMINS}\n")
-    plane.start_api_server(data, flags.apiserver_alone_flags(token_file))
+    gates = [f"--feature-gates={gate}=true" for gate in feature_gates]
+    plane.start_api_server(data, [*flags.apiserver_alone_flags(token_file), *gates])
     return token
 
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from specdecode_api.location import ClaimLocation, NodeLocation, parse_uri
+from specdecode_api.location import (
+    ClaimLocation,
+    HubLocation,
+    ImageLocation,
+    NodeLocation,
+    parse_uri,
+)
 
 
 @pytest.mark.parametrize(
@@ -12,7 +18,19 @@ from specdecode_api.location import ClaimLocation, NodeLocation, parse_uri
         ("pvc://models/a/b.c", ClaimLocation("models", "a/b.c")),
         ("pvc://models", ClaimLocation("models", "")),
         ("file:///srv/models", NodeLocation("/srv/models")),
+        ("hf://org/name", HubLocation("org/name", "main")),
+        ("hf://org/name@refs/pr/1", HubLocation("org/name", "refs/pr/1")),
+        ("oci://host:5000/a/b:v1", ImageLocation("host:5000/a/b:v1")),
+        ("oci://host/a@sha256:00", ImageLocation("host/a@sha256:00")),
     ],
 )
 def test_uri_names_a_place(uri, location):
     assert parse_uri(uri) == location
+
+
+@pytest.mark.parametrize(
+    ("revision", "is_pinned"),
+    [("0" * 40, True), ("main", False), ("0" * 39, False), ("A" * 40, False), ("0" * 41, False)],
+)
+def test_only_a_whole_commit_is_pinned(revision, is_pinned):
+    assert HubLocation("org/name", revision).is_pinned is is_pinned

@@ -31,6 +31,9 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 URIS = st.sampled_from(
     [
         *["pvc://models/x", "pvc://a.b/c/d", "file:///srv/x", "pvc://models"] * 9,
+        *["hf://org/name", "hf://o/n.v1@main", "oci://host:5000/a/b_c:v1", "oci://h/a"] * 4,
+        *("hf://org", "hf://a/b/c", "hf://a/b@", "hf://-a/b", "hf://a/b@x/../y", "hf://a/b@v1\n"),
+        *("oci://a", "oci://a/B", "oci://a/b:", "oci://a/b@sha256:0", "oci://a/b-"),
         *("pvc://A/b", "pvc://a..b/c", "pvc://-a/b", "pvc://a/../b", "pvc://a/b/.", "pvc://a//b"),
         *("file://srv", "file:///a/..", "file:///..a/b", "s3://x/yz", "pvc://a/é", ""),
     ]
@@ -71,6 +74,13 @@ QUANTITIES = st.sampled_from(
 )
 RESOURCE_NAMES = st.sampled_from([*["cpu", "memory", "nvidia.com/gpu"] * 5, "a b", "", "/x", "x/"])
 RESOURCES = st.dictionaries(RESOURCE_NAMES, QUANTITIES, max_size=3)
+DOWNLOADS = some(
+    cacheClaim=st.sampled_from(["models", "a.b", "A", "", None]),
+    cacheSizeLimit=st.sampled_from(["8Gi", "1023Ki", None, None]),
+    tokenSecret=st.none()
+    | some(name=st.sampled_from(["hub", "hub", "Hub"]), key=st.sampled_from(["t", "a.b_-", "a/b"])),
+    endpoint=st.sampled_from(["https://a", "http://a.b:1/c", "https://", "ftp://a", "http://a/"]),
+)
 SPECS = st.fixed_dictionaries(
     {
         "model": st.fixed_dictionaries(
@@ -95,6 +105,7 @@ SPECS = st.fixed_dictionaries(
         ),
         "replicas": near(0, 1000),
         "resources": some(limits=RESOURCES, requests=RESOURCES),
+        "download": DOWNLOADS,
         "image": st.sampled_from(["a", "ab", "r/x:1", "r/x@sha256:0", "x:", "a b", None]),
     },
 )
@@ -109,6 +120,7 @@ ONE_PART = st.one_of(
                 drainSeconds=st.integers(70, 80), terminationGracePeriodSeconds=st.integers(85, 95)
             ),
             "resources": some(limits=RESOURCES, requests=RESOURCES),
+            "download": DOWNLOADS,
         }.items()
     ),
     SPECULATIONS.map(lambda it: {"model": {"uri": "pvc://m/x"}, "speculation": it}),

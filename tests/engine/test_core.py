@@ -7,7 +7,7 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import CannotServe, build_core
-from specdecode_engine.drafters import DraftMismatch
+from specdecode_engine.forward.errors import DraftMismatch
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.memory import NotEnoughMemory
 from specdecode_engine.request import FinishReason, Output, Request, SamplingParams

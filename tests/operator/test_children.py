@@ -1,5 +1,6 @@
 """What the operator writes for a resource."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import yaml
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-from specdecode_operator import render
+from specdecode_operator import children, render
+from specdecode_operator.resource import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = ("specdecode", "standalone", "gpu")
+EXAMPLES = ("specdecode", "standalone", "gpu", "hub")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -46,7 +48,7 @@ def test_pods_meet_the_restricted_security_standard(name, example, build):
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
-    for container in pod["containers"]:
+    for container in [*pod.get("initContainers", ()), *pod["containers"]]:
         security = container["securityContext"]
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
@@ -127,6 +129,139 @@ def test_checkpoints_are_mounted_read_only_and_once(target, draft, paths, source
     models = [mount for mount in mounts if mount["name"].startswith("model-")]
     assert [mount["name"] for mount in models] == [volume["name"] for volume in volumes]
     assert all(mount["readOnly"] and "subPath" not in mount for mount in models)
+
+
+HUB = "hf://org/name@v1"
+DRAFT = "hf://org/draft"
+CACHE = {"name": "model-cache", "mountPath": "/cache"}
+LINKS = {"name": "model-links", "mountPath": "/models/fetched"}
+
+
+@pytest.fixture
+def hub_pod(example, build):
+    """The pod of a resource whose target, and with `draft` another model, are on the hub."""
+
+    def make(download=None, draft=None, **spec):
+        manifest = example("gpu", model={"uri": HUB}, download=download or {}, **spec)
+        manifest["spec"]["speculation"]["draft"]["uri"] = draft or "pvc://models/draft"
+        children = build(manifest)
+        boot = EngineBoot.model_validate_json(children["ConfigMap"]["data"][names.BOOT_FILE_NAME])
+        return children["Deployment"]["spec"]["template"]["spec"], boot
+
+    return make
+
+
+def volume_of(pod, name):
+    return next(each for each in pod["volumes"] if each["name"] == name)
+
+
+def test_a_model_on_the_hub_is_fetched_before_the_engine_starts(hub_pod):
+    pod, boot = hub_pod(draft=DRAFT)
+    (fetch,) = pod["initContainers"]
+    (engine,) = pod["containers"]
+    assert fetch["command"] == ["specdecode-engine", "fetch"]
+    assert fetch["args"][:4] == ["--target", HUB, "--draft", DRAFT]
+    assert fetch["image"] == engine["image"]
+    assert (boot.model.path, boot.speculation.draft_path) == (
+        "/models/fetched/target",
+        "/models/fetched/draft",
+    )
+    for mount in (CACHE, LINKS):
+        assert mount in fetch["volumeMounts"]
+        assert {**mount, "readOnly": True} in engine["volumeMounts"]
+    offline = {"name": "HF_HUB_OFFLINE", "value": "1"}
+    assert offline in engine["env"]
+    assert offline not in fetch["env"]
+
+
+def test_only_what_is_on_the_hub_is_fetched(hub_pod, example, build):
+    pod, boot = hub_pod()
+    (fetch,) = pod["initContainers"]
+    assert fetch["args"][:3] == ["--target", HUB, "--cache"]
+    assert boot.speculation.draft_path == "/models/draft/draft"
+    assert volume_of(pod, "model-draft")["persistentVolumeClaim"]["claimName"] == "models"
+    for name in ("specdecode", "gpu"):
+        manifest = example(name, download={"cacheClaim": "x", "tokenSecret": {"name": "y"}})
+        template = build(manifest)["Deployment"]["spec"]["template"]["spec"]
+        assert "initContainers" not in template
+        assert "fsGroup" not in template["securityContext"]
+        assert not any(
+            each["name"] in ("model-cache", "model-links") for each in template["volumes"]
+        )
+
+
+def test_a_claim_that_is_the_cache_too_is_mounted_once(hub_pod):
+    pod, boot = hub_pod({"cacheClaim": "models"}, draft="pvc://models/heads/draft")
+    claims = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    assert [each["name"] for each in claims] == ["model-cache"]
+    assert boot.speculation.draft_path == "/cache/heads/draft"
+    pod, boot = hub_pod({"cacheClaim": "other"}, draft="pvc://models/heads/draft")
+    assert boot.speculation.draft_path == "/models/draft/heads/draft"
+
+
+@pytest.mark.parametrize(
+    ("download", "source", "group"),
+    [
+        ({}, {"emptyDir": {}}, None),
+        ({"cacheSizeLimit": "40Gi"}, {"emptyDir": {"sizeLimit": "40Gi"}}, None),
+        ({"cacheClaim": "hub"}, {"persistentVolumeClaim": {"claimName": "hub"}}, 65532),
+    ],
+)
+def test_the_cache_is_a_claim_or_the_pods_own(download, source, group, hub_pod):
+    pod, _ = hub_pod(download)
+    assert volume_of(pod, "model-cache") == {"name": "model-cache", **source}
+    assert pod["securityContext"].get("fsGroup") == group
+
+
+def test_the_token_is_named_and_reaches_the_download_only(hub_pod):
+    pod, _ = hub_pod({"tokenSecret": {"name": "hub"}, "endpoint": "https://mirror"})
+    (fetch,), (engine,) = pod["initContainers"], pod["containers"]
+    env = {each["name"]: each for each in fetch["env"]}
+    assert env["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}}
+    assert env["HF_ENDPOINT"]["value"] == "https://mirror"
+    assert not {"HF_TOKEN", "HF_ENDPOINT"} & {each["name"] for each in engine["env"]}
+
+
+def test_a_download_asks_for_no_accelerator(hub_pod):
+    pod, _ = hub_pod(resources={"limits": {"memory": "8Gi", "nvidia.com/gpu": 1}})
+    assert pod["initContainers"][0]["resources"] == {"limits": {"memory": "8Gi"}}
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_pins_stand_beside_the_boot_file_and_replace_no_pod(example):
+    resource = parse(example(model={"uri": HUB}))
+    commit = "0" * 40
+    without, with_pins = (
+        children.build(resource, "engine:1", pins) for pins in ({}, {HUB: commit})
+    )
+    assert without.config_hash == with_pins.config_hash
+    changed = [
+        (before["kind"], after)
+        for before, after in zip(without.children, with_pins.children, strict=True)
+        if before != after
+    ]
+    ((kind, config_map),) = changed
+    assert kind == "ConfigMap"
+    assert json.loads(config_map["data"][names.PINS_FILE_NAME]) == {HUB: commit}
+
+
+def test_a_rollout_waits_for_downloads(example, build):
+    def deadline(**spec):
+        return build(example(**spec))["Deployment"]["spec"]["progressDeadlineSeconds"]
+
+    assert deadline(model={"uri": HUB}) >= deadline() + 3600
+
+
+def test_a_model_in_an_image_is_mounted_as_it_is(example, build):
+    reference = "registry.example/team/llama@sha256:" + "0" * 64
+    manifest = example(model={"uri": f"oci://{reference}"})
+    children = build(manifest)
+    pod = children["Deployment"]["spec"]["template"]["spec"]
+    image = {"reference": reference, "pullPolicy": "IfNotPresent"}
+    assert volume_of(pod, "model-target") == {"name": "model-target", "image": image}
+    boot = EngineBoot.model_validate_json(children["ConfigMap"]["data"][names.BOOT_FILE_NAME])
+    assert boot.model.path == "/models/target"
+    assert "initContainers" not in pod
 
 
 def test_a_gpu_is_asked_for_unless_another_accelerator_is(example, build):

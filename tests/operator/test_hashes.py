@@ -13,7 +13,8 @@ from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children.hashes import HASH_VERSION, canonical, digest
 
 BASE = {
-    "model": {"uri": "pvc://models/target"},
+    "model": {"uri": "hf://org/target"},
+    "download": {"tokenSecret": {"name": "hub"}},
     "speculation": {
         "algorithm": "EAGLE3",
         "draft": {"uri": "pvc://models/eagle3"},
@@ -30,6 +31,11 @@ OTHERS = {
     ("model", "servedName"): "other",
     ("model", "dtype"): "float32",
     ("model", "contextLength"): 4096,
+    ("download", "cacheClaim"): "models",
+    ("download", "cacheSizeLimit"): "40Gi",
+    ("download", "tokenSecret", "name"): "other",
+    ("download", "tokenSecret", "key"): "other",
+    ("download", "endpoint"): "https://mirror",
     ("pageSize",): 32,
     ("speculation", "algorithm"): "STANDALONE",
     ("speculation", "draft"): {"uri": "pvc://models/third"},

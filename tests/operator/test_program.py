@@ -55,6 +55,21 @@ def test_boot_prints_what_the_engine_reads(capsys):
     assert boot.model.path == "/models/target/target"
 
 
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [
+        ("hf://org/name@v1", "org/name"),
+        ("oci://host:5000/a/b:v1@sha256:" + "0" * 64, "a/b"),
+        ("oci://host/a", "a"),
+        ("pvc://claim/x", "x"),
+    ],
+)
+def test_boot_maps_every_place_but_the_node_to_a_folder(uri, folder, edited, capsys, tmp_path):
+    assert main(["boot", "-f", edited(model={"uri": uri}), "--models", str(tmp_path)]) == 0
+    boot = EngineBoot.model_validate_json(capsys.readouterr().out)
+    assert boot.model.path == str(tmp_path / folder)
+
+
 def test_boot_maps_claims_to_a_folder_of_this_machine(capsys, tmp_path):
     assert main(["boot", "-f", EXAMPLE, "--models", str(tmp_path)]) == 0
     boot = EngineBoot.model_validate_json(capsys.readouterr().out)

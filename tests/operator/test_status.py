@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from specdecode_api import names
+from specdecode_api.report import LastWords, Reason
 from specdecode_api.v1alpha1 import Status
 from specdecode_operator import events
 from specdecode_operator.kinds import child_id
@@ -23,7 +24,7 @@ LATER = NOW + timedelta(minutes=5)
 def world(example, build, live, config_hash):
     """A resource, its Deployment with a given status, and pods with given statuses."""
 
-    def make(*, spec=None, deployment=None, pods=(), previous=None):
+    def make(*, spec=None, deployment=None, pods=(), previous=None, progress=()):
         manifest = example(**(spec or {}))
         if previous is not None:
             manifest["status"] = previous
@@ -32,9 +33,8 @@ def world(example, build, live, config_hash):
             child = live(build(manifest)["Deployment"])
             child["status"] = {"observedGeneration": 1, **deployment}
             children = {child_id(child): child}
-        return Observed(
-            manifest, children, tuple(pod(each, config_hash(manifest)) for each in pods)
-        )
+        made = (pod(each, config_hash(manifest)) for each in pods)
+        return Observed(manifest, children, tuple(made), dict(progress))
 
     return make
 
@@ -61,6 +61,11 @@ def replicas(count, **more):
     return dict.fromkeys(fields, count) | more
 
 
+def words(reason, message, models=()):
+    return LastWords(reason=reason, message=message, models=models).encode().decode()
+
+
+MODEL_TROUBLE = {"ModelClaimMissing", "ModelClaimPending", "DraftMismatch", "CheckpointInvalid"}
 SERVING = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
@@ -108,6 +113,31 @@ def test_a_serving_resource(world):
         (crashed(2, "no checkpoint in /models/target"), "EngineCrashing", True, "code 2: no check"),
         (crashed(137, "", "OOMKilled"), "EngineCrashing", True, "raise resources.limits.memory"),
         (
+            crashed(1, words(Reason.DRAFT_MISMATCH, "50 tokens, the target of 97")),
+            "DraftMismatch",
+            True,
+            "50 tokens, the target of 97",
+        ),
+        (
+            crashed(1, words(Reason.CHECKPOINT_INVALID, "config.json: no such file")),
+            "CheckpointInvalid",
+            True,
+            "no such file",
+        ),
+        (
+            crashed(1, words(Reason.NOT_ENOUGH_MEMORY, "needs 9 pages")),
+            "NotEnoughMemory",
+            True,
+            "needs 9 pages",
+        ),
+        (crashed(1, words("SolarFlare", "of a later release")), "SolarFlare", True, "of a later"),
+        (
+            crashed(137, words(Reason.ENGINE_FAILED, "x"), "OOMKilled"),
+            "EngineCrashing",
+            True,
+            "raise resources.limits.memory",
+        ),
+        (
             unscheduled("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
             "InsufficientGPU",
             False,
@@ -136,7 +166,7 @@ def test_ready_tells_why_the_pods_do_not_serve(state, ready, is_degraded, text, 
     assert text in message(told, "Ready")
     assert found["Available"] == ("False", "NoRoutableEndpoints")
     assert found["Degraded"] == (("True", ready) if is_degraded else ("False", "AsExpected"))
-    is_about_data = ready.startswith("ModelClaim")
+    is_about_data = ready in MODEL_TROUBLE
     assert found.get("ModelReady") == (("False", ready) if is_about_data else None)
 
 
@@ -263,3 +293,19 @@ def test_the_same_news_has_the_same_name(world):
     told = tell(observed)
     posted = [events.transitions(observed.resource, told, when) for when in (NOW, LATER)]
     assert posted[0][0]["metadata"]["name"] == posted[1][0]["metadata"]["name"]
+
+
+def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
+    text = words(Reason.DRAFT_MISMATCH, "vocabulary of 50 tokens, the target of 97; use another")
+    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, text)]))
+    assert conditions(told)["ModelReady"] == ("False", "DraftMismatch")
+    for kind in ("Ready", "ModelReady", "Degraded"):
+        assert message(told, kind) == "vocabulary of 50 tokens, the target of 97; use another"
+
+
+def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
+    lost = {"phase": "Failed", "reason": "Evicted", "message": 'volume "model-cache" is too large'}
+    pods = [SERVING, lost]
+    assert conditions(tell(world(deployment=replicas(1), pods=pods)))["ModelReady"][0] == "True"
+    found = conditions(tell(world(deployment={"replicas": 1}, pods=[lost])))
+    assert found["ModelReady"] == found["Ready"] == ("False", "OutOfSpace")

@@ -34,17 +34,25 @@ ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
 
 ENGINE_CONTAINER: Final = "engine"
+FETCH_CONTAINER: Final = "fetch"
 ENGINE_PORT: Final = 8000
 ENGINE_PORT_NAME: Final = "http"
 SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
+PINS_FILE_NAME: Final = "pins.json"
 MODELS_FOLDER: Final = "/models"
+CACHE_FOLDER: Final = "/cache"
+TERMINATION_LOG: Final = "/dev/termination-log"
+
+# Names the file into which a program writes, as `report.LastWords`, why it ended.
+VARIABLE_LAST_WORDS: Final = "SPECDECODE_LAST_WORDS"
 
 PATH_STARTUP: Final = "/health/startup"
 PATH_READY: Final = "/health/ready"
 PATH_LIVE: Final = "/health/live"
 PATH_DRAIN: Final = "/drain"
+PATH_PROGRESS: Final = "/progress"
 PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"

@@ -1,31 +1,51 @@
-"""`specdecode-engine`: read the boot file, load the checkpoints, serve."""
+"""`specdecode-engine`: read the boot file, load the checkpoints, serve; or fetch checkpoints."""
 
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from specdecode_api.boot import EngineBoot
+from specdecode_api.report import LastWords, Reason
 from specdecode_api.table import BadTable
 from specdecode_engine.flags import BadBoot, parse_flags
+from specdecode_engine.last_words import leave, words_for
 from specdecode_engine.serve import BadConfiguration, LoadedEngine, Progress, serve
 from specdecode_engine.table_file import load_table
 
+FAILED = 1
 BAD_BOOT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the engine until it is told to stop; 2 for a bad boot file, 1 for a failed start."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["fetch"]:
+        # Imported here: who serves needs nothing of it.
+        from specdecode_engine.fetch import fetch
+
+        # Process 1 of a container hears no signal that it does not handle. Nothing is lost: what
+        # is on disk is taken up again.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(FAILED))
+        return fetch(given[1:])
     try:
-        boot = read_boot(arguments)
+        boot = read_boot(given)
     except BadConfiguration as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
+        leave(LastWords(reason=Reason.BOOT_FILE_INVALID, message=str(error)))
         return BAD_BOOT
-    return serve(boot, lambda progress: _load(boot, progress), reread=lambda: read_boot(arguments))
+    return serve(
+        boot,
+        lambda progress: _load(boot, progress),
+        on_failure=lambda error: leave(words_for(error)),
+        reread=lambda: read_boot(given),
+    )
 
 
-def read_boot(arguments: Sequence[str] | None) -> EngineBoot:
+def read_boot(arguments: Sequence[str]) -> EngineBoot:
     """Read flags, boot file and speculation table.
 
     Raises:

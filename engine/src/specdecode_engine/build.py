@@ -4,10 +4,12 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
+from specdecode_api.report import Reason
 from specdecode_api.speculation import Policy, not_yet_available
 from specdecode_engine.captures import (
     capture_all,
@@ -16,7 +18,7 @@ from specdecode_engine.captures import (
     make_states,
     plan_captures,
 )
-from specdecode_engine.drafters import DraftLimits, load_draft
+from specdecode_engine.drafters import DraftLimits, check_fit, load_draft
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.forward.passes import PassFunction
@@ -49,6 +51,8 @@ _DTYPES = {
 
 class CannotServe(Exception):
     """The boot file asks for something that this engine cannot do; the message says what."""
+
+    reason: ClassVar[Reason] = Reason.CANNOT_SERVE
 
 
 def build_core(
@@ -149,6 +153,7 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
 
 
 def _load(boot: EngineBoot, progress: bool) -> Loaded:
+    check_fit(boot)
     device = choose_device(boot.device)
     wanted = boot.model.dtype
     # A CPU computes half-width floats slowly and nothing is saved there: auto means float32.

@@ -9,13 +9,16 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.forward import eagle3
 from specdecode_engine.forward.draft_passes import head_passes, model_passes
 from specdecode_engine.forward.eagle1 import Eagle1Head
+from specdecode_engine.forward.eagle1_config import Eagle1Config
 from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead
+from specdecode_engine.forward.errors import DraftMismatch
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
 from specdecode_engine.forward.llama import Llama
-from specdecode_engine.forward.model_config import DecoderConfig
+from specdecode_engine.forward.model_config import DecoderConfig, LlamaConfig
 from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.graph_plan.passes import PassKind, PassWidths
 from specdecode_engine.graphs.states import RuntimeStates
@@ -30,10 +33,6 @@ from specdecode_engine.speculate.standalone import StandaloneDrafter
 
 _KEPT_FEATURES = 64
 """Target features kept per slot, for a draft that rounds without drafting left behind."""
-
-
-class DraftMismatch(Exception):
-    """The draft's checkpoint does not belong to the target's; the message holds the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +150,27 @@ class DraftModel:
         return EagleDrafter(self.model, pool, table, states, expander, ring, window)
 
 
+def check_fit(boot: EngineBoot) -> None:
+    """Hold the draft against the target before the weights of either are read.
+
+    A pair that does not fit would else be found after minutes of loading, again at every restart.
+
+    Raises:
+        CheckpointError: one of the folders is not a checkpoint of its kind.
+        DraftMismatch: the draft does not fit the target.
+    """
+    speculation = boot.speculation
+    if speculation.draft_path is None:
+        return
+    folder, target = Path(speculation.draft_path), LlamaConfig.load(Path(boot.model.path))
+    if speculation.algorithm is Algorithm.STANDALONE:
+        _check_vocabulary(folder, LlamaConfig.load(folder), target)
+    elif speculation.algorithm is Algorithm.EAGLE:
+        Eagle1Config.load(folder, target)
+    else:
+        eagle3.check_fit(folder, target)
+
+
 def load_draft(
     boot: EngineBoot, target: Llama, device: torch.device, progress: bool
 ) -> DraftModel | None:
@@ -181,11 +201,7 @@ def _load_standalone(
         context_length=target.context_length,
         progress=progress,
     )
-    if draft.config.vocab_size != target.config.vocab_size:
-        raise DraftMismatch(
-            f"draft {folder} has a vocabulary of {draft.config.vocab_size} tokens, the target of "
-            f"{target.config.vocab_size}; use a draft that was made for this target"
-        )
+    _check_vocabulary(folder, draft.config, target.config)
     config = draft.config
     shape = KvShape.of(config.num_hidden_layers, config.decoder)
     widths = PassWidths(
@@ -195,6 +211,14 @@ def _load_standalone(
         logits=config.vocab_size,
     )
     return DraftModel(draft, shape, widths, target.dtype, device)
+
+
+def _check_vocabulary(folder: Path, draft: LlamaConfig, target: LlamaConfig) -> None:
+    if draft.vocab_size != target.vocab_size:
+        raise DraftMismatch(
+            f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
+            f"{target.vocab_size}; use a draft that was made for this target"
+        )
 
 
 def _load_eagle(

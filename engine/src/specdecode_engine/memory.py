@@ -1,10 +1,15 @@
 """How many pages of key-value cache fit: counted before anything large is allocated."""
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from specdecode_api.report import Reason
 
 
 class NotEnoughMemory(Exception):
     """The model does not fit; the message holds the numbers and the smallest change that helps."""
+
+    reason: ClassVar[Reason] = Reason.NOT_ENOUGH_MEMORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,8 @@ class Cluster:
                 return None
             raise
 
-    async def apply(self, manifest: Manifest, *, force: bool) -> Manifest:
-        """Write a child by server-side apply.
+    async def apply(self, manifest: Manifest, *, force: bool, is_trial: bool = False) -> Manifest:
+        """Write a child by server-side apply; a trial answers what would be stored.
 
         Forced, it takes fields back from whoever changed them. Unforced, it creates, and fails
         with a conflict where a stranger created an object of that name a moment earlier.
@@ -121,6 +121,8 @@ class Cluster:
         _check(kind.verbs, "create", kind)
         metadata = manifest["metadata"]
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"}
+        if is_trial:
+            query["dryRun"] = "All"
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._request("PATCH", path, query, manifest, _APPLY)
 

@@ -52,6 +52,8 @@ class Facts:
     stopped: Stopped | None
     has_loaded_model: bool
     """Whether a pod of the newest configuration is ready."""
+    has_fetched_models: bool = False
+    """Whether every model that is fetched is there, in every pod."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -158,10 +160,15 @@ def _degraded(facts: Facts) -> Check:
 
 
 def _model_ready(facts: Facts) -> Check | None:
-    if facts.trouble and facts.trouble.reason.startswith("ModelClaim"):
+    loaded = Check(True, "Loaded", "an engine of the newest configuration has loaded it")
+    if facts.has_loaded_model and facts.rollout is Rollout.COMPLETE:
+        return loaded  # what pods that are gone have said counts no longer
+    if facts.trouble and facts.trouble.is_about_model:
         return Check(False, facts.trouble.reason, facts.trouble.message)
     if facts.has_loaded_model:
-        return Check(True, "Loaded", "an engine of the newest configuration has loaded it")
+        return loaded
+    if facts.has_fetched_models:
+        return Check(True, "Downloaded", "every model is complete and checked")
     return None
 
 

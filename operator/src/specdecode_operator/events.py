@@ -13,7 +13,7 @@ from specdecode_operator.conditions import Type, timestamp
 from specdecode_operator.kinds import EVENT, Manifest
 
 MAX_EVENT_MESSAGE = 1000
-_CALM = frozenset({"Serving", "ScaledToZero", "Starting", "Updating", "Resolved"})
+_CALM = frozenset({"Serving", "ScaledToZero", "Starting", "Updating", "Resolved", "Downloading"})
 
 
 def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Manifest, ...]:

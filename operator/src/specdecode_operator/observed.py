@@ -1,10 +1,11 @@
 """What the operator knows about one resource at one moment."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specdecode_api import names
+from specdecode_api.report import Progress
 from specdecode_operator.kinds import ChildId, Manifest, child_id
 
 
@@ -22,6 +23,8 @@ class Observed:
     resource: Manifest
     children: Mapping[ChildId, Manifest]
     pods: tuple[Manifest, ...] = ()
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """What pods that fetch models answered, by the name of the pod."""
 
     @property
     def uid(self) -> str:
@@ -33,7 +36,7 @@ class Observed:
         gone = set(removed)
         children = {key: child for key, child in self.children.items() if key not in gone}
         children |= {child_id(child): child for child in written}
-        return Observed(self.resource, children, self.pods)
+        return Observed(self.resource, children, self.pods, self.progress)
 
 
 def key_of(manifest: Manifest) -> Key | None:

@@ -12,6 +12,7 @@ class Obstacle(StrEnum):
     NAME_CONFLICT = "NameConflict"
     WAITING_FOR_GARBAGE_COLLECTION = "WaitingForGarbageCollection"
     APPLY_FAILED = "ApplyFailed"
+    IMAGE_VOLUMES_OFF = "ImageVolumesOff"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from enum import StrEnum
 
 from specdecode_api import names
 from specdecode_api.speculation import not_yet_available
-from specdecode_operator import children, matching
+from specdecode_api.v1alpha1 import ModelStatus
+from specdecode_operator import children, downloads, matching
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
@@ -53,6 +54,8 @@ class Plan:
     config_hash: str | None = None
     writes: tuple[Write, ...] = ()
     prunes: tuple[Manifest, ...] = ()
+    models: tuple[ModelStatus, ...] = ()
+    """How far the models are that the pods fetch."""
     refused: Refused | None = None
     is_ending: bool = False
 
@@ -66,7 +69,8 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         return Plan(is_ending=True)
     try:
         resource = parse(observed.resource)
-        built = children.build(resource, settings.engine_image)
+        pins = downloads.pins(observed, resource)
+        built = children.build(resource, settings.engine_image, pins)
     except ResourceError as error:
         return Plan(refused=Refused(Refusal.INVALID, error.sentences))
     if missing := missing_in_release(resource):
@@ -77,6 +81,7 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         config_hash=built.config_hash,
         writes=tuple(write for write in writes if write is not None),
         prunes=tuple(_prunes(observed, built)),
+        models=tuple(downloads.statuses(observed, resource, pins)),
     )
 
 

@@ -1,10 +1,18 @@
 """Reads from pods why an engine does not serve: the first trouble, in words for the user."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from specdecode_api import names
+from specdecode_api.report import (
+    MODEL_REASONS,
+    LastWords,
+    ModelReport,
+    ModelState,
+    Progress,
+    Reason,
+)
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.rollout import condition
 
@@ -32,6 +40,7 @@ class Trouble:
     reason: str
     message: str
     is_fault: bool
+    is_about_model: bool = False
 
 
 def config_hash_of(pod: Manifest) -> str | None:
@@ -46,26 +55,104 @@ def is_ready(pod: Manifest) -> bool:
     return not is_ending and condition(pod, "Ready").get("status") == "True"
 
 
-def trouble(pods: Iterable[Manifest], config_hash: str | None) -> Trouble | None:
+def is_fetching(pod: Manifest) -> bool:
+    """Whether a pod is at its downloads now."""
+    is_ending = pod["metadata"].get("deletionTimestamp") is not None
+    return not is_ending and "running" in _state(_fetch_container(pod))
+
+
+def reports(pod: Manifest, progress: Mapping[str, Progress]) -> tuple[ModelReport, ...]:
+    """How far the models of a pod are: as it answered, or as it said at its end."""
+    if is_fetching(pod):
+        answered = progress.get(pod["metadata"]["name"])
+        return answered.models if answered is not None else ()
+    words = _words(_ended(_fetch_container(pod)))
+    return words.models if words is not None else ()
+
+
+def describe(report: ModelReport) -> str:
+    """Say in a sentence how far a model is."""
+    if report.state is ModelState.WAITING:
+        return f"{report.role}: another pod downloads it into the same claim"
+    if report.state is ModelState.DOWNLOADING and report.bytes_total:
+        percent = 100 * report.bytes_done // report.bytes_total
+        done, total = report.bytes_done / 1e9, report.bytes_total / 1e9
+        return f"{report.role}: {done:.2f} of {total:.2f} GB ({percent} %)"
+    return f"{report.role}: {report.state.lower()}"
+
+
+def trouble(
+    pods: Iterable[Manifest], config_hash: str | None, progress: Mapping[str, Progress]
+) -> Trouble | None:
     """The trouble of the newest configuration's pods, or else of the others."""
     alive = [pod for pod in pods if pod["metadata"].get("deletionTimestamp") is None]
     alive.sort(key=lambda pod: (config_hash_of(pod) != config_hash, pod["metadata"]["name"]))
-    found = (_trouble_of(pod) for pod in alive)
+    found = (_trouble_of(pod, progress) for pod in alive)
     return next((each for each in found if each is not None), None)
 
 
-def _trouble_of(pod: Manifest) -> Trouble | None:
+def _trouble_of(pod: Manifest, progress: Mapping[str, Progress]) -> Trouble | None:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return _unscheduled(scheduled.get("message") or "no node takes the pod")
     status = pod.get("status") or {}
-    for container in status.get("containerStatuses") or ():
-        if container["name"] == names.ENGINE_CONTAINER:
-            return _container_trouble(container)
     if status.get("phase") == "Failed":
-        message = status.get("message") or "the pod failed"
-        return Trouble(status.get("reason") or "PodFailed", _cut(message), is_fault=True)
+        return _failed(status)
+    if is_fetching(pod):
+        return _fetching(pod, progress)
+    for container in (
+        _fetch_container(pod),
+        _container(status, "containerStatuses", names.ENGINE_CONTAINER),
+    ):
+        found = _container_trouble(container) if container else None
+        if found is not None:
+            return found
     return None
+
+
+def _container(status: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
+    """The status of a container; empty where the pod has no such one, or not yet."""
+    listed = status.get(field) or ()
+    return next((each for each in listed if each["name"] == name), {})
+
+
+def _fetch_container(pod: Manifest) -> dict[str, Any]:
+    status = pod.get("status") or {}
+    return _container(status, "initContainerStatuses", names.FETCH_CONTAINER)
+
+
+def _state(container: Mapping[str, Any]) -> dict[str, Any]:
+    return container.get("state") or {}
+
+
+def _ended(container: Mapping[str, Any]) -> dict[str, Any]:
+    """How a container ended last; empty where it never did."""
+    last = container.get("lastState") or {}
+    return _state(container).get("terminated") or last.get("terminated") or {}
+
+
+def _words(ended: Mapping[str, Any]) -> LastWords | None:
+    return LastWords.decode(ended.get("message") or "")
+
+
+def _failed(status: Mapping[str, Any]) -> Trouble:
+    message = status.get("message") or "the pod failed"
+    if status.get("reason") == "Evicted" and "model-cache" in message:
+        text = f"{message.strip()}; raise download.cacheSizeLimit or name a download.cacheClaim"
+        return Trouble(Reason.OUT_OF_SPACE, _cut(text), is_fault=True, is_about_model=True)
+    return Trouble(status.get("reason") or "PodFailed", _cut(message), is_fault=True)
+
+
+def _fetching(pod: Manifest, progress: Mapping[str, Progress]) -> Trouble:
+    """A download that runs; one that has just begun anew is still the fault that ended the last."""
+    told = reports(pod, progress)
+    is_moving = any(report.state in (ModelState.DOWNLOADING, ModelState.WAITING) for report in told)
+    if not is_moving:
+        before = _container_trouble(_fetch_container(pod))
+        if before is not None:
+            return before
+    text = "; ".join(map(describe, told)) or "the pod does not tell how far it is"
+    return Trouble("Downloading", text, is_fault=False, is_about_model=True)
 
 
 def _unscheduled(message: str) -> Trouble:
@@ -73,36 +160,47 @@ def _unscheduled(message: str) -> Trouble:
     if "persistentvolumeclaim" in text:
         is_missing = "not found" in text
         reason = "ModelClaimMissing" if is_missing else "ModelClaimPending"
-        remedy = "; create the claim that model.uri or draft.uri names" if is_missing else ""
-        return Trouble(reason, _cut(message + remedy), is_fault=is_missing)
+        named = "model.uri, draft.uri or download.cacheClaim"
+        remedy = f"; create the claim that {named} names" if is_missing else ""
+        return Trouble(reason, _cut(message + remedy), is_missing, is_about_model=True)
     reason = "InsufficientGPU" if "nvidia.com/gpu" in text else "Unschedulable"
     return Trouble(reason, _cut(message), is_fault=False)
 
 
 def _container_trouble(container: dict[str, Any]) -> Trouble | None:
-    state = container.get("state") or {}
-    waiting = state.get("waiting") or {}
+    waiting = _state(container).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _IMAGE_REASONS:
         text = f"cannot pull {container.get('image', 'the image')}: {message or reason}"
         return Trouble("ImagePullFailed", _cut(text), is_fault=True)
     if reason in _CREATE_REASONS:
-        return Trouble("ContainerCannotStart", _cut(f"{reason}: {message}"), is_fault=True)
-    if container.get("ready"):
+        return _not_created(reason, message)
+    ended = _ended(container)
+    if container.get("ready") or not ended or ended.get("exitCode") == 0:
         return None
-    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
-    if ended and ended.get("exitCode") != 0:
-        return Trouble("EngineCrashing", _cut(_last_words(ended)), is_fault=True)
-    return None
+    words = _words(ended)
+    if words is not None and ended.get("reason") != "OOMKilled":
+        is_about_model = words.reason in MODEL_REASONS
+        return Trouble(words.reason, _cut(words.message), True, is_about_model)
+    is_engine = container["name"] == names.ENGINE_CONTAINER
+    name = "EngineCrashing" if is_engine else "DownloadCrashing"
+    return Trouble(name, _cut(_last_words(container["name"], ended)), True, not is_engine)
 
 
-def _last_words(ended: dict[str, Any]) -> str:
+def _not_created(reason: str, message: str) -> Trouble:
+    if "secret" in message.lower():
+        text = f"{message}; download.tokenSecret must name a Secret of this namespace and its key"
+        return Trouble("TokenSecretMissing", _cut(text), is_fault=True, is_about_model=True)
+    return Trouble("ContainerCannotStart", _cut(f"{reason}: {message}"), is_fault=True)
+
+
+def _last_words(name: str, ended: dict[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
         how = "was killed for memory (OOMKilled); raise resources.limits.memory"
     else:
         how = f"ended with exit code {ended.get('exitCode')}"
     said = (ended.get("message") or "").strip()
-    return f"engine {how}" + (f": {said}" if said else "")
+    return f"{name} {how}" + (f": {said}" if said else "")
 
 
 def _cut(text: str) -> str:

@@ -1,14 +1,16 @@
 """Brings one resource to what its spec says: observe, decide, act, tell."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from specdecode_api import names
-from specdecode_operator import events
+from specdecode_api.report import Progress
+from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 60.0
 """After an obstacle: nobody tells us when a stranger's object goes away."""
 
+LOOK_AT_PROGRESS_S = 10.0
+"""While models are fetched: pods answer when asked, and tell nothing by themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
@@ -32,15 +37,21 @@ class Reconciler:
     settings: Settings
     metrics: Metrics
     now: Callable[[], datetime]
+    peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
         observed = self.cache.observe(key)
         if observed is None:
             return None
+        is_fetching = any(map(pods.is_fetching, observed.pods))
+        if is_fetching:
+            observed = replace(observed, progress=await self.peek(observed.pods))
         decided = plan(observed, self.settings)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
+        if is_fetching:
+            return LOOK_AT_PROGRESS_S
         return LOOK_AGAIN_S if outcome.stopped else None
 
     async def _act(self, observed: Observed, decided: Plan) -> Outcome:
@@ -65,8 +76,13 @@ class Reconciler:
         live = None if write.is_present else await self._find(manifest)
         if live is not None and not is_controlled_by(live, observed.uid):
             return _stranger(live, observed)
+        force = write.is_present or live is not None
         try:
-            answer = await self.cluster.apply(manifest, force=write.is_present or live is not None)
+            if wanted := image_volumes(manifest):
+                trial = await self.cluster.apply(manifest, force=force, is_trial=True)
+                if not wanted <= image_volumes(trial):
+                    return Stopped(Obstacle.IMAGE_VOLUMES_OFF, REFUSED)
+            answer = await self.cluster.apply(manifest, force=force)
         except ApiError as error:
             self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
             if error.is_transient:

@@ -9,7 +9,13 @@ import yaml
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-from specdecode_api.location import ClaimLocation, parse_uri
+from specdecode_api.location import (
+    ClaimLocation,
+    HubLocation,
+    ImageLocation,
+    NodeLocation,
+    parse_uri,
+)
 from specdecode_operator import children
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.plan import missing_in_release
@@ -56,7 +62,8 @@ def render(path: str, text: str, engine_image: str) -> str:
 def boot(path: str, text: str, models: Path | None) -> str:
     """The boot file of the only resource in a YAML text.
 
-    With `models`, paths are those of this machine: pvc://CLAIM/FOLDER lies in MODELS/FOLDER.
+    With `models`, paths are those of this machine: pvc://CLAIM/FOLDER lies in MODELS/FOLDER,
+    hf://ORG/NAME in MODELS/ORG/NAME, oci://REGISTRY/REPOSITORY in MODELS/REPOSITORY.
     """
     resources = read(path, text)
     if len(resources) > 1:
@@ -84,10 +91,14 @@ def _fault(path: str, sentences: Sequence[str]) -> FileError:
 
 def _localised(boot_file: EngineBoot, resource: Resource, models: Path) -> EngineBoot:
     def local(uri: str) -> str:
-        location = parse_uri(uri)
-        if isinstance(location, ClaimLocation):
-            return str(models / PurePosixPath(location.folder))
-        return location.folder
+        match parse_uri(uri):
+            case ClaimLocation(folder=folder) | HubLocation(repository=folder):
+                return str(models / PurePosixPath(folder))
+            case ImageLocation(reference=reference):
+                _, _, repository = reference.partition("@")[0].partition("/")
+                return str(models / PurePosixPath(repository.partition(":")[0]))
+            case NodeLocation(folder=folder):
+                return folder
 
     data = json.loads(boot_file.model_dump_json())
     data["model"]["path"] = local(resource.spec.model.uri)

@@ -19,6 +19,7 @@ from specdecode_operator.inbox import Inbox
 from specdecode_operator.kinds import RESOURCE
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
+from specdecode_operator.peek import Peek, open_peek
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
@@ -47,21 +48,24 @@ async def run(settings: Settings) -> None:
         raise StartError(f"metrics port {settings.metrics_port}: {error}") from error
     try:
         timeout_s = settings.request_timeout_seconds
-        async with connect(settings.kubeconfig, metrics, timeout_s) as cluster:
-            await _reconcile_all(settings, cluster, metrics, stop)
+        async with (
+            connect(settings.kubeconfig, metrics, timeout_s) as cluster,
+            open_peek() as peek,
+        ):
+            await _reconcile_all(settings, cluster, peek, metrics, stop)
     finally:
         server.shutdown()
         server.server_close()
 
 
 async def _reconcile_all(
-    settings: Settings, cluster: Cluster, metrics: Metrics, stop: asyncio.Event
+    settings: Settings, cluster: Cluster, peek: Peek, metrics: Metrics, stop: asyncio.Event
 ) -> None:
     cache = Cache()
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
-    reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC))
+    reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek)
     resync = Resync(
         cluster, cache, settings.namespaces, queue.add, queue.add_after, metrics, time.monotonic
     )

@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from specdecode_api.v1alpha1 import Status
+from specdecode_api.report import ModelState
+from specdecode_api.v1alpha1 import ModelStatus, Status
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url
@@ -34,6 +35,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
                 "selector": selector_text(service_selector(metadata["name"])),
                 "url": url(metadata["name"], metadata["namespace"]),
                 "configHash": config_hash,
+                "models": _models(plan, previous),
                 "conditions": merged,
             }
         )
@@ -43,6 +45,13 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
 def as_manifest(record: Status) -> Manifest:
     """A status as the API server stores it."""
     return record.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
+    """What is fetched; absent where nothing is. Of a refused spec nothing is known."""
+    if plan.refused:
+        return previous.get("models")
+    return list(plan.models) or None
 
 
 def _deployment(seen: Observed) -> Manifest | None:
@@ -67,10 +76,12 @@ def _facts(
         rollout=progress,
         rollout_message=condition(live, "Progressing").get("message", ""),
         failure=failing.get("message") if failing.get("status") == "True" else None,
-        trouble=pods.trouble(seen.pods, config_hash),
+        trouble=pods.trouble(seen.pods, config_hash, seen.progress),
         refused=plan.refused,
         stopped=outcome.stopped,
         has_loaded_model=any(
             pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in seen.pods
         ),
+        has_fetched_models=bool(plan.models)
+        and all(model.state is ModelState.READY for model in plan.models),
     )

@@ -11,8 +11,11 @@ import ssl
 import subprocess
 import sys
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -21,7 +24,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specdecode_api import names
 from specdecode_operator import kinds
+from specdecode_operator.cache import Cache
+from specdecode_operator.cluster import connect
 from specdecode_operator.kinds import Kind
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.reconcile import Reconciler
+from specdecode_operator.resync import Resync
+from specdecode_operator.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "specdecode"
@@ -325,3 +334,61 @@ def events(api, namespace):
         )
 
     return read
+
+
+@pytest.fixture
+def parts(kubeconfig, namespace):
+    """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
+
+    @asynccontextmanager
+    async def wired(peek=None):
+        metrics = Metrics("test")
+        settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
+        added = []
+        async with connect(str(kubeconfig), metrics, 30) as cluster:
+            requests = _recorded(cluster)
+            cache = Cache()
+            resync = Resync(
+                cluster,
+                cache,
+                settings.namespaces,
+                added.append,
+                lambda key, _: added.append(key),
+                metrics,
+                time.monotonic,
+            )
+            reconciler = Reconciler(
+                cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek or _nobody
+            )
+            yield SimpleNamespace(
+                cluster=cluster,
+                cache=cache,
+                resync=resync,
+                reconcile=reconciler.reconcile,
+                requests=requests,
+                added=added,
+                metrics=metrics,
+            )
+
+    return wired
+
+
+async def _nobody(pods):
+    return {}
+
+
+def _recorded(cluster):
+    """Note the method of every request; `fail_at` makes the n-th from now fail."""
+    requests = SimpleNamespace(methods=[], fail_at=None)
+    send = cluster._request
+
+    async def noted(method, *arguments, **options):
+        requests.methods.append(method)
+        answer = await send(method, *arguments, **options)
+        if requests.fail_at is not None and len(requests.methods) >= requests.fail_at:
+            requests.fail_at = None
+            raise ConnectionError("the answer got lost")
+        return answer
+
+    cluster._request = noted
+    return requests

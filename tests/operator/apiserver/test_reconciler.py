@@ -1,17 +1,12 @@
 """The parts of the operator in this process, against a real API server: what is hard to stage."""
 
 import asyncio
-import time
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
 from specdecode_api import names
 from specdecode_operator import cluster as cluster_module
-from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import ApiError, connect
+from specdecode_operator.cluster import ApiError
 from specdecode_operator.kinds import (
     CHILDREN,
     CONFIG_MAP,
@@ -22,65 +17,10 @@ from specdecode_operator.kinds import (
     SERVICE,
     WATCHED,
 )
-from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, is_controlled_by
-from specdecode_operator.reconcile import LOOK_AGAIN_S, Reconciler
-from specdecode_operator.resync import Resync
-from specdecode_operator.settings import Settings
+from specdecode_operator.reconcile import LOOK_AGAIN_S
 
 pytestmark = pytest.mark.apiserver
-
-
-@pytest.fixture
-def parts(kubeconfig, namespace):
-    """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
-
-    @asynccontextmanager
-    async def wired():
-        metrics = Metrics("test")
-        settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
-        added = []
-        async with connect(str(kubeconfig), metrics, 30) as cluster:
-            requests = _recorded(cluster)
-            cache = Cache()
-            resync = Resync(
-                cluster,
-                cache,
-                settings.namespaces,
-                added.append,
-                lambda key, _: added.append(key),
-                metrics,
-                time.monotonic,
-            )
-            reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC))
-            yield SimpleNamespace(
-                cluster=cluster,
-                cache=cache,
-                resync=resync,
-                reconcile=reconciler.reconcile,
-                requests=requests,
-                added=added,
-                metrics=metrics,
-            )
-
-    return wired
-
-
-def _recorded(cluster):
-    """Note the method of every request; `fail_at` makes the n-th from now fail."""
-    requests = SimpleNamespace(methods=[], fail_at=None)
-    send = cluster._request
-
-    async def noted(method, *arguments, **options):
-        requests.methods.append(method)
-        answer = await send(method, *arguments, **options)
-        if requests.fail_at is not None and len(requests.methods) >= requests.fail_at:
-            requests.fail_at = None
-            raise ConnectionError("the answer got lost")
-        return answer
-
-    cluster._request = noted
-    return requests
 
 
 def _writes(parts):

@@ -4,22 +4,25 @@ One file per part. A rule that spans fields stands beside the fields: once in CE
 server, once as a function for Python (see `specdecode_api.rules`).
 """
 
+from specdecode_api.v1alpha1.download import Download, TokenSecret
 from specdecode_api.v1alpha1.model import Draft, Model
 from specdecode_api.v1alpha1.resolve import ResolvedSpeculation, resolve
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.serving import Lifecycle, Serving
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation
-from specdecode_api.v1alpha1.status import Condition, Status
+from specdecode_api.v1alpha1.status import Condition, ModelStatus, Status
 from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
 
 __all__ = [
     "Adaptive",
     "BatchSizeEntry",
     "Condition",
+    "Download",
     "Draft",
     "Lifecycle",
     "Model",
+    "ModelStatus",
     "ResolvedSpeculation",
     "Resources",
     "Serving",
@@ -27,5 +30,6 @@ __all__ = [
     "SpecDecodeDeployment",
     "Speculation",
     "Status",
+    "TokenSecret",
     "resolve",
 ]

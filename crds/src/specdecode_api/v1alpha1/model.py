@@ -13,7 +13,8 @@ class Model(ResourceRecord):
 
     uri: Uri = Field(
         description="Where the checkpoint lies: pvc://CLAIM/FOLDER in a volume claim of the same "
-        "namespace, or file:///FOLDER on the node.",
+        "namespace, hf://ORG/NAME@REVISION on the Hugging Face hub (see download), "
+        "oci://REGISTRY/REPOSITORY:TAG in an image, or file:///FOLDER on the node.",
         json_schema_extra=RESTART,
     )
     served_name: ServedName | None = Field(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from specdecode_api.location import URI_RULES
+from specdecode_api.location import CLAIM_PATTERN, URI_RULES
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
 from specdecode_api.rules import Checked, Rule, as_validations
 
@@ -41,6 +41,30 @@ ServedName = Annotated[
     _text(
         "[A-Za-z0-9]([A-Za-z0-9._:/+-]*[A-Za-z0-9])?",
         "a served name has letters, digits and ._:/+- and begins and ends with a letter or digit",
+    ),
+]
+
+ObjectName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=253),
+    _text(
+        CLAIM_PATTERN,
+        "write the name of an object of this namespace: lower case letters, digits, '-' and '.'",
+    ),
+]
+
+SecretKey = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=253),
+    _text("[-._a-zA-Z0-9]+", "a key of a Secret has letters, digits and ._-"),
+]
+
+WebAddress = Annotated[
+    str,
+    StringConstraints(min_length=8, max_length=512),
+    _text(
+        "https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*",
+        "write https://HOST or https://HOST:PORT/PATH, without '/' at the end",
     ),
 ]
 

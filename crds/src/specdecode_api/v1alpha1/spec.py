@@ -9,6 +9,7 @@ from specdecode_api import names
 from specdecode_api.document import HOT, RESTART, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
+from specdecode_api.v1alpha1.download import Download
 from specdecode_api.v1alpha1.model import Model
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.scalars import Image, Int
@@ -35,6 +36,9 @@ class Spec(ResourceRecord):
     """What the user wants."""
 
     model: Model = Field(description="The target model.")
+    download: Download = Field(
+        default=Download(), description="How models of hf:// reach the pods."
+    )
     page_size: PageSize = Field(
         default=16,
         json_schema_extra=RESTART,

@@ -5,10 +5,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints
 
 from specdecode_api.document import ResourceRecord
+from specdecode_api.report import ModelState, Role
 from specdecode_api.v1alpha1.scalars import Int
 
 DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
+Bytes = Annotated[Int, Field(ge=0, le=2**53)]
 Generation = Annotated[Int, Field(ge=0)]
 
 
@@ -33,6 +35,24 @@ class Condition(ResourceRecord):
     )
 
 
+class ModelStatus(ResourceRecord):
+    """A model that is downloaded: how far it is, and which commit it is."""
+
+    role: Role = Field(description="What the model is there for.")
+    uri: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        description="Where it comes from, as in the spec."
+    )
+    state: ModelState = Field(description="How far the pod is that is furthest behind.")
+    revision: Annotated[str, StringConstraints(max_length=64)] | None = Field(
+        default=None, description="Commit that pods serve, and that new pods will fetch."
+    )
+    bytes_done: Bytes | None = Field(default=None, description="Bytes on disk, checked.")
+    bytes_total: Bytes | None = Field(default=None, description="Bytes of all its files.")
+    message: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        default="", description="The same in a sentence."
+    )
+
+
 class Status(ResourceRecord):
     """What the operator sees."""
 
@@ -52,6 +72,15 @@ class Status(ResourceRecord):
     )
     config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(
         default=None, description="Stands for the configuration that the pods should run."
+    )
+    models: list[ModelStatus] | None = Field(
+        default=None,
+        max_length=2,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["role"],
+        },
+        description="Models that are downloaded; absent where none is.",
     )
     conditions: list[Condition] | None = Field(
         default=None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from specdecode_engine.forward.errors import CheckpointError, ConfigError
+from specdecode_engine.forward.errors import CheckpointError, ConfigError, DraftMismatch
 
 DTYPES = {
     "float16": torch.float16,
@@ -46,6 +46,10 @@ class ConfigFile:
         value = self.keys.get(key)
         fault = "is missing" if value is None else f"is {value!r}"
         return ConfigError(self.file, self.prefix + key, fault, remedy)
+
+    def mismatch(self, key: str, remedy: str) -> DraftMismatch:
+        """Build the error that `key` does not fit the target; `remedy` says the target's value."""
+        return DraftMismatch(str(self.error(key, remedy)))
 
     def get(self, key: str) -> object:
         """Answer the value of `key` as it is, None if absent."""

@@ -51,4 +51,4 @@ def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
         ("vocab_size", target.vocab_size),
     ):
         if config.integer(key) != wanted:
-            raise config.error(key, f"the target's is {wanted}; use a head made for this target")
+            raise config.mismatch(key, f"the target's is {wanted}; use a head made for this target")

@@ -21,11 +21,12 @@ from specdecode_engine.forward.draft_vocabulary import (
 )
 from specdecode_engine.forward.eagle3_config import LAYER_IDS, Eagle3Config
 from specdecode_engine.forward.eagle_head import Capture, DraftHidden
-from specdecode_engine.forward.errors import TensorError
+from specdecode_engine.forward.errors import DraftMismatch, TensorError
 from specdecode_engine.forward.fusion import Fusion, fusion_shapes, load_fusion
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.layers import DecoderLayer, Linear, Norm
 from specdecode_engine.forward.llama import Llama, widened
+from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.rope import Angles, build_angles
 from specdecode_engine.forward.weights import Weights, decoder_shapes
 
@@ -57,7 +58,7 @@ class Eagle3Head:
         config = Eagle3Config.load(folder, target.config)
         checkpoint = Checkpoint.open(folder)
         prefix = _layer_prefix(checkpoint)
-        _check_features(config, checkpoint, target)
+        _check_features(config, checkpoint, target.config)
         checkpoint.check(*_shapes(config, prefix, target.config.decoder.hidden_size))
         placement = Placement(target.dtype, target.device)
         angles = build_angles(
@@ -112,16 +113,20 @@ def _layer_prefix(checkpoint: Checkpoint) -> str:
     return "layers.0" if indexed and not published else "midlayer"
 
 
-def _check_features(config: Eagle3Config, checkpoint: Checkpoint, target: Llama) -> None:
+def check_fit(folder: Path, target: LlamaConfig) -> None:
+    """Raise unless the head in `folder` can belong to a target like this; reads no weights."""
+    _check_features(Eagle3Config.load(folder, target), Checkpoint.open(folder), target)
+
+
+def _check_features(config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
     stored = checkpoint.tensors.get("fc.weight")
     layers = list(config.capture.layers)
-    width = config.capture.width(target.config.decoder.hidden_size)
+    width = config.capture.width(target.decoder.hidden_size)
     if layers and stored is not None and len(stored.shape) == 2 and stored.shape[1] != width:
-        raise TensorError(
-            stored.file,
-            f"fc.weight reads {stored.shape[1]} features, but layers {layers} of the target "
-            f"give {len(layers)} x {target.config.decoder.hidden_size} = {width}",
-            f"correct {LAYER_IDS} in config.json, or use a head made for this target",
+        raise DraftMismatch(
+            f"{stored.file}: fc.weight reads {stored.shape[1]} features, but layers {layers} of "
+            f"the target give {len(layers)} x {target.decoder.hidden_size} = {width}; "
+            f"correct {LAYER_IDS} in config.json, or use a head made for this target"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specdecode_engine.forward.config_file import ConfigFile
 from specdecode_engine.forward.eagle_head import Capture
-from specdecode_engine.forward.errors import ConfigError
+from specdecode_engine.forward.errors import DraftMismatch
 from specdecode_engine.forward.model_config import (
     DecoderConfig,
     LlamaConfig,
@@ -99,12 +99,15 @@ def _refuse_unsupported(config: ConfigFile) -> None:
 
 def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
     if config.integer("vocab_size") != target.vocab_size:
-        raise config.error("vocab_size", f"the target's is {target.vocab_size}; use its own head")
-    config.refuse(
-        "target_hidden_size",
-        target.decoder.hidden_size,
-        f"the target's hidden size is {target.decoder.hidden_size}; use a head made for it",
-    )
+        raise config.mismatch(
+            "vocab_size", f"the target's is {target.vocab_size}; use its own head"
+        )
+    stated = config.get("target_hidden_size")
+    if stated is not None and stated != target.decoder.hidden_size:
+        raise config.mismatch(
+            "target_hidden_size",
+            f"the target's hidden size is {target.decoder.hidden_size}; use a head made for it",
+        )
 
 
 def _capture(config: ConfigFile, target: LlamaConfig) -> Capture:
@@ -114,7 +117,7 @@ def _capture(config: ConfigFile, target: LlamaConfig) -> Capture:
         for part in _parts(config):
             part.refuse(variant, False, f"{USE_LAYERS} is false, so there is no fc to norm for")
     if config.integer("hidden_size") != target.decoder.hidden_size:
-        raise config.error(
+        raise config.mismatch(
             "hidden_size",
             f"{USE_LAYERS} is false, and the target's is {target.decoder.hidden_size}",
         )
@@ -127,11 +130,11 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     ids = stated.ids(LAYER_IDS)
     chosen = _outputs(ids, count) or (1, count // 2 - 1, count - 4)
     ascending = all(low < high for low, high in pairwise(chosen))
-    rule = f"ascending ids of layers whose output is meant, within 0..{count - 1}"
+    rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
     if not ascending or chosen[0] < 0 or chosen[-1] >= count:
         fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
-        remedy = f"state the head's {rule}"
-        raise ConfigError(stated.file, stated.prefix + LAYER_IDS, fault, remedy)
+        remedy = f"use a head made for this target, or state {rule}"
+        raise DraftMismatch(f"{stated.file}: {stated.prefix}{LAYER_IDS} {fault}; {remedy}")
     for part in _parts(config):
         part.refuse("num_aux_hidden_states", len(chosen), f"{LAYER_IDS} names {len(chosen)}")
     return chosen

@@ -2,14 +2,20 @@
 
 CheckpointError
 ├── ConfigError      config.json says something that cannot be used
-└── TensorError      the tensor files are missing, damaged or do not fit config.json
+├── TensorError      the tensor files are missing, damaged or do not fit config.json
+└── DraftMismatch    the draft was made for another target
 """
 
 from pathlib import Path
+from typing import ClassVar
+
+from specdecode_api.report import Reason
 
 
 class CheckpointError(Exception):
     """A checkpoint that cannot be loaded; the message names the file, the fault and the remedy."""
+
+    reason: ClassVar[Reason] = Reason.CHECKPOINT_INVALID
 
 
 class ConfigError(CheckpointError):
@@ -27,3 +33,9 @@ class TensorError(CheckpointError):
     def __init__(self, file: Path, fault: str, remedy: str) -> None:
         super().__init__(f"{file}: {fault}; {remedy}")
         self.file = file
+
+
+class DraftMismatch(CheckpointError):
+    """The draft's checkpoint does not belong to the target's; the message holds both numbers."""
+
+    reason = Reason.DRAFT_MISMATCH

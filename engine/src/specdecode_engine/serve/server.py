@@ -11,7 +11,7 @@ import uvicorn
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.service import Load, Service
+from specdecode_engine.serve.service import Failed, Load, Service
 from specdecode_engine.serve.table_watch import Reread
 
 log = logging.getLogger(__name__)
@@ -74,23 +74,36 @@ class SignalledServer(uvicorn.Server):
 
 
 async def run(
-    boot: EngineBoot, load: Load, sock: socket.socket, reread: Reread | None = None
+    boot: EngineBoot,
+    load: Load,
+    sock: socket.socket,
+    on_failure: Failed,
+    reread: Reread | None = None,
 ) -> tuple[int, bool]:
     """Serve on a bound socket; return the exit code and whether the engine thread has ended."""
-    service = Service(boot, load, reread)
+    service = Service(boot, load, reread, on_failure=on_failure)
     code = await SignalledServer(service, sock).run_until_end()
     return code, await service.engine.close(JOIN_SECONDS)
 
 
-def serve(boot: EngineBoot, load: Load, reread: Reread | None = None) -> int:
+def serve(
+    boot: EngineBoot,
+    load: Load,
+    on_failure: Failed = lambda error: None,
+    reread: Reread | None = None,
+) -> int:
     """Listen at once, load meanwhile, serve until a signal; return the process's exit code.
 
-    With `reread`, a table that changes in its file is taken up while serving.
+    Args:
+        boot: the whole boot file.
+        load: builds the engine, on the engine's thread.
+        on_failure: told why the engine did not load or cannot go on, before the process ends.
+        reread: reads the configuration anew: a table that changes in it is taken up.
     """
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]
     log.info("listening on %s port %d", host, port)
-    code, has_ended = asyncio.run(run(boot, load, sock, reread))
+    code, has_ended = asyncio.run(run(boot, load, sock, on_failure, reread))
     if not has_ended:
         log.warning("the engine thread is still busy; leaving without it")
         logging.shutdown()

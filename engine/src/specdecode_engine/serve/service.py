@@ -20,6 +20,7 @@ from specdecode_engine.serve.text_model import TextModel, load_text_model
 STUCK_SECONDS = 300.0
 
 Load = Callable[[Progress], LoadedEngine]
+Failed = Callable[[Exception], None]
 
 
 class Service:
@@ -31,6 +32,7 @@ class Service:
         reread: reads the configuration anew, to take up a changed table.
         stuck_seconds: a step that takes longer counts as dead.
         clock: seconds, monotonic.
+        on_failure: told why the engine did not load or cannot go on.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Service:
         reread: Reread | None = None,
         stuck_seconds: float = STUCK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        on_failure: Failed = lambda error: None,
     ) -> None:
         self.boot = boot
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = Lifecycle()
         self._load = load
+        self._tell_failure = on_failure
         self._stuck_seconds = stuck_seconds
         self._text: TextModel | None = None
         self._facts: Mapping[str, object] = {}
@@ -54,7 +58,7 @@ class Service:
         self.engine = AsyncEngine(
             self._load_all,
             on_ready=self.lifecycle.load,
-            on_failure=lambda error: self.lifecycle.fail(str(error)),
+            on_failure=self._fail,
             clock=clock,
         )
         self.metrics = EngineMetrics(lambda: self.engine.snapshot)
@@ -96,6 +100,10 @@ class Service:
         if step_s > self._stuck_seconds:
             return f"a step has been running for {step_s:.0f} s"
         return None
+
+    def _fail(self, error: Exception) -> None:
+        self._tell_failure(error)
+        self.lifecycle.fail(str(error))
 
     def _load_all(self) -> Core:
         loaded = self._load(self._note_progress)

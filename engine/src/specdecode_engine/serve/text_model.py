@@ -3,14 +3,24 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
+from specdecode_api.report import Reason
 from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.serve.chat_template import ChatTemplate, Render
 from specdecode_engine.serve.vocabulary import Vocabulary
+
+
+class TokenizerUnusable(Exception):
+    """The checkpoint's tokenizer cannot be used; the message names the folder and the remedy."""
+
+    reason: ClassVar[Reason] = Reason.CHECKPOINT_INVALID
+
+    def __init__(self, folder: Path, fault: str) -> None:
+        super().__init__(f"{folder}: its tokenizer {fault}; save a tokenizer.json beside the model")
 
 
 class SamplingDefaults(BaseModel):
@@ -55,14 +65,21 @@ class TextModel:
 
 
 def load_text_model(folder: Path) -> TextModel:
-    """Read a checkpoint folder in the Hugging Face layout."""
+    """Read a checkpoint folder in the Hugging Face layout.
+
+    Raises:
+        TokenizerUnusable: the folder has no tokenizer that this engine can use.
+    """
     # Imported here: it takes seconds, and the server answers its probes meanwhile.
     from transformers import AutoTokenizer
 
-    wrapped = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    try:
+        wrapped = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TokenizerUnusable(folder, f"cannot be read ({error})") from error
     tokenizer = getattr(wrapped, "backend_tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"{folder} has no tokenizer.json; save one with transformers")
+        raise TokenizerUnusable(folder, "is none of the fast ones")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return TextModel(

@@ -1,6 +1,8 @@
 """Composes all children of a resource, in the order in which they are written."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pydantic import ValidationError
 
@@ -18,6 +20,8 @@ from specdecode_operator.children.service_account import service_account
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import Resource, ResourceError, sentences
 
+_NO_PINS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -28,8 +32,8 @@ class Built:
     children: tuple[Manifest, ...]
 
 
-def build(resource: Resource, engine_image: str) -> Built:
-    """Build all children.
+def build(resource: Resource, engine_image: str, pins: Mapping[str, str] = _NO_PINS) -> Built:
+    """Build all children; `pins` are the commits of models that name a branch or a tag.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -44,7 +48,7 @@ def build(resource: Resource, engine_image: str) -> Built:
     fingerprint = config_hash(template, boot.model_dump(mode="json"))
     children = [
         service_account(name),
-        config_map(name, fingerprint, boot),
+        config_map(name, fingerprint, boot, pins),
         service(name),
         *([disruption_budget(name)] if spec.replicas > 1 else []),
         deployment(name, spec, template, fingerprint),

@@ -1,8 +1,12 @@
-"""The ConfigMap that holds the boot file of one configuration.
+"""The ConfigMap that holds the boot file of one configuration, and what its models are pinned to.
 
 Its name carries the config hash: pods of the previous configuration that restart in the middle of
-a rollout still find their own boot file. `plan` removes it when no pod needs it any more.
+a rollout still find their own boot file. `plan` removes it when no pod needs it any more. Pins are
+no part of the hash: pods that run are of the commit already.
 """
+
+import json
+from collections.abc import Mapping
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
@@ -20,8 +24,9 @@ def boot_text(boot: EngineBoot) -> str:
     return boot.model_dump_json(indent=2) + "\n"
 
 
-def config_map(name: str, config_hash: str, boot: EngineBoot) -> Manifest:
-    """ConfigMap with the boot file."""
+def config_map(name: str, config_hash: str, boot: EngineBoot, pins: Mapping[str, str]) -> Manifest:
+    """ConfigMap with the boot file, and with the commits of models that name a branch or a tag."""
+    pinned = {names.PINS_FILE_NAME: json.dumps(dict(pins), indent=2) + "\n"} if pins else {}
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.kind,
@@ -30,5 +35,5 @@ def config_map(name: str, config_hash: str, boot: EngineBoot) -> Manifest:
             "labels": child_labels(name),
             "annotations": {names.ANNOTATION_CONFIG_HASH: config_hash},
         },
-        "data": {names.BOOT_FILE_NAME: boot_text(boot)},
+        "data": {names.BOOT_FILE_NAME: boot_text(boot), **pinned},
     }

@@ -5,6 +5,7 @@ import math
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children import fetch
 from specdecode_operator.children.config_map import config_map_name
 from specdecode_operator.children.labels import child_labels, pod_selector
 from specdecode_operator.kinds import DEPLOYMENT, Manifest
@@ -19,14 +20,18 @@ def deployment(name: str, spec: Spec, pod_template: Manifest, config_hash: str) 
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 2,
-            # Loading and capturing take their time, and the image has to arrive first.
-            "progressDeadlineSeconds": math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds)
-            + 300,
+            "progressDeadlineSeconds": _deadline_seconds(spec),
             "selector": {"matchLabels": pod_selector(name)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(spec)},
             "template": _stamped(name, pod_template, config_hash),
         },
     }
+
+
+def _deadline_seconds(spec: Spec) -> int:
+    """Loading and capturing take their time, and the image and the models have to arrive first."""
+    arrival = 300 + (fetch.ALLOWANCE_SECONDS if fetch.fetched(spec) else 0)
+    return math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds) + arrival
 
 
 def _pace(spec: Spec) -> Manifest:

@@ -4,16 +4,27 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from specdecode_api import names
-from specdecode_api.location import ClaimLocation, parse_uri
+from specdecode_api.location import (
+    ClaimLocation,
+    HubLocation,
+    ImageLocation,
+    NodeLocation,
+    parse_uri,
+)
+from specdecode_api.report import Role
 from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children import fetch
 from specdecode_operator.kinds import Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A checkpoint's place: a volume source and the folder inside it."""
+    """A checkpoint's place: a volume source and the folder inside it.
 
-    source: Manifest
+    No source means that the model is fetched, into volumes that all fetched models share.
+    """
+
+    source: Manifest | None
     folder: str
 
 
@@ -29,11 +40,15 @@ class Mounts:
 
 def locate(uri: str) -> Place:
     """Place of a model URI that the contract accepted."""
-    location = parse_uri(uri)
-    if isinstance(location, ClaimLocation):
-        claim = {"claimName": location.claim, "readOnly": True}
-        return Place({"persistentVolumeClaim": claim}, location.folder)
-    return Place({"hostPath": {"path": location.folder, "type": "Directory"}}, "")
+    match parse_uri(uri):
+        case ClaimLocation(claim=claim, folder=folder):
+            return Place(_claim(claim), folder)
+        case ImageLocation(reference=reference):
+            return Place({"image": {"reference": reference, "pullPolicy": "IfNotPresent"}}, "")
+        case NodeLocation(folder=folder):
+            return Place({"hostPath": {"path": folder, "type": "Directory"}}, "")
+        case HubLocation():
+            return Place(None, "")
 
 
 def mounts(spec: Spec) -> Mounts:
@@ -42,31 +57,42 @@ def mounts(spec: Spec) -> Mounts:
     Claims are mounted whole and not by `subPath`: the kubelet creates a missing sub-path, so a
     misspelt folder would appear in the user's volume instead of in an error message.
     """
-    target = locate(spec.model.uri)
-    volumes, volume_mounts = _mount("target", target)
-    target_path = _inside("target", target)
-    draft_path = None
+    places = {Role.TARGET: locate(spec.model.uri)}
     if spec.speculation.draft is not None:
-        draft = locate(spec.speculation.draft.uri)
-        if draft.source == target.source:
-            draft_path = _inside("target", draft)
+        places[Role.DRAFT] = locate(spec.speculation.draft.uri)
+    # The cache is mounted anyway, and some kubelets wait for ever for a claim that is named twice.
+    cache = _claim(spec.download.cache_claim or "") if fetch.shares_cache(spec) else None
+    volumes: list[Manifest] = []
+    volume_mounts: list[Manifest] = []
+    paths: dict[Role, str] = {}
+    for role, place in places.items():
+        if place.source is None:
+            paths[role] = fetch.fetched_path(role)
+        elif place.source == cache:
+            paths[role] = str(PurePosixPath(names.CACHE_FOLDER, place.folder))
+        elif role is Role.DRAFT and place.source == places[Role.TARGET].source:
+            paths[role] = _inside(Role.TARGET, place)
         else:
-            draft_path = _inside("draft", draft)
-            more_volumes, more_mounts = _mount("draft", draft)
-            volumes += more_volumes
-            volume_mounts += more_mounts
-    return Mounts(volumes, volume_mounts, target_path, draft_path)
+            paths[role] = _inside(role, place)
+            volumes.append({"name": f"model-{role}", **place.source})
+            volume_mounts.append(_mount(role))
+    if fetch.fetched(spec):
+        volumes += fetch.volumes(spec)
+        volume_mounts += fetch.volume_mounts(read_only=True)
+    return Mounts(volumes, volume_mounts, paths[Role.TARGET], paths.get(Role.DRAFT))
 
 
-def _mount(role: str, place: Place) -> tuple[list[Manifest], list[Manifest]]:
-    volume = {"name": f"model-{role}", **place.source}
-    mount = {
+def _claim(name: str) -> Manifest:
+    return {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
+
+
+def _mount(role: Role) -> Manifest:
+    return {
         "name": f"model-{role}",
         "mountPath": f"{names.MODELS_FOLDER}/{role}",
         "readOnly": True,
     }
-    return [volume], [mount]
 
 
-def _inside(role: str, place: Place) -> str:
+def _inside(role: Role, place: Place) -> str:
     return str(PurePosixPath(names.MODELS_FOLDER, role, place.folder))

@@ -4,6 +4,7 @@ import math
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Lifecycle, Resources, Spec
+from specdecode_operator.children import fetch
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
@@ -12,6 +13,8 @@ from specdecode_operator.kinds import Manifest
 GPU = "nvidia.com/gpu"
 USER_ID = 65532
 STARTUP_PERIOD_SECONDS = 2
+
+_GROUP = {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch"}
 
 PRE_STOP = """\
 import time, urllib.request
@@ -32,6 +35,7 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     `deployment` adds those two after hashing what is here.
     """
     on_gpu = spec.device == "GPU"
+    fetches = bool(fetch.fetched(spec))
     return {
         "metadata": {"labels": pod_labels(name)},
         "spec": {
@@ -44,7 +48,9 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
                 "runAsUser": USER_ID,
                 "runAsGroup": USER_ID,
                 "seccompProfile": {"type": "RuntimeDefault"},
+                **(_GROUP if fetch.shares_cache(spec) else {}),
             },
+            **({"initContainers": [fetch.fetch_container(spec, image)]} if fetches else {}),
             "containers": [_container(spec, image, mounts)],
             "volumes": [
                 {"name": "tmp", "emptyDir": {}},
@@ -97,6 +103,7 @@ def _environment(spec: Spec) -> list[Manifest]:
     environment = {
         "HOME": "/tmp",
         "HF_HUB_OFFLINE": "1",
+        names.VARIABLE_LAST_WORDS: names.TERMINATION_LOG,
         **({"OMP_NUM_THREADS": str(count)} if count is not None else {}),
     }
     return [{"name": name, "value": value} for name, value in environment.items()]

@@ -1,0 +1,94 @@
+"""`specdecode-engine fetch`: the models that a pod's engine needs, before the engine starts."""
+
+import argparse
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from specdecode_api.location import HubLocation, parse_uri
+from specdecode_api.report import LastWords, ModelState, Reason, Role
+from specdecode_engine.fetch.answering import answering
+from specdecode_engine.fetch.download import Download
+from specdecode_engine.fetch.faults import FetchError
+from specdecode_engine.fetch.folder import ModelFolder, link
+from specdecode_engine.fetch.hub import Hub
+from specdecode_engine.fetch.progress import Counts
+from specdecode_engine.last_words import leave
+
+log = logging.getLogger(__name__)
+
+FAILED = 1
+
+
+def fetch(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """Fetch every model that is named; returns the exit code and leaves last words either way."""
+    options = _parser().parse_args(arguments)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    uris = {role: uri for role in Role if (uri := getattr(options, role)) is not None}
+    if not uris:
+        _parser().error("name a model with --target or --draft")
+    counts = Counts(uris)
+    hub = Hub(environment.get("HF_ENDPOINT") or None, environment.get("HF_TOKEN") or None)
+    pins = _pins(options.pins)
+    with ExitStack() as stack:
+        if options.port is not None:
+            stack.enter_context(answering(options.port, counts.progress))
+        for role, uri in uris.items():
+            try:
+                folder = _fetch_one(role, uri, pins, options.cache, hub, counts)
+            except FetchError as error:
+                counts.move(role, ModelState.FAILED)
+                log.error("%s", error)
+                leave(_words(error.reason, str(error), counts))
+                return FAILED
+            if options.links is not None:
+                link(options.links / role, folder)
+            print(f"{role} {folder.path}")
+    leave(_words(Reason.FETCHED, "every model is complete and checked", counts))
+    return 0
+
+
+def _fetch_one(
+    role: Role, uri: str, pins: Mapping[str, str], cache: Path, hub: Hub, counts: Counts
+) -> ModelFolder:
+    location = parse_uri(uri)
+    assert isinstance(location, HubLocation), "the parser takes no other URIs"
+    if uri in pins:
+        location = HubLocation(location.repository, pins[uri])
+    return Download(role, uri, location, cache, hub, counts, threading.Event()).run()
+
+
+def _words(reason: Reason, message: str, counts: Counts) -> LastWords:
+    return LastWords(reason=reason, message=message, models=counts.progress().models)
+
+
+def _pins(path: Path | None) -> dict[str, str]:
+    """Read which commit stands for a URI; a missing file pins nothing."""
+    if path is None or not path.exists():
+        return {}
+    return {str(uri): str(commit) for uri, commit in json.loads(path.read_text()).items()}
+
+
+def _hub_uri(text: str) -> str:
+    if not text.startswith("hf://"):
+        raise argparse.ArgumentTypeError(f"{text} is not on the hub; write hf://ORG/NAME@REVISION")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdecode-engine fetch",
+        description="Download checkpoints from the Hugging Face hub; resumed, checked, complete.",
+        epilog="HF_TOKEN is the token and HF_ENDPOINT a mirror, as everywhere with the hub.",
+    )
+    parser.add_argument("--target", type=_hub_uri, metavar="URI", help="hf://ORG/NAME@REVISION")
+    parser.add_argument("--draft", type=_hub_uri, metavar="URI", help="likewise")
+    parser.add_argument("--cache", type=Path, required=True, metavar="DIR", help="where to keep")
+    parser.add_argument("--links", type=Path, metavar="DIR", help="link DIR/target, DIR/draft")
+    parser.add_argument("--pins", type=Path, metavar="FILE", help="JSON: URI to commit")
+    parser.add_argument("--port", type=int, help="answer there how far it is, under /progress")
+    return parser

@@ -1,0 +1,186 @@
+"""Fetches one model: finds it complete, or takes up what is there, checks it and completes it."""
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from specdecode_api.location import HubLocation
+from specdecode_api.report import ModelState, Reason, Role
+from specdecode_engine.fetch.faults import FetchError, explain, out_of_space
+from specdecode_engine.fetch.files import HubFile, needed
+from specdecode_engine.fetch.folder import ModelFolder
+from specdecode_engine.fetch.hub import Hub, Snapshot
+from specdecode_engine.fetch.progress import Counts
+
+log = logging.getLogger(__name__)
+
+STREAMS = 4
+"""Files at a time: one connection seldom fills a link."""
+
+_BLOCK = 1 << 20
+
+
+class _Cancelled(Exception):
+    """Another file of the model failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One model on its way into the cache."""
+
+    role: Role
+    uri: str
+    location: HubLocation
+    cache: Path
+    hub: Hub
+    counts: Counts
+    cancelled: threading.Event
+
+    def run(self) -> ModelFolder:
+        """Return the folder of the complete model.
+
+        A model named by its commit that is complete costs no request.
+
+        Raises:
+            FetchError: with a reason and a remedy; what was downloaded stays for the next try.
+        """
+        with self._disk_explained():
+            return self._known() or self._fetched()
+
+    def _known(self) -> ModelFolder | None:
+        if not self.location.is_pinned:
+            return None
+        folder = ModelFolder.of(self.cache, self.location.repository, self.location.revision)
+        total = folder.complete_bytes()
+        if total is None:
+            return None
+        self.counts.begin(self.role, self.location.revision, total, {"": total})
+        self.counts.move(self.role, ModelState.READY)
+        return folder
+
+    def _fetched(self) -> ModelFolder:
+        snapshot = self.hub.snapshot(self.location, self.uri)
+        files = needed(snapshot.files, self.uri)
+        folder = ModelFolder.of(self.cache, snapshot.repository, snapshot.commit)
+        total = sum(file.bytes for file in files)
+        self.counts.begin(self.role, snapshot.commit, total, {})
+        with folder.held(lambda: self.counts.move(self.role, ModelState.WAITING)):
+            if folder.complete_bytes() is None:
+                self._complete(folder, snapshot, files)
+        self.counts.begin(self.role, snapshot.commit, total, {"": total})
+        self.counts.move(self.role, ModelState.READY)
+        return folder
+
+    def _complete(
+        self, folder: ModelFolder, snapshot: Snapshot, files: tuple[HubFile, ...]
+    ) -> None:
+        folder.open()
+        present = {file.name: folder.present_bytes(file) for file in files}
+        self.counts.begin(self.role, snapshot.commit, sum(f.bytes for f in files), present)
+        self.counts.move(self.role, ModelState.DOWNLOADING)
+        missing, free = folder.missing_bytes(files), folder.free_bytes()
+        if missing > free:
+            raise out_of_space(
+                self.uri, f"needs {missing} bytes more, and the volume has {free} bytes left"
+            )
+        with ThreadPoolExecutor(STREAMS) as pool:
+            tasks = [pool.submit(self._file, folder, snapshot, file) for file in files]
+            wait(tasks, return_when=FIRST_EXCEPTION)
+            self.cancelled.set()  # of no effect unless one of them failed
+            pool.shutdown(cancel_futures=True)
+        for error in _errors(tasks):
+            raise error
+        folder.finish(files)
+
+    def _file(self, folder: ModelFolder, snapshot: Snapshot, file: HubFile) -> None:
+        """Have one file checked and in its place; a damaged one is fetched once more in full."""
+        final, partial = folder.final(file.name), folder.partial(file.name)
+        if final.exists() and final.stat().st_size == file.bytes:
+            return
+        final.unlink(missing_ok=True)
+        for _ in range(2):
+            self._stream(partial, snapshot, file)
+            if is_sound(partial, file):
+                os.replace(partial, final)
+                log.info("%s: %s is complete and checked", self.role, file.name)
+                return
+            log.warning("%s: %s has another content than announced", self.role, file.name)
+            partial.unlink()
+        raise FetchError(
+            Reason.CHECKSUM_MISMATCH,
+            f"{self.uri}: {file.name} came with another content than the hub announces, twice; "
+            "look for a proxy or a mirror that changes files",
+        )
+
+    def _stream(self, partial: Path, snapshot: Snapshot, file: HubFile) -> None:
+        offset = partial.stat().st_size if partial.exists() else 0
+        if offset > file.bytes:
+            partial.unlink()
+            offset = 0
+        with _Counted(partial, self, file.name) as into:
+            into.seek(offset)
+            self.hub.stream(snapshot, file, into, offset, self.uri)
+
+    @contextmanager
+    def _disk_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            told = explain(error, self.uri, has_token=False)
+            assert told is not None, "every error of the operating system is explained"
+            raise told from error
+
+
+class _Counted(FileIO):
+    """A file that counts what is in it, and refuses to grow once the download is cancelled."""
+
+    def __init__(self, path: Path, download: Download, name: str) -> None:
+        super().__init__(path, "r+b" if path.exists() else "w+b")
+        self._download = download
+        self._name = name
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`."""
+        if self._download.cancelled.is_set():
+            raise _Cancelled
+        view = memoryview(data)
+        while view:
+            view = view[super().write(view) :]
+        self._download.counts.set_bytes(self._download.role, self._name, self.tell())
+        return len(data)
+
+
+def is_sound(path: Path, file: HubFile) -> bool:
+    """Whether a file has the size and the content that the hub announced."""
+    if path.stat().st_size != file.bytes:
+        return False
+    if file.sha256 is not None:
+        return _digest(path, hashlib.sha256()) == file.sha256
+    # The id that git gives a file: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
+    if file.git_id is None:
+        return True
+    head = f"blob {file.bytes}\0".encode()
+    return _digest(path, hashlib.sha1(head, usedforsecurity=False)) == file.git_id
+
+
+def _digest(path: Path, digest: Any) -> str:
+    with path.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+    return str(digest.hexdigest())
+
+
+def _errors(tasks: Sequence[Future[None]]) -> Iterator[BaseException]:
+    """Give what went wrong, without the files that were cancelled for it."""
+    for task in tasks:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, _Cancelled):
+            yield error

@@ -1,0 +1,118 @@
+"""The init container that fetches models of `hf://` into the pod's cache before the engine starts.
+
+The cache is a claim that pods share, or a volume of the pod's own. The engine finds each model
+under a link, because at which commit it lies is known only when it has been fetched.
+"""
+
+from specdecode_api import names
+from specdecode_api.location import HubLocation, parse_uri
+from specdecode_api.report import Role
+from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.kinds import Manifest
+
+LINKS_FOLDER = f"{names.MODELS_FOLDER}/fetched"
+ALLOWANCE_SECONDS = 4 * 3600
+"""What the deadline of a rollout leaves for downloads."""
+
+_CACHE = "model-cache"
+_LINKS = "model-links"
+
+
+def fetched(spec: Spec) -> dict[Role, str]:
+    """URIs of the models that are on the hub, by role."""
+    draft = spec.speculation.draft
+    uris = {Role.TARGET: spec.model.uri, Role.DRAFT: draft.uri if draft is not None else None}
+    return {
+        role: uri for role, uri in uris.items() if uri and isinstance(parse_uri(uri), HubLocation)
+    }
+
+
+def fetched_path(role: Role) -> str:
+    """Where the engine finds a fetched model."""
+    return f"{LINKS_FOLDER}/{role}"
+
+
+def volumes(spec: Spec) -> list[Manifest]:
+    """The cache and the links into it."""
+    download = spec.download
+    if download.cache_claim is not None:
+        cache: Manifest = {"persistentVolumeClaim": {"claimName": download.cache_claim}}
+    elif download.cache_size_limit is not None:
+        cache = {"emptyDir": {"sizeLimit": download.cache_size_limit}}
+    else:
+        cache = {"emptyDir": {}}
+    return [{"name": _CACHE, **cache}, {"name": _LINKS, "emptyDir": {}}]
+
+
+def volume_mounts(*, read_only: bool) -> list[Manifest]:
+    """Mounts of the cache and the links; the engine only reads."""
+    more = {"readOnly": True} if read_only else {}
+    return [
+        {"name": _CACHE, "mountPath": names.CACHE_FOLDER, **more},
+        {"name": _LINKS, "mountPath": LINKS_FOLDER, **more},
+    ]
+
+
+def shares_cache(spec: Spec) -> bool:
+    """Whether downloads go into a claim, whose files the pods' group must be able to write."""
+    return bool(fetched(spec)) and spec.download.cache_claim is not None
+
+
+def fetch_container(spec: Spec, image: str) -> Manifest:
+    """The container that fetches: the engine's image, the engine's limits, no accelerator."""
+    return {
+        "name": names.FETCH_CONTAINER,
+        "image": image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": ["specdecode-engine", "fetch"],
+        "args": _arguments(spec),
+        "env": _environment(spec),
+        "resources": _resources(spec),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "boot", "mountPath": names.BOOT_FOLDER, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *volume_mounts(read_only=False),
+        ],
+    }
+
+
+def _arguments(spec: Spec) -> list[str]:
+    options = {
+        **{f"--{role}": uri for role, uri in fetched(spec).items()},
+        "--cache": names.CACHE_FOLDER,
+        "--links": LINKS_FOLDER,
+        "--pins": f"{names.BOOT_FOLDER}/{names.PINS_FILE_NAME}",
+        "--port": str(names.ENGINE_PORT),
+    }
+    return [word for option in options.items() for word in option]
+
+
+def _environment(spec: Spec) -> list[Manifest]:
+    download = spec.download
+    plain = {
+        "HOME": "/tmp",
+        names.VARIABLE_LAST_WORDS: names.TERMINATION_LOG,
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **({"HF_ENDPOINT": download.endpoint} if download.endpoint is not None else {}),
+    }
+    environment: list[Manifest] = [{"name": name, "value": text} for name, text in plain.items()]
+    if download.token_secret is not None:
+        key = {"name": download.token_secret.name, "key": download.token_secret.key}
+        environment.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}})
+    return environment
+
+
+def _resources(spec: Spec) -> Manifest:
+    """What the engine may use: init containers run before it, so this reserves nothing more."""
+    kinds = {"limits": spec.resources.limits, "requests": spec.resources.requests}
+    plain = {
+        kind: {name: amount for name, amount in amounts.items() if "/" not in name}
+        for kind, amounts in kinds.items()
+    }
+    return {kind: amounts for kind, amounts in plain.items() if amounts}

@@ -1,0 +1,122 @@
+"""What the pods tell of their downloads: how far each model is, and which commit all pods serve.
+
+A branch or a tag is resolved by the first pod that comes through. From then on its commit stands
+in the ConfigMap beside the boot file, so that replicas, restarts and later configurations fetch
+the same; only another `uri` changes it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from specdecode_api import names
+from specdecode_api.location import COMMIT_PATTERN, HubLocation, parse_uri
+from specdecode_api.report import ModelReport, ModelState, Role
+from specdecode_api.v1alpha1 import ModelStatus
+from specdecode_operator import pods
+from specdecode_operator.children.fetch import fetched
+from specdecode_operator.kinds import CONFIG_MAP, Manifest
+from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.resource import Resource
+
+_ORDER = (
+    ModelState.FAILED,
+    ModelState.PENDING,
+    ModelState.WAITING,
+    ModelState.DOWNLOADING,
+    ModelState.READY,
+)
+
+
+def pins(observed: Observed, resource: Resource) -> dict[str, str]:
+    """Commits of the URIs that name a branch or a tag, as far as they are known."""
+    known = dict(_fetched_commits(observed)) | dict(_written_pins(observed))
+    uris = fetched(resource.spec).values()
+    return {uri: known[uri] for uri in uris if uri in known and not _is_pinned(uri)}
+
+
+def statuses(
+    observed: Observed, resource: Resource, pinned: Mapping[str, str]
+) -> list[ModelStatus]:
+    """Say of every model that is fetched how far the pod is that is furthest behind."""
+    return [
+        _status(role, uri, _reports(observed, uri), pinned.get(uri))
+        for role, uri in fetched(resource.spec).items()
+    ]
+
+
+def _status(role: Role, uri: str, reports: list[ModelReport], pinned: str | None) -> ModelStatus:
+    if not reports:
+        revision = pinned or _commit_of(uri)
+        waiting = "no pod has begun to fetch it"
+        return ModelStatus(
+            role=role, uri=uri, state=ModelState.PENDING, revision=revision, message=waiting
+        )
+    last = min(reports, key=lambda each: (_ORDER.index(each.state), each.bytes_done))
+    served = {each.revision for each in reports if each.state is ModelState.READY}
+    message = pods.describe(last)
+    if len(served) > 1:
+        message += f"; pods serve {len(served)} commits: name one of them in the URI"
+    return ModelStatus(
+        role=role,
+        uri=uri,
+        state=last.state,
+        revision=pinned or last.revision,
+        bytes_done=last.bytes_done,
+        bytes_total=last.bytes_total,
+        message=message,
+    )
+
+
+def _reports(observed: Observed, uri: str) -> list[ModelReport]:
+    return [
+        report
+        for pod in observed.pods
+        if pod["metadata"].get("deletionTimestamp") is None
+        for report in pods.reports(pod, observed.progress)
+        if report.uri == uri
+    ]
+
+
+def _fetched_commits(observed: Observed) -> Iterator[tuple[str, str]]:
+    """Commits that pods have fetched in full, the oldest pod's word last."""
+    for pod in sorted(observed.pods, key=_age, reverse=True):
+        for report in pods.reports(pod, observed.progress):
+            if report.state is ModelState.READY and report.revision is not None:
+                yield report.uri, report.revision
+
+
+def _written_pins(observed: Observed) -> Iterator[tuple[str, str]]:
+    """Commits that stand in the ConfigMaps of this resource."""
+    for child, manifest in sorted(observed.children.items()):
+        if child.kind == CONFIG_MAP.kind and is_controlled_by(manifest, observed.uid):
+            yield from read_pins(manifest).items()
+
+
+def read_pins(config_map: Manifest) -> dict[str, str]:
+    """Commits by URI in a ConfigMap; what is no commit is left out."""
+    text = (config_map.get("data") or {}).get(names.PINS_FILE_NAME, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return {
+        str(uri): str(commit)
+        for uri, commit in (found.items() if isinstance(found, dict) else ())
+        if re.fullmatch(COMMIT_PATTERN, str(commit))
+    }
+
+
+def _is_pinned(uri: str) -> bool:
+    return _commit_of(uri) is not None
+
+
+def _commit_of(uri: str) -> str | None:
+    location = parse_uri(uri)
+    is_commit = isinstance(location, HubLocation) and location.is_pinned
+    return location.revision if isinstance(location, HubLocation) and is_commit else None
+
+
+def _age(pod: Manifest) -> tuple[str, str]:
+    metadata = pod["metadata"]
+    return metadata.get("creationTimestamp", ""), metadata["name"]

@@ -1,0 +1,60 @@
+"""Asks pods that fetch models how far they are. An answer that does not come is no fault."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+from pydantic import ValidationError
+
+from specdecode_api import names
+from specdecode_api.report import Progress
+from specdecode_operator import pods as reading
+from specdecode_operator.kinds import Manifest
+
+TIMEOUT_S = 2.0
+MAX_PODS = 16
+MAX_BYTES = 64 * 1024
+
+
+class Peek:
+    """Small requests to pods, by the addresses that their status tells."""
+
+    def __init__(self, client: httpx.AsyncClient, port: int = names.ENGINE_PORT) -> None:
+        self._client = client
+        self._port = port
+
+    async def __call__(self, pods: Sequence[Manifest]) -> Mapping[str, Progress]:
+        """Progress by the name of the pod, of those that fetch and answer."""
+        fetching = [pod for pod in pods if reading.is_fetching(pod)][:MAX_PODS]
+        answers = await asyncio.gather(*(self._ask(pod) for pod in fetching))
+        told = zip(fetching, answers, strict=True)
+        return {pod["metadata"]["name"]: answer for pod, answer in told if answer is not None}
+
+    async def _ask(self, pod: Manifest) -> Progress | None:
+        address = pod["status"].get("podIP")
+        if not address:
+            return None
+        host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{self._port}{names.PATH_PROGRESS}"
+        try:
+            return Progress.model_validate_json(await self._read(url))
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError):
+            return None
+
+    async def _read(self, url: str) -> bytes:
+        body = b""
+        async with asyncio.timeout(TIMEOUT_S), self._client.stream("GET", url) as answer:
+            answer.raise_for_status()
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    return b""
+        return body
+
+
+@asynccontextmanager
+async def open_peek(port: int = names.ENGINE_PORT) -> AsyncIterator[Peek]:
+    """Open connections of their own: no proxies, no redirects."""
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as client:
+        yield Peek(client, port)

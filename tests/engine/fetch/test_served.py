@@ -1,0 +1,40 @@
+"""What is fetched is what an engine needs: the example models, from a hub to tokens."""
+
+import threading
+from pathlib import Path
+
+import torch
+
+from specdecode_api.location import HubLocation
+from specdecode_api.report import Role
+from specdecode_engine.fetch.download import Download
+from specdecode_engine.fetch.folder import link
+from specdecode_engine.fetch.hub import Hub
+from specdecode_engine.fetch.progress import Counts
+from specdecode_engine.forward.llama import Llama
+from specdecode_engine.serve.text_model import load_text_model
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
+
+
+def test_a_fetched_model_can_be_loaded_and_its_text_read(hub, tmp_path):
+    source = EXAMPLES / "target"
+    hub.add("org/target", {path.name: path.read_bytes() for path in source.iterdir()})
+    uri = "hf://org/target"
+    download = Download(
+        Role.TARGET,
+        uri,
+        HubLocation("org/target"),
+        tmp_path / "cache",
+        Hub(hub.url, None),
+        Counts({Role.TARGET: uri}),
+        threading.Event(),
+    )
+    place = tmp_path / "links" / "target"
+    link(place, download.run())
+    fetched = Llama.load(place, device=torch.device("cpu"))
+    original = Llama.load(source, device=torch.device("cpu"))
+    assert torch.equal(fetched.embedding, original.embedding)
+    assert torch.equal(fetched.head.weight, original.head.weight)
+    text = load_text_model(place)
+    assert text.decode(text.encode("What is a draft?")) == "What is a draft?"

@@ -1,0 +1,299 @@
+"""Models that pods fetch: how far they are, what stops them, and which commit is kept to."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from specdecode_api import names
+from specdecode_api.report import LastWords, ModelReport, ModelState, Progress, Reason, Role
+from specdecode_operator import events, pods
+from specdecode_operator.kinds import child_id
+from specdecode_operator.observed import Observed
+from specdecode_operator.outcome import Outcome
+from specdecode_operator.plan import plan
+from specdecode_operator.settings import Settings
+from specdecode_operator.status import status
+
+SETTINGS = Settings(engine_image="specdecode-engine:test")
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+TARGET = "hf://org/target"
+COMMIT, OTHER = "0" * 40, "f" * 40
+
+
+@pytest.fixture
+def observe(example, build, live, config_hash):
+    """A resource with its target on the hub, its children, and pods whose download is at `states`.
+
+    A state is the status of the container that fetches; `progress` is what pods answer.
+    """
+
+    def make(*states, uri=TARGET, progress=None, commit=None, is_serving=False, **status):
+        manifest = example(model={"uri": uri})
+        children = {kind: live(child) for kind, child in build(manifest).items()}
+        if commit is not None:
+            pinned = json.dumps({uri: commit})
+            children["ConfigMap"]["data"][names.PINS_FILE_NAME] = pinned
+        children["Deployment"]["status"] = {"observedGeneration": 1, "replicas": 1, **status}
+        hashed = config_hash(manifest)
+        made = tuple(pod(f"chat-{n}", state, hashed) for n, state in enumerate(states))
+        told = {
+            f"chat-{n}": Progress(models=(each,))
+            for n, each in enumerate(progress or ())
+            if each is not None
+        }
+        by_id = {child_id(child): child for child in children.values()}
+        return Observed(manifest, by_id, made, told)
+
+    return make
+
+
+def pod(name, fetch, config_hash):
+    annotations = {names.ANNOTATION_CONFIG_HASH: config_hash}
+    fetching = {"name": "fetch", "image": "engine:1", "ready": False, **fetch}
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    engine = {"name": "engine", "ready": False, "state": waiting, "image": "engine:1"}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "status": {
+            "phase": "Pending",
+            "podIP": "10.0.0.1",
+            "initContainerStatuses": [fetching],
+            "containerStatuses": [engine],
+        },
+    }
+
+
+def report(state=ModelState.DOWNLOADING, done=0, total=None, revision=None, uri=TARGET):
+    return ModelReport(
+        role=Role.TARGET,
+        uri=uri,
+        state=state,
+        bytes_done=done,
+        bytes_total=total,
+        revision=revision,
+    )
+
+
+def ended(reason, message="", code=1, models=()):
+    text = LastWords(reason=reason, message=message, models=models).encode().decode()
+    return {"terminated": {"exitCode": code, "message": text, "reason": "Error"}}
+
+
+RUNNING = {"state": {"running": {}}}
+
+
+def fetched(revision=COMMIT, uri=TARGET):
+    model = report(ModelState.READY, 10, 10, revision, uri)
+    return {"ready": True, "state": ended(Reason.FETCHED, "done", 0, (model,))}
+
+
+def failed(reason, message, is_running=False):
+    state = {"running": {}} if is_running else {"waiting": {"reason": "CrashLoopBackOff"}}
+    return {"state": state, "lastState": ended(reason, message)}
+
+
+def tell(observed):
+    return status(observed, plan(observed, SETTINGS), Outcome(), NOW)
+
+
+def conditions(told):
+    return {each["type"]: (each["status"], each["reason"]) for each in told["conditions"]}
+
+
+def message(told, kind):
+    return next(each["message"] for each in told["conditions"] if each["type"] == kind)
+
+
+def test_a_resource_without_downloads_tells_of_none(example):
+    assert "models" not in tell(Observed(example(), {}))
+
+
+def test_nothing_has_begun(observe):
+    (model,) = tell(observe())["models"]
+    assert (model["role"], model["uri"], model["state"]) == ("target", TARGET, "Pending")
+    assert "revision" not in model
+
+
+def test_a_download_tells_how_far_it_is(observe):
+    going = report(done=3_200_000_000, total=16_000_000_000, revision=COMMIT)
+    told = tell(observe(RUNNING, progress=[going]))
+    (model,) = told["models"]
+    assert (model["bytesDone"], model["bytesTotal"]) == (3_200_000_000, 16_000_000_000)
+    assert (model["state"], model["revision"]) == ("Downloading", COMMIT)
+    found = conditions(told)
+    assert found["Ready"] == found["ModelReady"] == ("False", "Downloading")
+    assert found["Degraded"] == ("False", "AsExpected")
+    assert message(told, "ModelReady") == "target: 3.20 of 16.00 GB (20 %)"
+
+
+def test_a_download_that_does_not_answer_is_still_a_download(observe):
+    told = tell(observe(RUNNING))
+    assert conditions(told)["ModelReady"] == ("False", "Downloading")
+    assert "does not tell" in message(told, "ModelReady")
+
+
+def test_the_pod_that_is_furthest_behind_counts(observe):
+    observed = observe(
+        fetched(),
+        RUNNING,
+        RUNNING,
+        progress=[None, report(done=8, total=10), report(done=5, total=10)],
+    )
+    (model,) = tell(observed)["models"]
+    assert (model["state"], model["bytesDone"]) == ("Downloading", 5)
+
+
+def test_a_pod_that_waits_for_another_says_so(observe):
+    told = tell(observe(RUNNING, progress=[report(ModelState.WAITING)]))
+    assert "another pod downloads it" in message(told, "ModelReady")
+
+
+def test_a_complete_model_is_ready_before_the_engine_is(observe):
+    told = tell(observe(fetched()))
+    found = conditions(told)
+    assert found["ModelReady"] == ("True", "Downloaded")
+    assert found["Ready"] == ("False", "Starting")
+    (model,) = told["models"]
+    assert (model["state"], model["revision"]) == ("Ready", COMMIT)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.UNAUTHORIZED,
+        Reason.MODEL_NOT_FOUND,
+        Reason.REVISION_NOT_FOUND,
+        Reason.HUB_UNREACHABLE,
+        Reason.CHECKSUM_MISMATCH,
+        Reason.OUT_OF_SPACE,
+        Reason.CACHE_NOT_WRITABLE,
+    ],
+)
+def test_every_fault_of_a_download_is_a_reason(reason, observe):
+    told = tell(observe(failed(reason, "what it is; what to do")))
+    for kind in ("Ready", "ModelReady"):
+        assert conditions(told)[kind] == ("False", reason)
+        assert message(told, kind) == "what it is; what to do"
+    assert conditions(told)["Degraded"] == ("True", reason)
+
+
+def test_a_fault_stays_told_until_the_next_try_moves(observe):
+    again = failed(Reason.UNAUTHORIZED, "no", is_running=True)
+    assert conditions(tell(observe(again)))["ModelReady"] == ("False", "Unauthorized")
+    moving = observe(again, progress=[report(done=1, total=2)])
+    assert conditions(tell(moving))["ModelReady"] == ("False", "Downloading")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        (
+            {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": text}}},
+            "TokenSecretMissing",
+            "download.tokenSecret",
+        )
+        for text in ('secret "hub" not found', "couldn't find key HF_TOKEN in Secret a/hub")
+    ]
+    + [
+        (
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}}},
+            "ImagePullFailed",
+            "no such tag",
+        ),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            },
+            "DownloadCrashing",
+            "fetch was killed for memory",
+        ),
+    ],
+)
+def test_what_keeps_a_download_from_starting_is_told(state, reason, words, observe):
+    told = tell(observe(state))
+    assert conditions(told)["Ready"] == ("False", reason)
+    assert words in message(told, "Ready")
+
+
+def test_progress_makes_no_events(observe):
+    first = observe(RUNNING, progress=[report(done=1, total=10)])
+    told = tell(first)
+    (event,) = events.transitions(first.resource, told, NOW)
+    assert (event["reason"], event["type"]) == ("Downloading", "Normal")
+    later = observe(RUNNING, progress=[report(done=2, total=10)])
+    later.resource["status"] = told
+    assert tell(later) != told
+    assert events.transitions(later.resource, tell(later), NOW) == ()
+
+
+def pins_of(observed):
+    (config_map,) = [
+        write.manifest
+        for write in plan(observed, SETTINGS).writes
+        if write.manifest["kind"] == "ConfigMap"
+    ]
+    return json.loads(config_map["data"].get(names.PINS_FILE_NAME, "{}"))
+
+
+def test_the_first_pod_that_comes_through_pins_a_branch(observe):
+    observed = observe(fetched())
+    assert pins_of(observed) == {TARGET: COMMIT}
+    (write,) = plan(observed, SETTINGS).writes
+    assert write.manifest["kind"] == "ConfigMap", "no pod is replaced"
+
+
+def test_a_download_on_its_way_pins_nothing(observe):
+    observed = observe(RUNNING, progress=[report(done=1, total=2, revision=COMMIT)])
+    assert plan(observed, SETTINGS).writes == ()
+
+
+def test_a_commit_needs_no_pin(observe):
+    uri = f"{TARGET}@{COMMIT}"
+    assert plan(observe(fetched(COMMIT, uri), uri=uri), SETTINGS).writes == ()
+    (model,) = tell(observe(uri=uri))["models"]
+    assert model["revision"] == COMMIT
+
+
+def test_a_pin_stays_whatever_pods_say_and_outlives_them(observe):
+    observed = observe(fetched(OTHER), commit=COMMIT)
+    assert pins_of(observed) == {TARGET: COMMIT}
+    assert pins_of(observe(commit=COMMIT)) == {TARGET: COMMIT}
+    (model,) = tell(observe(commit=COMMIT))["models"]
+    assert (model["state"], model["revision"]) == ("Pending", COMMIT)
+
+
+def test_a_new_configuration_keeps_the_pin(observe):
+    observed = observe(commit=COMMIT)
+    observed.resource["spec"]["pageSize"] = 64
+    assert pins_of(observed) == {TARGET: COMMIT}
+
+
+def test_another_uri_drops_the_pin(observe):
+    observed = observe(commit=COMMIT)
+    observed.resource["spec"]["model"]["uri"] = f"{TARGET}@v2"
+    assert pins_of(observed) == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"hf://org/target": "main"}', '{"x": 1}'])
+def test_a_pin_that_is_none_is_ignored_and_put_right(text, observe):
+    observed = observe()
+    config_map = observed.children[next(k for k in observed.children if k.kind == "ConfigMap")]
+    config_map["data"][names.PINS_FILE_NAME] = text
+    # Its author owns that key; ours appears with the first pod that has fetched.
+    assert plan(observed, SETTINGS).writes == ()
+
+
+def test_pods_of_two_commits_are_told(observe):
+    (model,) = tell(observe(fetched(COMMIT), fetched(OTHER)))["models"]
+    assert "pods serve 2 commits: name one of them" in model["message"]
+
+
+def test_only_pods_that_run_their_download_are_asked():
+    asked = [pods.is_fetching(pod("p", state, "h")) for state in (RUNNING, fetched(), {})]
+    assert asked == [True, False, False]
+    leaving = pod("p", RUNNING, "h")
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    assert not pods.is_fetching(leaving)
