@@ -12,7 +12,7 @@ from specdecode_engine.build import build_core
 from specdecode_engine.depth.ema import EmaDepth
 from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.loop import EngineCore
-from specdecode_engine.policies import CannotServe, depth_table, make_policy
+from specdecode_engine.policies import depth_table, make_policy
 from specdecode_engine.request import Request, SamplingParams
 from specdecode_engine.sizes import draft_shapes
 from specdecode_engine.table_file import load_table
@@ -54,12 +54,6 @@ def test_each_available_policy_is_made() -> None:
     assert isinstance(made[Policy.STATIC], StaticDepth)
     assert isinstance(made[Policy.EMA], EmaDepth)
     assert made[Policy.EMA].decide(5, 0).slot == 8, "padded to a size that is captured"
-
-
-def test_a_policy_that_is_not_available_is_refused_by_name() -> None:
-    speculation = ngram(policy="goodput")
-    with pytest.raises(CannotServe, match="policy goodput is not available"):
-        make_policy(speculation, depth_table(speculation.entries))
 
 
 def test_plain_decoding_stays_plain_under_every_policy() -> None:
