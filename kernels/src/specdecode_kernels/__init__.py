@@ -7,15 +7,30 @@ is computed with: text must not depend on the batch, on how a prompt is cut or o
 speculates. `reference.precision` says in which types sums are taken to that end.
 """
 
-from specdecode_kernels.layout import AttentionLayout, Tail
-from specdecode_kernels.ops import apply_rope, attend, linear, rms_norm, silu_and_mul, store_kv
+from specdecode_kernels.backends import AttentionBackend, choose_backend
+from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
+from specdecode_kernels.ops import (
+    apply_rope,
+    attend,
+    attend_with_lse,
+    linear,
+    merge_states,
+    rms_norm,
+    silu_and_mul,
+    store_kv,
+)
 
 __all__ = [
+    "AttentionBackend",
     "AttentionLayout",
+    "KvScale",
     "Tail",
     "apply_rope",
     "attend",
+    "attend_with_lse",
+    "choose_backend",
     "linear",
+    "merge_states",
     "rms_norm",
     "silu_and_mul",
     "store_kv",

@@ -1,0 +1,31 @@
+"""Every op that has a kernel: where its truth, its kernel, its test and its benchmark stand."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op: dotted names of its reference and launcher, paths of its tests and benchmark."""
+
+    name: str
+    reference: str
+    triton: str
+    tests: str
+    bench: str
+
+
+def _op(name: str, reference: str) -> Op:
+    return Op(
+        name=name,
+        reference=f"specdecode_kernels.reference.{reference}.{name}",
+        triton=f"specdecode_kernels.triton.{name}.{name}",
+        tests=f"tests/kernels/test_{name}_triton.py",
+        bench=f"bench/kernels/{name}.py",
+    )
+
+
+OPS: tuple[Op, ...] = (
+    _op("store_kv", "pool"),
+    _op("attend", "attention"),
+    _op("merge_states", "merge_states"),
+)
