@@ -50,9 +50,7 @@ def choose_backend(
     if wanted == "triton":
         _refuse("triton", obstacle)
     elif wanted != "auto":
-        raise ValueError(
-            f"attention backend {wanted!r} is none of auto, torch, triton, flashinfer"
-        )
+        raise ValueError(f"attention backend {wanted!r} is none of auto, torch, triton, flashinfer")
     elif obstacle is not None or device.type != "cuda":
         return Choice(TORCH, f"torch, as {obstacle or 'interpreted kernels are for tests'}")
     from specdecode_kernels.backends.triton_backend import TritonBackend

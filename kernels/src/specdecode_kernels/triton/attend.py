@@ -212,13 +212,13 @@ def attend(
     lse: Tensor | None,  # [splits, rows, q_heads] f32; needed where there is more than one split
 ) -> None:
     """Attend within each of `out.shape[0]` splits. Parts that see nothing have an lse of -inf."""
-    splits, rows, q_heads, dim = out.shape
+    splits, _, q_heads, dim = out.shape
     kv_heads = k_pool.shape[1]
     shared = q_heads // kv_heads
     most = max(layout.query_lens)
     tiles = triton.cdiv(most * shared, tile.pairs)
     batch = len(layout.query_lens)
-    tail_strides = (0,) * 11
+    tail_strides: tuple[int, ...] = (0,) * 11
     if tail is not None:
         tail_strides = (*tail.k.stride(), *tail.v.stride(), *tail.mask.stride())
     count("attend", "triton")

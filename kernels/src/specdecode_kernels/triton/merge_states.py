@@ -64,9 +64,7 @@ def _merge_states_kernel(
     out = out / total[:, None]
 
     out_at = row * stride_out_row + head[:, None] * stride_out_head + dims[None, :]
-    tl.store(
-        out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=is_head[:, None] & is_dim
-    )
+    tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=is_head[:, None] & is_dim)
     tl.store(lse_ptr + row * stride_lse_row + head, peak + tl.log(total), mask=is_head)
 
 

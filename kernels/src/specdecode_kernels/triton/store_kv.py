@@ -1,4 +1,4 @@
-"""Writes the keys and values of new rows into the pools, rounding to fp8 where the pools hold it."""
+"""Writes the keys and values of new rows into the pools, rounded to float8 where these hold it."""
 
 import torch
 import triton
