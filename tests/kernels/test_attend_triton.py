@@ -134,6 +134,12 @@ def test_poison_in_a_visible_row_shows(splits: int) -> None:
     assert case.attend(backend(splits))[row].isnan().all()
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_great_scores_do_not_overflow(splits: int) -> None:
+    case = draw_case(SHAPES["chain"], 12)
+    assert_equals_reference(replace(case, q=case.q * 100), splits)
+
+
 def test_a_bound_beyond_what_is_seen_changes_nothing() -> None:
     # As in a CUDA graph: the table is as wide as it ever gets, its rest is padding.
     case = draw_case(SHAPES["chain"], 7)

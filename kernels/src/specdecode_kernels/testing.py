@@ -159,7 +159,7 @@ def _draw_visible(shape: Shape, chance: random.Random) -> list[int]:
 def _draw_tail(shape: Shape, draw: _Draw) -> Tail:
     batch, queries = len(shape.query_lens), shape.query_lens[0]
     k, v = (draw.normal(batch, shape.tail_rows, shape.kv_heads, shape.dim) for _ in range(2))
-    mask = draw.normal(batch, queries, shape.tail_rows) < 0
+    mask = draw.normal(batch, queries, shape.tail_rows) < -0.5
     unseen = ~mask.any(dim=1)
     k[unseen], v[unseen] = torch.nan, torch.nan
     return Tail(k, v, mask)

@@ -22,6 +22,7 @@ from specdecode_kernels.triton.numeric import dot_type
 from specdecode_kernels.triton.tiles import Tile
 
 LOG2_E = math.log2(math.e)
+LN_2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
@@ -195,7 +196,7 @@ def _attend_kernel(
         mask=is_written,
     )
     if lse_ptr is not None:
-        lse = (peak + tl.log2(tl.where(is_empty, 1.0, total))) * 0.6931471805599453  # ln 2
+        lse = (peak + tl.log2(tl.where(is_empty, 1.0, total))) * LN_2
         lse_at = split.to(tl.int64) * stride_lse_split + row * stride_lse_row + head
         tl.store(lse_ptr + lse_at, lse, mask=is_pair)
 
