@@ -11,7 +11,7 @@ SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-controller bench-graphs \
-        test test-unit test-apiserver test-node lossless clean
+        test test-unit test-kernels test-apiserver test-node lossless clean
 
 help: ## List every target with one line
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,6 +59,11 @@ test: setup ## Run all suites, the real node included, with the time each took
 
 test-unit: setup ## Run the tests that need neither an API server nor a node
 	$(RUN) pytest -m "not apiserver and not node"
+
+test-kernels: setup ## Test the kernels, interpreted where there is no GPU, and list every op's parts
+	@mkdir -p .pytest_cache
+	@PYTHONPATH=bench $(RUN) pytest tests/kernels --junitxml=.pytest_cache/kernels.xml
+	@PYTHONPATH=bench $(RUN) python -m kernels.table .pytest_cache/kernels.xml
 
 test-apiserver: setup ## Run the tests against a real API server
 	$(RUN) pytest -m apiserver

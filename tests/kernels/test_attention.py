@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import AttentionLayout, Tail, attend
+from specdecode_kernels import AttentionLayout, KvScale, Tail, attend, attend_with_lse
 from specdecode_kernels.reference import attention
+from specdecode_kernels.reference.pool import FLOAT8
+from specdecode_kernels.testing import Shape, draw_case, seen_rows
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -62,16 +64,6 @@ def make_case(seed: int, dtype: torch.dtype, with_tail: bool) -> Case:
     return Case(q, k_pool, v_pool, layout, Tail(k, v, mask))
 
 
-def seen_rows(layout: AttentionLayout) -> list[list[int]]:
-    """List, for every query row, the pool rows that it sees."""
-    owners = [b for b, count in enumerate(layout.query_lens) for _ in range(count)]
-    size = layout.page_size
-    return [
-        [int(layout.page_table[b, i // size]) * size + i % size for i in range(int(seen))]
-        for b, seen in zip(owners, layout.visible, strict=True)
-    ]
-
-
 def attend_slowly(case: Case) -> Tensor:
     """Compute row by row, head by head, in float64."""
     output = torch.zeros(case.q.shape, dtype=torch.float64)
@@ -99,6 +91,42 @@ def test_it_equals_the_loop(seed: int, with_tail: bool, dtype: torch.dtype) -> N
     assert result.dtype == dtype
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(result.double(), attend_slowly(case), atol=tolerance, rtol=tolerance)
+
+
+def lse_slowly(case: Case) -> Tensor:
+    """Sum the exponents of the scores row by row, head by head, in float64."""
+    lse = torch.full(case.q.shape[:2], -torch.inf, dtype=torch.float64)
+    shared = case.q.shape[1] // case.k_pool.shape[1]
+    queries = case.layout.query_lens[0]
+    for row, rows in enumerate(seen_rows(case.layout)):
+        for head in range(case.q.shape[1]):
+            k = case.k_pool[rows, head // shared].double()
+            if case.tail is not None:
+                batch, picked = row // queries, case.tail.mask[row // queries, row % queries]
+                k = torch.cat((k, case.tail.k[batch, picked, head // shared].double()))
+            scores = k @ case.q[row, head].double() / k.shape[1] ** 0.5
+            lse[row, head] = scores.exp().sum().log()
+    return lse
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("with_tail", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_lse_equals_the_loop(seed: int, with_tail: bool, dtype: torch.dtype) -> None:
+    case = make_case(seed, dtype, with_tail)
+    out, lse = attend_with_lse(case.q, case.k_pool, case.v_pool, case.layout, case.tail)
+    assert torch.equal(out, case.attend())
+    assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(lse.double(), lse_slowly(case), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tail_rows", [0, 5])
+def test_float8_pools_are_read_by_their_scales(tail_rows: int) -> None:
+    case = draw_case(Shape(query_lens=(3, 3), tail_rows=tail_rows, pool_dtype=FLOAT8), 1)
+    assert case.scale == KvScale(0.5, 0.25)
+    k_pool, v_pool = case.k_pool.float() * 0.5, case.v_pool.float() * 0.25
+    wanted = attend(case.q, k_pool, v_pool, case.layout, case.tail)
+    torch.testing.assert_close(case.attend(), wanted, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("with_tail", [False, True])

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from specdecode_kernels import (
     AttentionLayout,
+    KvScale,
     Tail,
     apply_rope,
     attend,
     linear,
+    merge_states,
     rms_norm,
     silu_and_mul,
     store_kv,
@@ -56,6 +58,39 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "stored rows": (
         lambda: store_kv(zeros(8, 2, 6), zeros(8, 2, 6), ids(2), zeros(1, 2, 6), zeros(2, 2, 6)),
         r"must be \[2, 2, 6\]",
+    ),
+    "pool types": (
+        lambda: attend(zeros(2, 4, 6), zeros(8, 2, 6), zeros(8, 2, 6).half(), layout()),
+        "must both be .* of one type",
+    ),
+    "pool type": (
+        lambda: attend(zeros(2, 4, 6), zeros(8, 2, 6).half(), zeros(8, 2, 6).half(), layout()),
+        "pools of torch.float16 must be of q's torch.float32",
+    ),
+    "scale": (
+        lambda: attend(
+            zeros(2, 4, 6), zeros(8, 2, 6), zeros(8, 2, 6), layout(), scale=KvScale(0.5)
+        ),
+        "pools of torch.float32 have none",
+    ),
+    "no scale": (lambda: KvScale(0.0), "must be positive and finite"),
+    "states": (
+        lambda: merge_states(zeros(2, 4, 6), zeros(2, 4), zeros(2, 4, 5), zeros(2, 4)),
+        r"must both be \[rows, heads, dim\]",
+    ),
+    "state lse": (
+        lambda: merge_states(zeros(2, 4, 6), zeros(2, 4), zeros(2, 4, 6), zeros(2, 3)),
+        r"\[2, 3\] \[rows, heads\]",
+    ),
+    "tail type": (
+        lambda: attend(
+            zeros(2, 4, 6).half(), zeros(8, 2, 6).half(), zeros(8, 2, 6).half(), layout(), tail()
+        ),
+        "a tail of torch.float32 must be of q's torch.float16",
+    ),
+    "starts": (
+        lambda: AttentionLayout(ids(1, 2), 4, (1,), ids(1), 8, query_starts=ids(1)),
+        "query_starts must be int64, one for each of the 1 requests and the end",
     ),
     "queries": (
         lambda: attend(zeros(3, 4, 6), zeros(8, 2, 6), zeros(8, 2, 6), layout()),

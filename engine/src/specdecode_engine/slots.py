@@ -6,6 +6,7 @@ page 0 belong to padding. Letters: B batch, n rows per sequence, T rows in all.
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -141,9 +142,10 @@ class SlotTable:
             [torch.arange(span.start, span.end, device=self.device) for span in spans]
         )
         slots = torch.tensor([span.slot for span in spans], device=self.device)
-        row_slots = slots.repeat_interleave(torch.tensor(lens, device=self.device))
+        starts = torch.tensor([0, *accumulate(lens)], device=self.device)
+        row_slots = slots.repeat_interleave(starts.diff())
         longest = max(span.end for span in spans)
-        return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest)
+        return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest, starts)
 
     def window_rows(
         self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
@@ -197,13 +199,19 @@ class SlotTable:
         lens: tuple[int, ...],
         visible: Tensor,
         longest: int,
+        starts: Tensor | None = None,
     ) -> Rows:
         kv_rows = self.pool_rows(row_slots, positions)
-        layout = self._layout(slots, lens, visible, longest)
+        layout = self._layout(slots, lens, visible, longest, starts)
         return Rows(row_slots, positions, kv_rows, layout)
 
     def _layout(
-        self, slots: Tensor, lens: tuple[int, ...], visible: Tensor, longest: int
+        self,
+        slots: Tensor,
+        lens: tuple[int, ...],
+        visible: Tensor,
+        longest: int,
+        starts: Tensor | None = None,
     ) -> AttentionLayout:
         width = min(-(-longest // self.page_size), self._pages.shape[1])
         return AttentionLayout(
@@ -212,4 +220,5 @@ class SlotTable:
             query_lens=lens,
             visible=visible,
             max_visible=min(longest, width * self.page_size),
+            query_starts=starts,
         )

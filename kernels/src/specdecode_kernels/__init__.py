@@ -7,12 +7,15 @@ is computed with: text must not depend on the batch, on how a prompt is cut or o
 speculates. `reference.precision` says in which types sums are taken to that end.
 """
 
-from specdecode_kernels.layout import AttentionLayout, Tail
+from specdecode_kernels.backends import AttentionBackend, choose_backend
+from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
 from specdecode_kernels.ops import (
     add_rms_norm,
     apply_rope,
     attend,
+    attend_with_lse,
     linear,
+    merge_states,
     rms_norm,
     silu_and_mul,
     store_kv,
@@ -23,17 +26,22 @@ from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, Sampling
 from specdecode_kernels.trees import link_nodes, select_nodes, walk_chain, walk_tree
 
 __all__ = [
+    "AttentionBackend",
     "AttentionLayout",
     "DraftedNodes",
+    "KvScale",
     "PenaltyRows",
     "SamplingRows",
     "Tail",
     "add_rms_norm",
     "apply_rope",
     "attend",
+    "attend_with_lse",
     "choose",
+    "choose_backend",
     "linear",
     "link_nodes",
+    "merge_states",
     "move_kv",
     "penalise",
     "rms_norm",

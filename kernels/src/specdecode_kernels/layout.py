@@ -1,5 +1,6 @@
 """Which cached rows every query row sees: the records that `attend` takes beside its tensors."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,9 @@ class AttentionLayout:
 
     Pool row = page id * page size + offset. Query rows are concatenated request by request. Query
     row i sees the first `visible[i]` rows of its own request; seeing none is legal and yields
-    zeros. `max_visible` is a bound that the host knows, so that no kernel has to ask the device.
+    zeros. `max_visible` is a bound that the host knows, so that no kernel has to ask the device: a
+    layout that a CUDA graph holds gives the bound of all its replays, and tensors that are
+    refilled.
     """
 
     page_table: Tensor  # [batch, pages] i64, padding entries 0
@@ -20,6 +23,14 @@ class AttentionLayout:
     query_lens: tuple[int, ...]  # query rows of each request
     visible: Tensor  # [rows] i64; causal extension: position + 1
     max_visible: int
+    # [batch + 1] i64, where each request's rows begin; asked for on the device where requests
+    # differ in query rows, and copied there by each call that finds none
+    query_starts: Tensor | None = None
+
+    @property
+    def queries_each(self) -> int | None:
+        """Query rows of every request, if all have the same number; none for an empty batch."""
+        return self.query_lens[0] if len(set(self.query_lens)) == 1 else None
 
     def __post_init__(self) -> None:
         if self.page_table.dim() != 2 or self.page_table.dtype != torch.int64:
@@ -43,6 +54,24 @@ class AttentionLayout:
                 f"max_visible {self.max_visible} must lie within the {pages} pages of "
                 f"{self.page_size} rows that page_table holds per request; widen page_table"
             )
+        starts = self.query_starts
+        if starts is not None and (starts.shape != (batch + 1,) or starts.dtype != torch.int64):
+            raise ValueError(
+                f"query_starts must be int64, one for each of the {batch} requests and the end, "
+                f"not {list(starts.shape)} {starts.dtype}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KvScale:
+    """What the entries of float8 pools are multiplied by when read; 1 for every other type."""
+
+    k: float = 1.0
+    v: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not all(0 < scale < math.inf for scale in (self.k, self.v)):
+            raise ValueError(f"scales of keys and values must be positive and finite, not {self}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,4 +37,7 @@ OPS: tuple[Op, ...] = (
     _op("move_kv", "paths"),
     _op("penalise", "penalties"),
     _op("choose", "choosing"),
+    _op("store_kv", "pool"),
+    _op("attend", "attention"),
+    _op("merge_states", "merge_states"),
 )

@@ -12,8 +12,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from specdecode_kernels.layout import AttentionLayout, Tail
-from specdecode_kernels.reference.precision import mixing_dtype
+from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
+from specdecode_kernels.reference.pool import dequantised
+from specdecode_kernels.reference.precision import accumulation_dtype, mixing_dtype
 
 MAX_SCORES = 1 << 24
 """Scores computed at once: 128 MiB of float64."""
@@ -29,22 +30,47 @@ class _Run:
     queries: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What the requests of a run see, gathered: pool rows first, then the tail's."""
+
+    q: Tensor  # [batch, queries, q_heads, dim]
+    k: Tensor  # [batch, rows, kv_heads, dim]
+    v: Tensor  # [batch, rows, kv_heads, dim]
+    mask: Tensor  # [batch, queries, rows] bool
+
+
 def attend(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, layout: AttentionLayout, tail: Tail | None
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    layout: AttentionLayout,
+    tail: Tail | None,
+    scale: KvScale,
 ) -> Tensor:
     """Compute run by run; with a tail there is at most one run."""
     output = torch.empty_like(q)
     for run in _equal_runs(layout.query_lens):
-        # [batch, rows, kv_heads, dim] and [batch, queries, rows]
-        k, v = (_gather(pool, layout, run.requests) for pool in (k_pool, v_pool))
-        visible = layout.visible[run.rows].view(run.batch, run.queries, 1)
-        mask = torch.arange(k.shape[1], device=k.device) < visible
-        if tail is not None:
-            k, v = torch.cat((k, tail.k), dim=1), torch.cat((v, tail.v), dim=1)
-            mask = torch.cat((mask, tail.mask), dim=2)
-        queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])
-        output[run.rows] = _sliced_attention(queries, k, v, mask).flatten(0, 1)
+        seen = _gather(run, q, k_pool, v_pool, layout, tail, scale)
+        mixed = _sliced_attention(seen.q, seen.k, seen.v, seen.mask)
+        output[run.rows] = mixed.flatten(0, 1)
     return output
+
+
+def attend_with_lse(
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    layout: AttentionLayout,
+    tail: Tail | None,
+    scale: KvScale,
+) -> tuple[Tensor, Tensor]:
+    """Attend, and work the scores out once more for the logarithm of the sum of their exponents."""
+    lse = torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype), device=q.device)
+    for run in _equal_runs(layout.query_lens):
+        seen = _gather(run, q, k_pool, v_pool, layout, tail, scale)
+        lse[run.rows] = _sliced_lse(seen).flatten(0, 1).to(lse.dtype)
+    return attend(q, k_pool, v_pool, layout, tail, scale), lse
 
 
 def _equal_runs(query_lens: tuple[int, ...]) -> Iterator[_Run]:
@@ -57,7 +83,29 @@ def _equal_runs(query_lens: tuple[int, ...]) -> Iterator[_Run]:
         request, row = next_request, next_row
 
 
-def _gather(pool: Tensor, layout: AttentionLayout, requests: slice) -> Tensor:
+def _gather(
+    run: _Run,
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    layout: AttentionLayout,
+    tail: Tail | None,
+    scale: KvScale,
+) -> _Seen:
+    k = dequantised(_gather_rows(k_pool, layout, run.requests), scale.k, mixing_dtype(q.dtype))
+    v = dequantised(_gather_rows(v_pool, layout, run.requests), scale.v, mixing_dtype(q.dtype))
+    visible = layout.visible[run.rows].view(run.batch, run.queries, 1)
+    mask = torch.arange(k.shape[1], device=k.device) < visible
+    if tail is not None:
+        k = torch.cat((k, tail.k.to(k.dtype)), dim=1)
+        v = torch.cat((v, tail.v.to(v.dtype)), dim=1)
+        mask = torch.cat((mask, tail.mask), dim=2)
+    queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])
+    return _Seen(queries, k, v, mask)
+
+
+def _gather_rows(pool: Tensor, layout: AttentionLayout, requests: slice) -> Tensor:
+    # [batch, max_visible, kv_heads, dim]
     pages = -(-layout.max_visible // layout.page_size)
     paged = pool.view(-1, layout.page_size, *pool.shape[1:])
     gathered = paged[layout.page_table[requests, :pages]]  # [batch, pages, page_size, ...]
@@ -65,17 +113,30 @@ def _gather(pool: Tensor, layout: AttentionLayout, requests: slice) -> Tensor:
 
 
 def _sliced_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    # q [batch, queries, q_heads, dim]; k, v [batch, rows, kv_heads, dim]
-    # mask [batch, queries, rows]
     wide = mixing_dtype(q.dtype)
     keys, values = _by_head(k, wide), _by_head(v, wide)
     # 0 * NaN is NaN: values that nobody sees must be zeroed, their weight of 0 is not enough.
     unseen = ~mask.any(dim=1)[:, None, :, None]  # [batch, 1, rows, 1]
     values = values.masked_fill(unseen, 0.0)
-    step = max(1, MAX_SCORES // max(1, q.shape[0] * q.shape[2] * k.shape[1]))
-    parts = zip(torch.split(q, step, dim=1), torch.split(mask, step, dim=1), strict=True)
-    slices = [_masked_attention(part.to(wide), keys, values, seen) for part, seen in parts]
+    slices = [
+        _masked_attention(part.to(wide), keys, values, shown) for part, shown in _slices(q, mask)
+    ]
     return torch.cat(slices, dim=1).to(q.dtype)
+
+
+def _sliced_lse(seen: _Seen) -> Tensor:
+    wide = mixing_dtype(seen.q.dtype)
+    keys = _by_head(seen.k, wide)
+    slices = [
+        _masked_scores(part.to(wide), keys, shown).logsumexp(dim=-1).permute(0, 3, 1, 2).flatten(2)
+        for part, shown in _slices(seen.q, seen.mask)
+    ]
+    return torch.cat(slices, dim=1)  # [batch, queries, q_heads]
+
+
+def _slices(q: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    step = max(1, MAX_SCORES // max(1, q.shape[0] * q.shape[2] * mask.shape[2]))
+    return zip(torch.split(q, step, dim=1), torch.split(mask, step, dim=1), strict=True)
 
 
 def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -84,17 +145,23 @@ def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
     return by_head.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
-def _masked_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _masked_scores(q: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+    # [batch, kv_heads, query heads that share one, queries, rows]
     batch, queries, q_heads, dim = q.shape
     kv_heads, rows = keys.shape[1:3]
-    shared = q_heads // kv_heads  # query heads that share one kv head
+    shared = q_heads // kv_heads
     folded = q.reshape(batch, queries, kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, kv_heads, shared * queries, dim)
     scores = torch.matmul(folded / math.sqrt(dim), keys.transpose(2, 3))
     scores = scores.view(batch, kv_heads, shared, queries, rows)
-    scores.masked_fill_(~mask[:, None, None], -torch.inf)
-    weights = scores.softmax(dim=-1).view(batch, kv_heads, shared * queries, rows)
-    mixed = torch.matmul(weights, values).view(batch, kv_heads, shared, queries, dim)
+    return scores.masked_fill_(~mask[:, None, None], -torch.inf)
+
+
+def _masked_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    batch, queries, q_heads, dim = q.shape
+    scores = _masked_scores(q, keys, mask)
+    weights = scores.softmax(dim=-1).flatten(2, 3)
+    mixed = torch.matmul(weights, values).view(*scores.shape[:-1], dim)
     mixed = mixed.permute(0, 3, 1, 2, 4).reshape(batch, queries, q_heads, dim)
     # The softmax of a row that sees nothing is NaN.
     return mixed.masked_fill_(~mask.any(dim=2)[:, :, None, None], 0.0)

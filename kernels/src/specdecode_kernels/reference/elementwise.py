@@ -1,4 +1,4 @@
-"""The ops that treat every row alone: norm, rotation, gate, store."""
+"""The ops that treat every row alone: norm, rotation, gate."""
 
 import torch
 from torch import Tensor
@@ -36,9 +36,3 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     """Multiply in wide arithmetic, round once."""
     wide = gate.to(accumulation_dtype(gate.dtype))
     return (torch.nn.functional.silu(wide) * up).to(gate.dtype)
-
-
-def store_kv(k_pool: Tensor, v_pool: Tensor, rows: Tensor, k: Tensor, v: Tensor) -> None:
-    """Copy row by row; which of two writes to one row wins is left open."""
-    k_pool.index_copy_(0, rows, k)
-    v_pool.index_copy_(0, rows, v)

@@ -1,0 +1,147 @@
+"""`python -m kernels.compile --capability 90`: registers, shared memory and spills of each kernel.
+
+Triton's compiler needs no GPU: the real launchers run on CPU tensors up to the launch, which is
+left out. What is compiled is thereby what a GPU of that capability would run.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+from triton.runtime import JITFunction
+
+from specdecode_kernels import KvScale, merge_states, store_kv
+from specdecode_kernels.backends.triton_backend import TritonBackend
+from specdecode_kernels.reference.pool import FLOAT8
+from specdecode_kernels.testing import Shape, draw_case
+
+CPU = torch.device("cpu")
+ADA = 89
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one compiled kernel takes; `stack_bytes` beyond 0 are spilled registers."""
+
+    case: str
+    kernel: str
+    capability: int
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+class _AbsentDevice:
+    """Stands where Triton asks for the current device, and names only what to compile for."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+
+def cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """List calls that take every branch of the kernels, at the sizes of an 8B model."""
+    model = {"kv_heads": 8, "shared": 4, "dim": 128, "dtype": torch.bfloat16, "page_size": 16}
+    verify, chain = {"query_lens": (8, 8), "tail_rows": 8}, (1, 1)
+    shapes = {
+        "decode": (Shape(query_lens=chain, **model), 4),
+        "verify": (Shape(**verify, **model), 4),
+        "verify, page 1": (Shape(**verify, **model | {"page_size": 1}), 1),
+        "extend": (Shape(query_lens=(1, 40), longest=50, **model), 1),
+        "verify, dim 256, page 256": (Shape(**verify, **model | {"dim": 256, "page_size": 256}), 4),
+        "verify, dim 80": (Shape(**verify, **model | {"dim": 80, "dtype": torch.float16}), 4),
+        "verify, float32": (Shape(**verify, **model | {"dtype": torch.float32}), 4),
+    }
+    if capability >= ADA:
+        shapes["verify, float8"] = (Shape(**verify, **model, pool_dtype=FLOAT8), 4)
+    for name, (shape, splits) in shapes.items():
+        backend = TritonBackend(CPU, splits=splits, workspace_bytes=1 << 24)
+        case = draw_case(shape, 0)
+        yield f"attend: {name}", lambda case=case, backend=backend: case.attend_with_lse(backend)
+    for dtype in (torch.bfloat16, FLOAT8) if capability >= ADA else (torch.bfloat16,):
+        pool = torch.zeros(64, 8, 128).to(dtype)
+        yield f"store_kv: {dtype}", lambda pool=pool: store(pool)
+    out, lse = torch.zeros(4, 32, 128, dtype=torch.bfloat16), torch.zeros(4, 32)
+    backend = TritonBackend(CPU, workspace_bytes=0)
+    yield "merge_states", lambda: merge_states(out, lse, out, lse, backend=backend)
+
+
+def store(pool: torch.Tensor) -> None:
+    """Store two rows."""
+    new = torch.zeros(2, 8, 128, dtype=torch.bfloat16)
+    scale = KvScale(0.5, 0.5) if pool.dtype == FLOAT8 else KvScale()
+    backend = TritonBackend(CPU, workspace_bytes=0)
+    store_kv(pool, pool.clone(), torch.tensor([1, 2]), new, new, scale=scale, backend=backend)
+
+
+def compile_cases(capability: int) -> Iterator[Usage]:
+    """Run every case up to its launches."""
+    compiled: list[CompiledKernel] = []
+    original = JITFunction.run
+
+    def run(self: JITFunction, *args: object, **options: object) -> None:
+        compiled.append(original(self, *args, **options | {"warmup": True}))
+
+    JITFunction.run = run
+    triton.runtime.driver.set_active(_AbsentDevice(capability))
+    for name, call in cases(capability):
+        compiled.clear()
+        call()
+        for kernel in compiled:
+            registers, stack_bytes = resources(kernel.asm["cubin"])
+            yield Usage(
+                name,
+                kernel.metadata.name.strip("_"),
+                capability,
+                registers,
+                stack_bytes,
+                kernel.metadata.shared,
+            )
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Read registers per thread and bytes of stack out of a compiled kernel."""
+    program = triton.knobs.nvidia.cuobjdump.path
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = (program, "-res-usage", file.name)
+        printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", printed.stdout + printed.stderr)
+    if found is None:
+        raise ValueError(f"{program} printed no registers: {printed.stdout}{printed.stderr}")
+    return int(found[1]), int(found[2])
+
+
+def main() -> int:
+    """Print a line of JSON per kernel."""
+    parser = argparse.ArgumentParser(prog="kernels.compile")
+    parser.add_argument("--capability", type=int, default=90, help="90 is an H100's, 80 an A100's")
+    options = parser.parse_args()
+    if triton.knobs.runtime.interpret:
+        print("TRITON_INTERPRET is set: nothing would be compiled; unset it", file=sys.stderr)
+        return 2
+    for usage in compile_cases(options.capability):
+        print(json.dumps(asdict(usage)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The Triton kernels of attention equal the reference, whatever the shape, type, layout and split.
+
+float32 differs by the order of sums. float16 and bfloat16 also by the rounding of the softmax's
+weights and of the result: some units in the last place, of which values near 2 have 2e-3 and 2e-2.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdecode_kernels import launches
+from specdecode_kernels.backends.triton_backend import TritonBackend
+from specdecode_kernels.reference.pool import FLOAT8
+from specdecode_kernels.testing import DEVICE, Case, Shape, seen_rows
+from specdecode_kernels.testing import draw_case as draw_on_cpu
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+SHAPES = {
+    "decode": Shape(query_lens=(1, 1, 1), longest=70, page_size=16),
+    "one head a group, page 1": Shape(query_lens=(1, 1), shared=1, page_size=1, longest=40),
+    "one kv head, dim 64": Shape(query_lens=(1,), kv_heads=1, shared=7, dim=64, page_size=3),
+    "chain": Shape(query_lens=(8, 8), is_causal=True, longest=90, page_size=16),
+    "32 rows, page 256": Shape(query_lens=(32,), is_causal=True, longest=150, page_size=256),
+    "any rows": Shape(query_lens=(5, 5), shared=3, longest=33),
+    "dim 80": Shape(query_lens=(2, 2), dim=80, tail_rows=3),
+    "dim 96": Shape(query_lens=(1, 1), dim=96, longest=40),
+    "dim 256": Shape(query_lens=(2,), dim=256, longest=40, tail_rows=9),
+    "tree": Shape(query_lens=(6, 6), tail_rows=6, longest=40),
+    "scratch": Shape(query_lens=(4, 4), tail_rows=70, longest=9),
+    "ragged": Shape(query_lens=(1, 0, 7, 3), is_causal=True, longest=50, page_size=3),
+    "long extend": Shape(query_lens=(70, 2), kv_heads=1, is_causal=True, longest=80),
+}
+
+
+def draw_case(shape: Shape, seed: int) -> Case:
+    return draw_on_cpu(shape, seed).to(DEVICE)
+
+
+def backend(splits: int | None) -> TritonBackend:
+    return TritonBackend(DEVICE, splits=splits, workspace_bytes=1 << 21)
+
+
+def assert_equals_reference(case: Case, splits: int | None) -> None:
+    """Compare; what is not seen is poison, so a read too far would show as NaN."""
+    out, lse = case.attend_with_lse(backend(splits))
+    wanted, wanted_lse = case.attend_with_lse()
+    assert out.dtype == case.q.dtype
+    assert lse.dtype == torch.float32
+    tolerance = TOLERANCE[case.q.dtype]
+    torch.testing.assert_close(out.float(), wanted.float(), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse, wanted_lse, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("splits", "is_strided"), [(1, False), (3, True)])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_equals_the_reference(
+    name: str, dtype: torch.dtype, splits: int, is_strided: bool
+) -> None:
+    shape = replace(SHAPES[name], dtype=dtype, is_strided=is_strided)
+    assert_equals_reference(draw_case(shape, 1), splits)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("name", ["decode", "chain", "tree", "ragged"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_float8_pools_are_read_by_their_scales(dtype: torch.dtype, name: str, splits: int) -> None:
+    case = draw_case(replace(SHAPES[name], dtype=dtype, pool_dtype=FLOAT8), 2)
+    assert case.scale.k != case.scale.v
+    assert_equals_reference(case, splits)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    tail_rows = draw(st.sampled_from((0, 1, 17)))
+    count = draw(st.integers(1, 9))
+    lens = st.just(count) if tail_rows else st.integers(0, 9)
+    return Shape(
+        query_lens=tuple(draw(st.lists(lens, min_size=1, max_size=3))),
+        longest=draw(st.integers(1, 140)),
+        page_size=draw(st.sampled_from((1, 2, 5, 16, 64, 256))),
+        kv_heads=draw(st.sampled_from((1, 2))),
+        shared=draw(st.sampled_from((1, 3, 4, 8))),
+        dim=draw(st.sampled_from((8, 64, 72, 128))),
+        tail_rows=tail_rows,
+        dtype=draw(st.sampled_from(tuple(TOLERANCE))),
+        is_strided=draw(st.booleans()),
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(shapes(), st.integers(1, 5), st.integers(0, 99))
+def test_random_shapes(shape: Shape, splits: int, seed: int) -> None:
+    assert_equals_reference(draw_case(shape, seed), splits)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_it_launches_its_kernels_and_nothing_else(splits: int) -> None:
+    case = draw_case(SHAPES["tree"], 3)
+    launches.reset()
+    case.attend(backend(splits))
+    merged = {("merge_splits", "triton"): 1} if splits > 1 else {}
+    assert launches.snapshot() == {("attend", "triton"): 1} | merged
+
+
+def test_without_lse_the_result_is_the_same() -> None:
+    case = draw_case(SHAPES["chain"], 4)
+    for splits in (1, 3):
+        out, _ = case.attend_with_lse(backend(splits))
+        assert torch.equal(case.attend(backend(splits)), out)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_row_that_sees_nothing_gets_zeros(splits: int) -> None:
+    case = draw_case(SHAPES["chain"], 5)
+    visible = case.layout.visible.clone()
+    visible[3], visible[8:] = 0, 0
+    case = replace(case, layout=replace(case.layout, visible=visible))
+    assert_equals_reference(case, splits)
+    out, lse = case.attend_with_lse(backend(splits))
+    assert out[3].eq(0).all()
+    assert out[8:].eq(0).all()
+    assert lse[3].eq(-torch.inf).all()
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_poison_in_a_visible_row_shows(splits: int) -> None:
+    case = draw_case(SHAPES["decode"], 6)
+    row = max(range(3), key=lambda number: len(seen_rows(case.layout)[number]))
+    case.v_pool[seen_rows(case.layout)[row][-1]] = torch.nan
+    assert case.attend(backend(splits))[row].isnan().all()
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_great_scores_do_not_overflow(splits: int) -> None:
+    case = draw_case(SHAPES["chain"], 12)
+    assert_equals_reference(replace(case, q=case.q * 100), splits)
+
+
+def test_a_bound_beyond_what_is_seen_changes_nothing() -> None:
+    # As in a CUDA graph: the table is as wide as it ever gets, its rest is padding.
+    case = draw_case(SHAPES["chain"], 7)
+    table = torch.nn.functional.pad(case.layout.page_table, (0, 90))
+    wide = replace(case.layout, page_table=table, max_visible=table.shape[1] * 16)
+    wanted = case.attend()
+    for splits in (1, 4):
+        out = replace(case, layout=wide).attend(backend(splits))
+        torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_where_requests_begin_may_be_given() -> None:
+    case = draw_case(SHAPES["ragged"], 8)
+    starts = torch.tensor([0, 1, 1, 8, 11], device=DEVICE)
+    given_starts = replace(case, layout=replace(case.layout, query_starts=starts))
+    assert torch.equal(given_starts.attend(backend(1)), case.attend(backend(1)))
+
+
+def test_a_small_workspace_means_fewer_splits() -> None:
+    case = draw_case(SHAPES["chain"], 9)
+    rows, heads, dim = case.q.shape
+    two_splits = 2 * rows * heads * (dim + 1) * 4
+    for size, kernels in ((two_splits, 2), (two_splits - 4, 1), (0, 1)):
+        launches.reset()
+        out = case.attend(TritonBackend(DEVICE, splits=5, workspace_bytes=size))
+        assert launches.snapshot().total() == kernels
+        torch.testing.assert_close(out, case.attend(), atol=1e-5, rtol=1e-5)
+
+
+def test_an_empty_batch_launches_nothing() -> None:
+    case = draw_case(Shape(query_lens=(0, 0)), 10)
+    launches.reset()
+    assert case.attend(backend(3)).shape == case.q.shape
+    assert not launches.snapshot()
+
+
+def test_offsets_beyond_31_bits() -> None:
+    # Memory that nobody touches is not really taken.
+    rows, dim = (1 << 31) // 64 + 64, 64
+    pool = torch.empty(rows, 1, dim, dtype=FLOAT8, device=DEVICE)
+    last = rows // 16 - 1
+    pool.view(torch.uint8)[last * 16 :] = 0x38  # 1.0
+    small = draw_case(Shape((1,), 16, 16, 1, 2, dim, pool_dtype=FLOAT8), 11)
+    table, visible = (torch.tensor(ids, device=DEVICE) for ids in ([[last]], [9]))
+    layout = replace(small.layout, page_table=table, visible=visible)
+    case = Case(small.q, pool, pool, layout, None, small.scale)
+    assert case.attend(backend(1)).eq(small.scale.v).all()

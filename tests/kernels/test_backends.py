@@ -1,0 +1,54 @@
+"""A backend is chosen by what can run here, and the choice says why."""
+
+import pytest
+import torch
+
+from specdecode_kernels import choose_backend
+from specdecode_kernels.backends import TORCH
+from specdecode_kernels.reference.pool import FLOAT8
+from specdecode_kernels.testing import DEVICE
+
+CPU = torch.device("cpu")
+
+
+def test_on_cpu_it_is_torch_by_itself() -> None:
+    backend, reason = choose_backend("auto", CPU, torch.float32, 64)
+    assert backend is TORCH
+    assert "for tests" in reason or "need a CUDA device" in reason
+
+
+def test_torch_may_be_asked_for() -> None:
+    choice = choose_backend("torch", CPU, torch.float64, 1000)
+    assert choice.backend is TORCH
+    assert choice.reason == "torch was asked for"
+
+
+def test_triton_runs_where_kernels_are_tested() -> None:
+    backend, reason = choose_backend("triton", DEVICE, torch.bfloat16, 80, FLOAT8)
+    assert backend.name == "triton"
+    assert reason == "triton was asked for"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "obstacle"),
+    [
+        (torch.float64, 64, "not torch.float64"),
+        (torch.float32, 257, "heads of up to 256, not 257"),
+    ],
+)
+def test_triton_is_refused_where_it_cannot_run(dtype: torch.dtype, dim: int, obstacle: str) -> None:
+    with pytest.raises(ValueError, match=f"'triton' cannot run: .*{obstacle}.*choose 'auto'"):
+        choose_backend("triton", DEVICE, dtype, dim)
+    backend, reason = choose_backend("auto", DEVICE, dtype, dim)
+    assert backend is TORCH
+    assert obstacle in reason
+
+
+def test_flashinfer_is_refused_where_it_cannot_run() -> None:
+    with pytest.raises(ValueError, match=r"'flashinfer' cannot run: flashinfer (is not|needs)"):
+        choose_backend("flashinfer", CPU, torch.bfloat16, 128)
+
+
+def test_other_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="'cuda' is none of auto, torch, triton, flashinfer"):
+        choose_backend("cuda", CPU, torch.bfloat16, 128)  # type: ignore[arg-type]

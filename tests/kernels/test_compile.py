@@ -1,0 +1,40 @@
+"""Every kernel compiles for a GPU, whether or not there is one, spills little and fits any chip.
+
+The interpreter takes much that the compiler refuses; this is what only the compiler can say.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SMALLEST_SHARED_BYTES = 101_376  # of a program, on the chips of 8.6 and 8.9
+
+
+@pytest.fixture(scope="module")
+def usages() -> list[dict[str, object]]:
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = (sys.executable, "-m", "kernels.compile", "--capability", "90")
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_every_kernel_is_compiled(usages: list[dict[str, object]]) -> None:
+    assert {usage["kernel"] for usage in usages} == {
+        "attend_kernel",
+        "merge_splits_kernel",
+        "merge_states_kernel",
+        "store_kv_kernel",
+    }
+
+
+def test_no_register_is_spilled(usages: list[dict[str, object]]) -> None:
+    assert [usage for usage in usages if usage["stack_bytes"]] == []
+
+
+def test_shared_memory_fits_any_chip(usages: list[dict[str, object]]) -> None:
+    assert [usage for usage in usages if usage["shared_bytes"] > SMALLEST_SHARED_BYTES] == []
