@@ -10,7 +10,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-controller bench-graphs \
+        demo serve bench-engine bench-controller bench-graphs bench-gpu gpu-carry \
         test test-unit test-kernels test-apiserver test-node lossless clean
 
 help: ## List every target with one line
@@ -79,6 +79,12 @@ bench-engine: setup ## Accept length and tokens per processor second by algorith
 
 bench-graphs: setup ## Bytes of captured passes by speculation table, pruned and not
 	@PYTHONPATH=bench $(RUN) python -m graphs
+
+bench-gpu: setup ## Measure this machine's GPU within nine minutes; without one, try the script out (a dry run)
+	@$(RUN) python bench/gpu.py $(ARGS)
+
+gpu-carry: setup ## Fetch wheels for a GPU machine that has only torch and transformers, into bench/carry
+	@PYTHONPATH=bench $(RUN) python -m gpu_bench.carry $(ARGS)
 
 bench-controller: setup ## Regret of every depth policy on simulated machines, from SEED (QUICK=1: under a minute)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(QUICK),--quick)

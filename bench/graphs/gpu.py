@@ -57,10 +57,11 @@ def check(device: str = "cuda", dtype: str = "float64") -> Iterator[GpuResult]:
     """Compare for every drafter, chain and tree; `device` cpu tries the comparison itself out."""
     for algorithm in FOLDERS:
         for topk in (1, 4):
-            yield _compare(algorithm, topk, device, dtype)
+            yield compare(algorithm, topk, device, dtype)
 
 
-def _compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
+def compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
+    """Run every batch with captured passes and without."""
     mode = "cuda" if device == "cuda" else "static"
     captured, eager = (_core(algorithm, topk, device, dtype, wanted) for wanted in (mode, "off"))
     answers, seconds = _run(captured)

@@ -41,6 +41,7 @@ class Models:
     target: Path
     drafts: dict[str, Path]
     dtype: str
+    device: str = "cpu"
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
@@ -62,7 +63,7 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
     }
     memory = {"page_size": case.page_size, "prefix_cache": case.prefix_cache}
     graphs: dict[str, object] = {
-        "mode": case.graphs,
+        "mode": "cuda" if models.device == "cuda" and case.graphs == "static" else case.graphs,
         "batch_sizes": case.graph_batch_sizes,
         "max_bytes": case.graph_max_bytes,
         "max_seconds": case.graph_max_seconds,
@@ -93,7 +94,7 @@ def _build(
         "memory": memory,
         "scheduling": scheduling,
         "graphs": graphs,
-        "device": "cpu",
+        "device": models.device,
     }
     boot = EngineBoot.model_validate(document)
     return build_core(boot, poison=True, pool_tokens=pool_tokens)

@@ -19,6 +19,7 @@ from specdecode_engine.captures import (
     plan_captures,
 )
 from specdecode_engine.drafters import DraftLimits, check_fit, load_draft
+from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.forward.kv_pool import KvPool
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.forward.passes import PassFunction
@@ -62,6 +63,7 @@ def build_core(
     poison: bool = False,
     pool_tokens: int | None = None,
     clock: Callable[[], float] = time.monotonic,
+    open_store: OpenStore = Checkpoint.open,
 ) -> EngineCore:
     """Load the checkpoints and wire an engine core.
 
@@ -70,6 +72,8 @@ def build_core(
         poison: fill unwritten KV with NaN, so that a read of it shows; for tests.
         pool_tokens: give the cache just the pages for one request of this many tokens; for tests.
         clock: seconds, monotonic.
+        open_store: where the tensors of target and STANDALONE draft come from; for benchmarks of
+            sizes that nobody wants to store.
 
     Raises:
         BadTable, CannotServe, CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError:
@@ -79,7 +83,7 @@ def build_core(
     boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
     torch.set_num_threads(boot.threads or default_threads())
     mode = choose_mode(boot.graphs.mode, choose_device(boot.device))
-    loaded = _load(boot, progress)
+    loaded = _load(boot, progress, open_store)
     shapes = draft_shapes(boot.speculation)
     sizes = captured_sizes(boot, mode)
     depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
@@ -152,7 +156,7 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
         raise CannotServe("speculation: " + "; ".join(reasons))
 
 
-def _load(boot: EngineBoot, progress: bool) -> Loaded:
+def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
     check_fit(boot)
     device = choose_device(boot.device)
     wanted = boot.model.dtype
@@ -165,6 +169,7 @@ def _load(boot: EngineBoot, progress: bool) -> Loaded:
         device=device,
         context_length=boot.model.context_length,
         progress=progress,
+        open_store=open_store,
     )
     trained = target.config.rope.trained_positions
     if target.context_length > trained:
@@ -172,7 +177,7 @@ def _load(boot: EngineBoot, progress: bool) -> Loaded:
             f"model.context_length {target.context_length} is more than the {trained} positions "
             f"that {boot.model.path} was trained for; lower it"
         )
-    draft = load_draft(boot, target, device, progress)
+    draft = load_draft(boot, target, device, progress, open_store)
     return Loaded(target, draft, device, target.dtype)
 
 

@@ -10,6 +10,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.forward import eagle3
+from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.forward.draft_passes import head_passes, model_passes
 from specdecode_engine.forward.eagle1 import Eagle1Head
 from specdecode_engine.forward.eagle1_config import Eagle1Config
@@ -172,9 +173,15 @@ def check_fit(boot: EngineBoot) -> None:
 
 
 def load_draft(
-    boot: EngineBoot, target: Llama, device: torch.device, progress: bool
+    boot: EngineBoot,
+    target: Llama,
+    device: torch.device,
+    progress: bool,
+    open_store: OpenStore = Checkpoint.open,
 ) -> DraftModel | None:
     """Load the draft that the boot file asks for; None without speculation.
+
+    `open_store` finds a STANDALONE draft's tensors; heads are read from their folder.
 
     Raises:
         CheckpointError: the folder is not a checkpoint of that kind.
@@ -186,13 +193,13 @@ def load_draft(
     assert speculation.draft_path is not None
     folder = Path(speculation.draft_path)
     if speculation.algorithm is Algorithm.STANDALONE:
-        return _load_standalone(folder, target, device, progress)
+        return _load_standalone(folder, target, device, progress, open_store)
     kind = Eagle1Head if speculation.algorithm is Algorithm.EAGLE else Eagle3Head
     return _load_eagle(kind, folder, target, progress)
 
 
 def _load_standalone(
-    folder: Path, target: Llama, device: torch.device, progress: bool
+    folder: Path, target: Llama, device: torch.device, progress: bool, open_store: OpenStore
 ) -> DraftModel:
     draft = Llama.load(
         folder,
@@ -200,6 +207,7 @@ def _load_standalone(
         device=device,
         context_length=target.context_length,
         progress=progress,
+        open_store=open_store,
     )
     _check_vocabulary(folder, draft.config, target.config)
     config = draft.config

@@ -7,9 +7,10 @@ error, found from the file headers before the first byte of weights is read.
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -56,6 +57,27 @@ class Placement:
 
     dtype: torch.dtype
     device: torch.device
+
+
+class TensorStore(Protocol):
+    """Where a model takes its tensors from: a `Checkpoint`, or what is made in memory."""
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """What is there, by name."""
+        ...
+
+    def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
+        """Raise unless the tensors are the expected ones, and perhaps some of the optional."""
+        ...
+
+    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
+        """Hand over every tensor where it shall lie; the caller owns them."""
+        ...
+
+
+OpenStore = Callable[[Path], TensorStore]
+"""From a checkpoint's folder to its tensors."""
 
 
 @dataclass(frozen=True, slots=True)

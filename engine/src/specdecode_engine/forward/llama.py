@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_engine.forward.checkpoint import Checkpoint, Placement, Shape
+from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore, Placement, Shape
 from specdecode_engine.forward.errors import TensorError
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.layers import DecoderLayer, Linear, Norm
@@ -47,10 +47,14 @@ class Llama:
         device: torch.device,
         context_length: int | None = None,
         progress: bool = False,
+        open_store: OpenStore = Checkpoint.open,
     ) -> "Llama":
-        """Load a checkpoint, in its own type and for its own length unless told otherwise."""
+        """Load a checkpoint, in its own type and for its own length unless told otherwise.
+
+        `open_store` finds the tensors; config.json is read from the folder in any case.
+        """
         config = LlamaConfig.load(folder)
-        checkpoint = Checkpoint.open(folder)
+        checkpoint = open_store(folder)
         checkpoint.check(*_shapes(config))
         stored = config.dtype or checkpoint.tensors[EMBEDDING].dtype
         placement = Placement(dtype or stored, device)

@@ -1,0 +1,162 @@
+"""`bench/gpu.py`: chooses device and sizes, runs the sections, writes the report.
+
+Imports nothing that needs carried wheels before they are there, hence the imports in functions.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_bench.carried import FOLDER, use_carried
+from gpu_bench.report import DRY, Report, Run
+
+if TYPE_CHECKING:
+    from gpu_bench.context import Context
+    from gpu_bench.record import SectionRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+TOTAL_S = 540
+SPARE_S = 10
+"""Left at the end for what does not stop by itself."""
+PACKAGES = ("torch", "triton", "transformers", "numpy", "flashinfer-python")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    dry_run: bool
+    seconds: float
+    only: tuple[str, ...]
+    out: Path | None
+    carry: Path
+
+    @classmethod
+    def parse(cls, arguments: list[str]) -> "Options":
+        """Read it; ends the program with 2 where it makes no sense."""
+        parser = argparse.ArgumentParser(prog="bench/gpu.py", description=__doc__)
+        parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
+        parser.add_argument("--seconds", type=float, default=TOTAL_S, help="for all of it")
+        parser.add_argument("--only", default="", help="sections by name, comma between")
+        parser.add_argument("--out", type=Path, help="folder of the results")
+        parser.add_argument("--carry", type=Path, default=FOLDER, help="folder of carried wheels")
+        read = parser.parse_args(arguments)
+        only = tuple(name for name in read.only.split(",") if name)
+        return cls(read.dry_run, read.seconds, only, read.out, read.carry)
+
+
+def main(arguments: list[str], began_s: float) -> int:
+    """Run; 0 if every section is done, 1 if one failed or was cut or skipped."""
+    options = Options.parse(arguments)
+    for wheel in use_carried(options.carry):
+        print(f"carried: {wheel}", flush=True)
+    import torch
+
+    is_dry = options.dry_run or not torch.cuda.is_available()
+    folder = _folder(options.out, is_dry)
+    if is_dry:
+        from gpu_bench.interpreter import interpret_kernels
+
+        why = "asked for" if options.dry_run else "torch finds no CUDA device here"
+        print(f"{DRY}: {why}; results go to {folder}", flush=True)
+        torch.set_num_threads(1)
+        interpret_kernels()
+    context, run = _context(is_dry), _run(is_dry)
+    report = Report(run, folder)
+    return _run_all(options, context, report, began_s)
+
+
+def _run_all(options: Options, context: "Context", report: Report, began_s: float) -> int:
+    from gpu_bench.record import State
+    from gpu_bench.runner import run_sections
+    from gpu_bench.sections import SECTIONS
+
+    chosen = [one for one in SECTIONS if not options.only or one.name in options.only]
+    ends_s = began_s + options.seconds
+    records: tuple[SectionRecord, ...] = ()
+    running: str | None = None
+
+    def write(so_far: "tuple[SectionRecord, ...]", next_name: str | None) -> None:
+        nonlocal records, running
+        for record in so_far[len(records) :]:
+            print(f"{record.state:8} {record.name:10} {record.seconds:6.1f} s", flush=True)
+        records, running = so_far, next_name
+        report.write(so_far, "complete" if next_name is None else f"running {next_name}")
+
+    with _watchdog(ends_s, lambda: report.write(records, f"cut off in {running}")):
+        run_sections(chosen, context, ends_s - SPARE_S, write)
+    print(f"{report.json_file}\n{report.markdown_file}", flush=True)
+    return int(any(record.state is not State.DONE for record in records))
+
+
+class _watchdog:
+    """Ends the program at the deadline, whatever hangs, with what has been measured so far."""
+
+    def __init__(self, ends_s: float, write: Callable[[], None]) -> None:
+        self._timer = threading.Timer(max(ends_s - time.monotonic(), 0), self._end)
+        self._timer.daemon = True
+        self._write = write
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self._write()
+        print("cut off at the deadline", file=sys.stderr, flush=True)
+        os._exit(3)
+
+
+def _folder(out: Path | None, is_dry: bool) -> Path:
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix="gpu-dry-run-")) if is_dry else RESULTS
+    if is_dry and out.resolve() == RESULTS:
+        raise SystemExit(f"--out {out}: a dry run measures nothing; choose another folder")
+    return out
+
+
+def _context(is_dry: bool) -> "Context":
+    import torch
+
+    from gpu_bench.context import Context
+    from gpu_bench.engines import Engines
+    from gpu_bench.scale import DRY as DRY_SCALE
+    from gpu_bench.scale import REAL
+
+    device = torch.device("cpu" if is_dry else "cuda")
+    scale = DRY_SCALE if is_dry else REAL
+    return Context(device, is_dry, scale, Engines(device, scale))
+
+
+def _run(is_dry: bool) -> Run:
+    import torch
+
+    device = f"CPU ({DRY})" if is_dry else torch.cuda.get_device_name()
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return Run(device, datetime.now(UTC).date().isoformat(), is_dry, versions, _commit())
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

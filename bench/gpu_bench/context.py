@@ -1,0 +1,58 @@
+"""What sections share: the device, the sizes, the floors, the engine that is built once."""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from gpu_bench.engines import Engines
+from gpu_bench.limits import Floors
+from gpu_bench.record import CannotMeasure
+from gpu_bench.scale import Scale
+from gpu_bench.stopwatch import time_us
+
+
+@dataclass(slots=True)
+class Context:
+    """One run."""
+
+    device: torch.device
+    is_dry: bool
+    scale: Scale
+    engines: Engines
+    clock: Callable[[], float] = time.monotonic
+    section_ends_s: float = float("inf")
+    known_floors: Floors | None = field(default=None)
+
+    @property
+    def floors(self) -> Floors:
+        """What the machine allows.
+
+        Raises:
+            CannotMeasure: the section that measures it has not been done.
+        """
+        if self.known_floors is None:
+            raise CannotMeasure("the floors were not measured, and there is no limit without them")
+        return self.known_floors
+
+    def has_time(self, seconds: float = 0.0) -> bool:
+        """Whether the section may go on for so long."""
+        return self.clock() + seconds < self.section_ends_s
+
+    def time_us(self, call: Callable[[], object]) -> float:
+        """Time one call, in a graph on a GPU."""
+        return time_us(call, self.device)
+
+    def sync(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def release(self) -> None:
+        """Give the engines' memory back."""
+        self.engines.release()
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

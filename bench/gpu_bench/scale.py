@@ -1,0 +1,85 @@
+"""How large everything is: of a real run, and of one that only tries the script out."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Shape of a target; its draft has one layer of the same."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """All sizes of a run."""
+
+    model: ModelSize
+    kv_cache_bytes: int
+    batches: tuple[int, ...]  # G1, G2 and the sizes that are captured
+    most_running: int
+    prompt_tokens: int  # G1, G2
+    short_prompt_tokens: int  # G7, G8
+    depths: tuple[int, ...]
+    rounds: int
+    copy_bytes: int
+    gemm: int  # rows, columns and depth of the product
+    lossless_cases: int
+    captured_kinds: tuple[tuple[str, int], ...]  # drafter and topk
+    capture_dtype: str
+    attention_contexts: tuple[int, ...]
+    attention_batches: tuple[int, ...]
+    attention_queries: tuple[int, ...]
+    answer_tokens: int  # peers
+
+
+_8B = ModelSize(32, 4096, 14336, 32, 8, 128, 128_256, 2048, "bfloat16")
+_TINY = ModelSize(2, 32, 64, 4, 2, 8, 128, 512, "float32")
+
+REAL = Scale(
+    model=_8B,
+    kv_cache_bytes=14 << 30,
+    batches=(1, 8, 64),
+    most_running=128,
+    prompt_tokens=1024,
+    short_prompt_tokens=128,
+    depths=(0, 1, 3, 7),
+    rounds=32,
+    copy_bytes=1 << 30,
+    gemm=8192,
+    lossless_cases=200,
+    captured_kinds=tuple((kind, k) for kind in ("STANDALONE", "EAGLE", "EAGLE3") for k in (1, 4)),
+    capture_dtype="float64",
+    attention_contexts=(1024, 4096, 32_768),
+    attention_batches=(1, 8, 64),
+    attention_queries=(1, 2, 4, 8, 16),
+    answer_tokens=128,
+)
+
+DRY = Scale(
+    model=_TINY,
+    kv_cache_bytes=8 << 20,
+    batches=(1, 2),
+    most_running=4,
+    prompt_tokens=24,
+    short_prompt_tokens=8,
+    depths=(0, 1, 2),
+    rounds=4,
+    copy_bytes=1 << 20,
+    gemm=64,
+    lossless_cases=1,
+    captured_kinds=(("STANDALONE", 1),),
+    capture_dtype="float32",
+    attention_contexts=(32,),
+    attention_batches=(1,),
+    attention_queries=(1, 2),
+    answer_tokens=6,
+)

@@ -1,0 +1,26 @@
+"""Rounds of captured passes against plain ones, on the example models: equal answers, and times."""
+
+from collections.abc import Iterator
+
+from gpu_bench.context import Context
+from gpu_bench.record import Row
+from gpu_bench.targets import SAME_ANSWERS
+from graphs.gpu import GpuResult, compare
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Compare each drafter, chain and tree, in float64 where equality is exact."""
+    for algorithm, topk in context.scale.captured_kinds:
+        if not context.has_time(2):
+            return
+        result = compare(algorithm, topk, context.device.type, context.scale.capture_dtype)
+        yield from _rows(result)
+
+
+def _rows(result: GpuResult) -> Iterator[Row]:
+    name = f"{result.algorithm}, topk {result.topk}, {result.dtype}"
+    note = f"{result.captured_rounds} captured rounds, {result.eager_rounds} without"
+    yield Row(f"{name}: answers equal", float(result.is_good), "", target=SAME_ANSWERS, note=note)
+    yield Row(
+        f"{name}: round", result.round_ms, "ms", peers={"not captured": result.eager_round_ms}
+    )

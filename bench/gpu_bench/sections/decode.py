@@ -1,0 +1,25 @@
+"""G1: plain decoding of the 8B shape beside the time that memory and arithmetic allow."""
+
+from collections.abc import Iterator
+
+from gpu_bench.context import Context
+from gpu_bench.limits import Traffic
+from gpu_bench.record import Row
+from gpu_bench.rounds import Load, time_rounds
+from gpu_bench.targets import DECODE_SHARE
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Time rounds of depth 0 by batch size, on the engine that the other sections use too."""
+    began_s = context.clock()
+    core = context.engines.adaptive()
+    yield Row("engine built, captured and profiled", context.clock() - began_s, "s")
+    scale = context.scale
+    traffic = Traffic.of(scale.model, scale.model.layers)
+    for batch in scale.batches:
+        load = Load(batch, scale.prompt_tokens, scale.rounds)
+        took = time_rounds(core, load, 0, context.clock, context.sync)
+        floor_ms = 1e3 * traffic.seconds(context.floors, batch, took.kv_tokens)
+        name = f"decode, batch {batch}, context {scale.prompt_tokens}"
+        note = f"{took.tokens_per_s:.0f} tokens/s, {1e3 * took.wall_s:.3f} ms with the host"
+        yield Row.of_time(name, 1e3 * took.device_s, "ms", floor_ms, DECODE_SHARE, note)

@@ -1,0 +1,45 @@
+"""G8: the adaptive policy beside every fixed depth and no draft at all, by batch and agreement."""
+
+from collections.abc import Iterator
+
+from gpu_bench.context import Context
+from gpu_bench.engines import STRONG, WEAK
+from gpu_bench.record import Row
+from gpu_bench.rounds import Load, measure_rate
+from gpu_bench.targets import TO_BEST_STATIC, TO_NO_SPECULATION
+from specdecode_engine.profiling import DictatedDepth
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Measure every arm in turn for each batch size; a batch that has begun is finished."""
+    scale = context.scale
+    context.engines.adaptive()
+    context.engines.plain()
+    for name, epsilon in (("weak", WEAK), ("strong", STRONG)):
+        context.engines.agree(epsilon)
+        for batch in (*scale.batches, scale.most_running):
+            if not context.has_time(5):
+                return
+            load = Load(batch, scale.short_prompt_tokens, scale.rounds)
+            yield from _rows(f"{name} draft, batch {batch}", _rates(context, load))
+
+
+def _rates(context: Context, load: Load) -> dict[str, float]:
+    """Tokens per second of every arm."""
+    core, plain = context.engines.adaptive(), context.engines.plain()
+    arms = {f"depth {steps}": (core, DictatedDepth(steps)) for steps in context.scale.depths}
+    arms["no draft"] = (plain, DictatedDepth(0))
+    rates = {
+        name: measure_rate(core, load, policy, context.clock, context.sync)
+        for name, (core, policy) in arms.items()
+    }
+    adaptive = measure_rate(core, load, core.scheduler.depth, context.clock, context.sync)
+    return {**rates, "adaptive": adaptive}
+
+
+def _rows(name: str, rates: dict[str, float]) -> Iterator[Row]:
+    adaptive, plain = rates["adaptive"], rates["no draft"]
+    best = max(rate for arm, rate in rates.items() if arm.startswith("depth"))
+    yield Row(f"{name}: adaptive", adaptive, "tokens/s", peers=rates)
+    yield Row(f"{name}: to the best fixed", adaptive / best, "x", target=TO_BEST_STATIC)
+    yield Row(f"{name}: to no draft", adaptive / plain, "x", target=TO_NO_SPECULATION)

@@ -1,0 +1,30 @@
+"""What the machine allows: a copy, a matrix product, an empty launch."""
+
+from collections.abc import Iterator
+
+import torch
+
+from gpu_bench.context import Context
+from gpu_bench.limits import Floors
+from gpu_bench.record import Row
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Measure all three and leave them for the other sections."""
+    device, scale = context.device, context.scale
+    copied = _copied_per_s(context)
+    yield Row("copy of memory, read and written", copied / 1e9, "GB/s")
+    size = scale.gemm
+    left, right = torch.randn(2, size, size, device=device).to(torch.bfloat16)
+    multiplied = 2 * size**3 / (context.time_us(lambda: left @ right) * 1e-6)
+    yield Row(f"bf16 product of {size}", multiplied / 1e12, "TFLOP/s")
+    one = torch.zeros(1, device=device)
+    launch_us = context.time_us(lambda: one.add_(1))
+    yield Row("one launch in a graph", launch_us, "µs")
+    context.known_floors = Floors(copied, multiplied, launch_us)
+
+
+def _copied_per_s(context: Context) -> float:
+    source = torch.empty(context.scale.copy_bytes, dtype=torch.uint8, device=context.device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / (context.time_us(lambda: target.copy_(source)) * 1e-6)

@@ -1,0 +1,49 @@
+"""G7: what launching a step ahead brings, and how long the device waits, with one request."""
+
+from collections.abc import Iterator
+
+from gpu_bench.context import Context
+from gpu_bench.record import Row
+from gpu_bench.rounds import WARM_UP_ROUNDS, Load, decoding, time_rounds
+from gpu_bench.stopwatch import busy_spans, covered
+from gpu_bench.targets import IDLE_SHARE, OVERLAP_GAIN
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.profiling import DictatedDepth
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Compare two engines that differ in nothing else, then trace the one that overlaps."""
+    context.release()
+    scale = context.scale
+    steps, load = scale.depths[-2], Load(1, scale.short_prompt_tokens, scale.rounds)
+    core = context.engines.without_overlap(steps)
+    waits = time_rounds(core, load, steps, context.clock, context.sync)
+    del core
+    context.release()
+    core = context.engines.with_overlap(steps)
+    ahead = time_rounds(core, load, steps, context.clock, context.sync)
+    gain = waits.wall_s / ahead.wall_s - 1
+    peers = {"waiting": 1e3 * waits.wall_s}
+    yield Row(f"round with overlap, depth {steps}", 1e3 * ahead.wall_s, "ms", peers=peers)
+    yield Row("gain of overlap", gain, "", target=OVERLAP_GAIN)
+    yield _idle(core, load, steps, context)
+
+
+def _idle(core: EngineCore, load: Load, steps: int, context: Context) -> Row:
+    """Share of the time between the first kernel and the last in which none ran."""
+    with decoding(core, load, DictatedDepth(steps)):
+        for _ in range(WARM_UP_ROUNDS):
+            core.step()
+
+        def work() -> None:
+            for _ in range(load.rounds):
+                core.step()
+
+        context.sync()
+        spans = busy_spans(work, context.device)
+    if not spans:
+        return Row("device idle", None, "", note="no kernel was traced on a device")
+    wall_us = max(end for _, end in spans) - min(start for start, _ in spans)
+    idle = 1 - covered(spans) / wall_us
+    note = f"{len(spans)} kernels in {wall_us / 1e3:.1f} ms, traced"
+    return Row("device idle", idle, "", target=IDLE_SHARE, note=note)

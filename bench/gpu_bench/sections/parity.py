@@ -1,0 +1,85 @@
+"""Kernels against references on this device: attention's by shape, then every other op.
+
+Differences are told as parts of what rounding allows, so 1 is the bound for all; ops on whole
+numbers must be equal. The shapes are small: it is about right or wrong, not about time.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from gpu_bench.context import Context
+from gpu_bench.op_calls import op_calls
+from gpu_bench.record import Row
+from gpu_bench.targets import PARITY
+from gpu_bench.ways import computed_by
+from specdecode_kernels import choose_backend
+from specdecode_kernels.implementation import Implementation
+from specdecode_kernels.testing import Shape, draw_case
+
+ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+"""Largest difference of numbers about 1: a few units of the type, and of sums in another order."""
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Yield a row per shape of attention and per op."""
+    for name, shape in attention_shapes(context.is_dry):
+        yield Row(f"attend, {name}", _attention(shape, context.device), "of allowed", target=PARITY)
+    for name in op_calls(context.device):
+        yield Row(name, _op(name, context.device), "of allowed", target=PARITY)
+
+
+def attention_shapes(is_dry: bool) -> Iterator[tuple[str, Shape]]:
+    """Decode, verify, a tree and ragged prompts, by page size and type."""
+    half = torch.float32 if is_dry else torch.bfloat16
+    sizes = {"kv_heads": 2, "shared": 4, "dim": 16 if is_dry else 128}
+    kinds: dict[str, dict[str, object]] = {
+        "decode": {"query_lens": (1, 1, 1)},
+        "verify of 8": {"query_lens": (8, 8), "is_causal": True},
+        "tree of 8": {"query_lens": (8, 8), "tail_rows": 8},
+        "ragged prompts": {"query_lens": (1, 7, 20), "is_causal": True},
+    }
+    pages, dtypes = ((4,), (half,)) if is_dry else ((1, 16), (half, torch.float32))
+    longest = 24 if is_dry else 300
+    for (kind, more), page, dtype in product(kinds.items(), pages, dtypes):
+        name = f"{kind}, page {page}, {str(dtype).removeprefix('torch.')}"
+        settings = {**sizes, **more, "page_size": page, "longest": longest, "dtype": dtype}
+        yield name, Shape(**settings)  # type: ignore[arg-type]
+
+
+def _attention(shape: Shape, device: torch.device) -> float:
+    backend, _ = choose_backend("triton", device, shape.dtype, shape.dim)
+    case = draw_case(shape, 0).to(device)
+    return difference(case.attend(), case.attend(backend))
+
+
+def _op(name: str, device: torch.device) -> float:
+    results = []
+    ways: tuple[Implementation, ...] = ("torch", "triton")
+    for way in ways:
+        with computed_by(way):
+            results.append(op_calls(device)[name]())
+    return max(difference(a, b) for a, b in zip(*map(tensors_of, results), strict=True))
+
+
+def tensors_of(result: object) -> tuple[Tensor, ...]:
+    """List the tensors that an op answered."""
+    if isinstance(result, Tensor):
+        return (result,)
+    assert isinstance(result, tuple), result
+    return tuple(one for one in result if isinstance(one, Tensor))
+
+
+def difference(expected: Tensor, found: Tensor) -> float:
+    """Say how far apart two tensors are, as a part of what their type allows."""
+    if expected.shape != found.shape:
+        return float("inf")
+    if not expected.is_floating_point():
+        return 0.0 if torch.equal(expected, found) else float("inf")
+    left, right = expected.double(), found.double()
+    same = left == right
+    apart = (left - right).abs() / (1 + left.abs())
+    worst = torch.where(same, 0.0, apart).max().item() if apart.numel() else 0.0
+    return float("inf") if worst != worst else worst / ALLOWED[expected.dtype]

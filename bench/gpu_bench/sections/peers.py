@@ -1,0 +1,65 @@
+"""Peers on the same shape and machine: transformers, and FlashInfer's attention where carried.
+
+transformers is a low bar for a server, but it can run everywhere: static cache, compiled where it
+compiles by itself (on a GPU), and assisted generation with the same pair.
+"""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import torch
+
+from gpu_bench.attention_cell import DIM, make_calls
+from gpu_bench.context import Context
+from gpu_bench.engines import STRONG
+from gpu_bench.hf_pair import HfPair
+from gpu_bench.record import CannotMeasure, Row
+from gpu_bench.sections.attention import decode_cells, time_one
+from gpu_bench.targets import TO_FLASHINFER
+from specdecode_kernels import choose_backend
+
+ASSISTED_STEPS = 3
+DYNAMIC = "growing cache"
+
+
+def measure_transformers(context: Context) -> Iterator[Row]:
+    """Generate with a growing cache, then assisted by the draft."""
+    yield _row(context, f"transformers, batch 1, {DYNAMIC}", None, 0)
+    name = f"transformers, batch 1, assisted, {ASSISTED_STEPS} tokens at a time"
+    yield _row(context, name, None, ASSISTED_STEPS)
+
+
+def measure_compiled(context: Context) -> Iterator[Row]:
+    """Generate with a static cache, for which transformers compiles the model on a GPU."""
+    yield _row(context, "transformers, batch 1, static cache, compiled on a GPU", "static", 0)
+
+
+def _row(context: Context, name: str, cache: str | None, steps: int) -> Row:
+    context.release()
+    scale = context.scale
+    pair = HfPair.build(scale.model, STRONG, context.device)
+    for _ in range(2):  # the first compiles and warms up
+        began_s = context.clock()
+        pair.generate(scale.short_prompt_tokens, scale.answer_tokens, cache, steps)
+        context.sync()
+        took_s = context.clock() - began_s
+    return Row(name, scale.answer_tokens / took_s, "tokens/s")
+
+
+def measure_flashinfer(context: Context) -> Iterator[Row]:
+    """Time decode attention by both; FlashInfer compiles for minutes where it never ran."""
+    context.release()
+    if find_spec("flashinfer") is None:
+        raise CannotMeasure("flashinfer is not installed and not carried (make gpu-carry)")
+    if context.device.type != "cuda":
+        raise CannotMeasure("flashinfer needs a GPU")
+    own, _ = choose_backend("triton", context.device, torch.bfloat16, DIM)
+    peer, _ = choose_backend("flashinfer", context.device, torch.bfloat16, DIM)
+    for cell in decode_cells(context):
+        if not context.has_time(5):
+            return
+        calls = make_calls(cell, context.device)
+        own_us, peer_us = (time_one(context, calls, backend) for backend in (own, peer))
+        note = f"{own_us:.1f} and {peer_us:.1f} µs"
+        name = f"{cell}: our rate to flashinfer's"
+        yield Row(name, peer_us / own_us, "x", target=TO_FLASHINFER, note=note)

@@ -1,0 +1,28 @@
+"""G2: whole speculative rounds beside a verify and so many draft passes at the machine's limit."""
+
+from collections.abc import Iterator
+
+from gpu_bench.context import Context
+from gpu_bench.limits import Traffic, round_seconds
+from gpu_bench.record import Row
+from gpu_bench.rounds import Load, time_rounds
+from gpu_bench.targets import ROUND_SHARE
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Time rounds of every depth by batch size."""
+    core, scale = context.engines.adaptive(), context.scale
+    target = Traffic.of(scale.model, scale.model.layers)
+    draft = Traffic.of(scale.model, 1)
+    for batch in scale.batches:
+        for steps in scale.depths[1:]:
+            if not context.has_time(2):
+                return
+            load = Load(batch, scale.prompt_tokens, scale.rounds)
+            took = time_rounds(core, load, steps, context.clock, context.sync)
+            floor_s = round_seconds(target, draft, context.floors, batch, steps, took.kv_tokens)
+            note = f"{took.tokens / (took.rounds * batch):.2f} tokens a round and request"
+            yield Row.of_time(
+                f"round, depth {steps}, batch {batch}",
+                1e3 * took.device_s, "ms", 1e3 * floor_s, ROUND_SHARE, note,
+            )  # fmt: skip
