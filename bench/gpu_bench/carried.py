@@ -14,7 +14,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 FOLDER = Path(__file__).resolve().parents[1] / "carry"
-ENGINE = ("pydantic", "llguidance", "prometheus_client", "yaml")
+ENGINE = ("pydantic", "pydantic_core", "llguidance", "prometheus_client", "yaml")
 """What the engine imports besides what comes with torch and transformers."""
 PEERS = ("flashinfer",)
 
@@ -25,8 +25,8 @@ def use_carried(folder: Path = FOLDER) -> list[str]:
     What the engine lacks goes in front of the path, so that its parts fit each other; a peer alone
     goes behind what is there.
     """
-    lacks_engine = any(find_spec(name) is None for name in ENGINE)
-    if not lacks_engine and all(find_spec(name) is not None for name in PEERS):
+    lacks_engine = bool(missing())
+    if not lacks_engine and not missing(PEERS):
         return []
     wheels = [file for file in sorted(folder.glob("*.whl")) if fits(file.name)]
     if not wheels:
@@ -38,6 +38,11 @@ def use_carried(folder: Path = FOLDER) -> list[str]:
             archive.extractall(site)
     sys.path.insert(0 if lacks_engine else len(sys.path), site)
     return [wheel.name for wheel in wheels]
+
+
+def missing(names: tuple[str, ...] = ENGINE) -> tuple[str, ...]:
+    """Say what cannot be imported."""
+    return tuple(name for name in names if find_spec(name) is None)
 
 
 def fits(name: str, version: tuple[int, int] = sys.version_info[:2]) -> bool:

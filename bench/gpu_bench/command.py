@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_bench.carried import FOLDER, use_carried
+from gpu_bench.carried import FOLDER, missing, use_carried
 from gpu_bench.report import DRY, Report, Run
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ def main(arguments: list[str], began_s: float) -> int:
     options = Options.parse(arguments)
     for wheel in use_carried(options.carry):
         print(f"carried: {wheel}", flush=True)
+    if lacking := missing():
+        raise SystemExit(
+            f"{', '.join(lacking)}: not installed and not among the wheels for this interpreter in "
+            f"{options.carry}; run `make gpu-carry` where there is a network and bring that folder"
+        )
     import torch
 
     is_dry = options.dry_run or not torch.cuda.is_available()
@@ -72,9 +77,9 @@ def main(arguments: list[str], began_s: float) -> int:
         print(f"{DRY}: {why}; results go to {folder}", flush=True)
         torch.set_num_threads(1)
         interpret_kernels()
-    context, run = _context(is_dry), _run(is_dry)
-    report = Report(run, folder)
-    return _run_all(options, context, report, began_s)
+    report = Report(_run(is_dry), folder)
+    with tempfile.TemporaryDirectory(prefix="gpu-bench-") as models:
+        return _run_all(options, _context(is_dry, Path(models)), report, began_s)
 
 
 def _run_all(options: Options, context: "Context", report: Report, began_s: float) -> int:
@@ -89,10 +94,10 @@ def _run_all(options: Options, context: "Context", report: Report, began_s: floa
 
     def write(so_far: "tuple[SectionRecord, ...]", next_name: str | None) -> None:
         nonlocal records, running
-        for record in so_far[len(records) :]:
-            print(f"{record.state:8} {record.name:10} {record.seconds:6.1f} s", flush=True)
-        records, running = so_far, next_name
+        new, records, running = so_far[len(records) :], so_far, next_name
         report.write(so_far, "complete" if next_name is None else f"running {next_name}")
+        for record in new:
+            print(f"{record.state:8} {record.name:12} {record.seconds:6.1f} s", flush=True)
 
     with _watchdog(ends_s, lambda: report.write(records, f"cut off in {running}")):
         run_sections(chosen, context, ends_s - SPARE_S, write)
@@ -128,7 +133,7 @@ def _folder(out: Path | None, is_dry: bool) -> Path:
     return out
 
 
-def _context(is_dry: bool) -> "Context":
+def _context(is_dry: bool, models: Path) -> "Context":
     import torch
 
     from gpu_bench.context import Context
@@ -138,7 +143,7 @@ def _context(is_dry: bool) -> "Context":
 
     device = torch.device("cpu" if is_dry else "cuda")
     scale = DRY_SCALE if is_dry else REAL
-    return Context(device, is_dry, scale, Engines(device, scale))
+    return Context(device, is_dry, scale, Engines(device, scale, models))
 
 
 def _run(is_dry: bool) -> Run:

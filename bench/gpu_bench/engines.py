@@ -1,6 +1,5 @@
 """Engines of the 8B shape: built once, shared, given back before peers need the room."""
 
-import tempfile
 from pathlib import Path
 
 import torch
@@ -22,13 +21,13 @@ class Engines:
     Args:
         device: what they compute on.
         scale: their sizes.
+        folder: for the config.json of target and draft.
     """
 
-    def __init__(self, device: torch.device, scale: Scale) -> None:
+    def __init__(self, device: torch.device, scale: Scale, folder: Path) -> None:
         self._device = device
         self._scale = scale
-        self._folder = tempfile.TemporaryDirectory(prefix="gpu-bench-")
-        self._target, self._draft = write_configs(Path(self._folder.name), scale.model)
+        self._target, self._draft = write_configs(folder, scale.model)
         self._kept: dict[str, EngineCore] = {}
         self._faults: dict[str, str] = {}
         self._epsilon = STRONG

@@ -68,7 +68,8 @@ def _run(section: Section, context: Context, ends_s: float) -> SectionRecord:
         with alarm(budget_s):
             rows.extend(section.measure(context))
     except OutOfTime:
-        state, reason = State.CUT, f"cut off after {budget_s:.0f} s"
+        state, reason = State.CUT, f"cut off after {budget_s:g} s"
+        context.release()  # an engine that was left in the middle of a step is not to be trusted
     except CannotMeasure as obstacle:
         state, reason = State.SKIPPED, str(obstacle)
     except Exception as error:

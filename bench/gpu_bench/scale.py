@@ -33,6 +33,7 @@ class Scale:
     copy_bytes: int
     gemm: int  # rows, columns and depth of the product
     lossless_cases: int
+    lossless_dtypes: tuple[str, ...]
     captured_kinds: tuple[tuple[str, int], ...]  # drafter and topk
     capture_dtype: str
     attention_contexts: tuple[int, ...]
@@ -56,6 +57,7 @@ REAL = Scale(
     copy_bytes=1 << 30,
     gemm=8192,
     lossless_cases=200,
+    lossless_dtypes=("float32", "float64"),
     captured_kinds=tuple((kind, k) for kind in ("STANDALONE", "EAGLE", "EAGLE3") for k in (1, 4)),
     capture_dtype="float64",
     attention_contexts=(1024, 4096, 32_768),
@@ -76,6 +78,7 @@ DRY = Scale(
     copy_bytes=1 << 20,
     gemm=64,
     lossless_cases=1,
+    lossless_dtypes=("float32",),
     captured_kinds=(("STANDALONE", 1),),
     capture_dtype="float32",
     attention_contexts=(32,),

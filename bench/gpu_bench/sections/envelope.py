@@ -9,6 +9,9 @@ from gpu_bench.rounds import Load, measure_rate
 from gpu_bench.targets import TO_BEST_STATIC, TO_NO_SPECULATION
 from specdecode_engine.profiling import DictatedDepth
 
+BATCH_S = 15
+"""What the arms of one batch size may take."""
+
 
 def measure(context: Context) -> Iterator[Row]:
     """Measure every arm in turn for each batch size; a batch that has begun is finished."""
@@ -18,7 +21,7 @@ def measure(context: Context) -> Iterator[Row]:
     for name, epsilon in (("weak", WEAK), ("strong", STRONG)):
         context.engines.agree(epsilon)
         for batch in (*scale.batches, scale.most_running):
-            if not context.has_time(5):
+            if not context.has_time(BATCH_S):
                 return
             load = Load(batch, scale.short_prompt_tokens, scale.rounds)
             yield from _rows(f"{name} draft, batch {batch}", _rates(context, load))

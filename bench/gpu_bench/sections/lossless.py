@@ -19,15 +19,16 @@ from lossless.run import Models, build_plain, build_speculative, run_alone, run_
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 FOLDERS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
 SEED = 1
-SHARE = {"float32": 0.6, "float64": 1.0}
-"""When each type's turn ends, as a part of the section's time."""
+USED = 0.85
+"""Part of the section's time after which no case is begun."""
 
 
 def measure(context: Context) -> Iterator[Row]:
     """Run cases while there is time; count requests whose tokens or whose end differ."""
     began_s, ends_s = context.clock(), context.section_ends_s
-    for dtype, share in SHARE.items():
-        until_s = began_s + share * 0.85 * (ends_s - began_s)
+    dtypes = context.scale.lossless_dtypes
+    for number, dtype in enumerate(dtypes, start=1):
+        until_s = began_s + USED * number / len(dtypes) * (ends_s - began_s)
         cases, requests, wrong = _compare(context, dtype, until_s)
         note = f"{cases} cases, {requests} requests, seed {SEED}"
         yield Row(f"requests that differ, {dtype}", wrong, "", target=LOSSLESS, note=note)

@@ -16,7 +16,7 @@ def measure(context: Context) -> Iterator[Row]:
     draft = Traffic.of(scale.model, 1)
     for batch in scale.batches:
         for steps in scale.depths[1:]:
-            if not context.has_time(2):
+            if not context.has_time(4):
                 return
             load = Load(batch, scale.prompt_tokens, scale.rounds)
             took = time_rounds(core, load, steps, context.clock, context.sync)

@@ -1,0 +1,295 @@
+"""The GPU script: its dry run runs every line, and whatever happens the results are whole."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+import torch
+
+from gpu_bench import carried, carry, targets
+from gpu_bench.command import RESULTS
+from gpu_bench.context import Context
+from gpu_bench.engines import Engines
+from gpu_bench.limits import Floors, Traffic, round_seconds
+from gpu_bench.record import CannotMeasure, Row, SectionRecord, State, Target
+from gpu_bench.report import DRY, Report, Run
+from gpu_bench.runner import Section, run_sections
+from gpu_bench.scale import DRY as DRY_SCALE
+from gpu_bench.scale import REAL
+from gpu_bench.sections import SECTIONS
+from gpu_bench.stopwatch import covered
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]
+CPU = torch.device("cpu")
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def read(folder: Path) -> dict[str, object]:
+    (file,) = folder.glob("*.json")
+    document = json.loads(file.read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.fixture(scope="module")
+def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("results")
+    done = subprocess.run(
+        [*COMMAND, "--out", str(folder)], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode == 1, done.stdout + done.stderr  # flashinfer cannot be measured here
+    return folder, done.stdout
+
+
+def test_a_dry_run_runs_every_section_or_says_why_not(dry_run: tuple[Path, str]) -> None:
+    document = read(dry_run[0])
+    assert document["state"] == "complete"
+    sections = {one["name"]: one for one in document["sections"]}
+    assert list(sections) == [section.name for section in SECTIONS]
+    for name, section in sections.items():
+        if name == "flashinfer":
+            assert (section["state"], section["rows"]) == ("skipped", [])
+            assert "flashinfer" in section["reason"]
+        else:
+            assert section["state"] == "done", section["reason"]
+            assert section["rows"]
+
+
+def test_a_dry_run_says_with_every_number_that_it_is_none(dry_run: tuple[Path, str]) -> None:
+    folder, printed = dry_run
+    document = read(folder)
+    assert document["is_dry"]
+    assert document["measured"] == DRY
+    rows = [row for section in document["sections"] for row in section["rows"]]
+    assert not any(row["is_measurement"] for row in rows)
+    assert all(row["is_met"] is None for row in rows)
+    (markdown,) = folder.glob("*.md")
+    tables = [line for line in markdown.read_text().splitlines() if line.startswith("| metric")]
+    assert len(tables) == sum(bool(section["rows"]) for section in document["sections"])
+    assert all(DRY in line for line in tables)
+    assert printed.startswith(DRY)
+
+
+def test_a_dry_run_finds_kernels_equal_and_speculation_lossless(dry_run: tuple[Path, str]) -> None:
+    sections = {one["name"]: one for one in read(dry_run[0])["sections"]}
+    assert all(row["measured"] <= 1 for row in sections["parity"]["rows"])
+    assert [row["measured"] for row in sections["lossless"]["rows"]] == [0]
+    names = {row["metric"] for row in sections["parity"]["rows"]}
+    assert {"rms_norm", "move_kv", "choose", "store_kv", "walk_tree"} <= names
+
+
+def test_a_kill_half_way_leaves_whole_files(tmp_path: Path) -> None:
+    chosen = ["--only", "floors,decode,lossless", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [*COMMAND, *chosen], stdout=subprocess.PIPE, text=True, env=environment()
+    ) as started:
+        assert started.stdout is not None
+        for line in started.stdout:
+            if line.startswith("done"):
+                break
+        started.kill()
+    document = read(tmp_path)
+    assert document["state"] == "running lossless"
+    assert [one["name"] for one in document["sections"]] == ["floors"]
+    (markdown,) = tmp_path.glob("*.md")
+    assert "What the machine allows" in markdown.read_text()
+
+
+def test_the_deadline_ends_what_does_not_end(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        f"sys.path[:0] = {[str(ROOT / f) for f in ('bench', 'crds/src', 'kernels/src')]}\n"
+        f"sys.path.insert(0, {str(ROOT / 'engine/src')!r})\n"
+        "from gpu_bench import sections, runner, command\n"
+        "def hang(context):\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0)  # as deaf as compiled code\n"
+        "    while True: time.sleep(0.01)\n"
+        "    yield\n"
+        "sections.SECTIONS = (runner.Section('hang', 'Hangs', hang, 1, 0),)\n"
+        "began_s = time.monotonic()\n"
+        "command.SPARE_S = 1\n"
+        "options = ['--dry-run', '--carry', 'nothing', '--seconds', '12', '--out', sys.argv[1]]\n"
+        "sys.exit(command.main(options, began_s))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "out")], env=environment(), timeout=60
+    )
+    assert done.returncode == 3
+    assert read(tmp_path / "out")["state"] == "cut off in hang"
+
+
+def test_results_of_a_dry_run_cannot_go_where_measured_ones_are() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--out", str(RESULTS)], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode == 1
+    assert "a dry run measures nothing" in done.stderr
+
+
+RunSections = Callable[..., tuple[SectionRecord, ...]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunSections:
+    context = Context(CPU, True, DRY_SCALE, Engines(CPU, DRY_SCALE, tmp_path))
+
+    def run(*sections: Section, seconds: float = 60) -> tuple[SectionRecord, ...]:
+        ends_s = context.clock() + seconds
+        return run_sections(sections, context, ends_s, lambda records, name: None)
+
+    return run
+
+
+def one_row(context: Context) -> Iterator[Row]:
+    yield Row("one", 1.0, "s")
+
+
+def raises(context: Context) -> Iterator[Row]:
+    yield Row("before", 1.0, "s")
+    raise ZeroDivisionError("of a kind")
+
+
+def never_ends(context: Context) -> Iterator[Row]:
+    yield Row("before", 1.0, "s")
+    while True:
+        time.sleep(0.001)
+
+
+def cannot(context: Context) -> Iterator[Row]:
+    raise CannotMeasure("there is none here")
+    yield
+
+
+def test_a_section_that_raises_is_recorded_and_the_next_one_runs(run: RunSections) -> None:
+    failed, after = run(Section("a", "A", raises, 9, 0), Section("b", "B", one_row, 9, 0))
+    assert (failed.state, [row.metric for row in failed.rows]) == (State.FAILED, ["before"])
+    assert "ZeroDivisionError: of a kind" in failed.reason
+    assert "in raises" in failed.reason
+    assert after.state is State.DONE
+
+
+def test_a_section_beyond_its_time_keeps_what_it_measured(run: RunSections) -> None:
+    cut, after = run(Section("a", "A", never_ends, 0.2, 0), Section("b", "B", one_row, 9, 0))
+    assert (cut.state, [row.metric for row in cut.rows]) == (State.CUT, ["before"])
+    assert cut.reason == "cut off after 0.2 s"
+    assert 0.2 <= cut.seconds < 5
+    assert after.state is State.DONE
+
+
+def test_a_section_that_no_longer_fits_is_skipped(run: RunSections) -> None:
+    skipped, after = run(
+        Section("a", "A", one_row, 99, least_s=50), Section("b", "B", one_row, 9, 1), seconds=10
+    )
+    assert (skipped.state, skipped.rows) == (State.SKIPPED, ())
+    assert "10 s were left of the 50 s that it needs" in skipped.reason
+    assert after.state is State.DONE
+
+
+def test_a_section_without_what_it_needs_is_skipped_with_the_reason(run: RunSections) -> None:
+    (skipped,) = run(Section("a", "A", cannot, 9, 0))
+    assert (skipped.state, skipped.reason) == (State.SKIPPED, "there is none here")
+
+
+def test_an_engine_that_could_not_be_built_is_not_tried_again(tmp_path: Path) -> None:
+    engines = Engines(CPU, DRY_SCALE, tmp_path)
+    (tmp_path / "target" / "config.json").unlink()
+    with pytest.raises(Exception, match=r"config\.json"):
+        engines.adaptive()
+    with pytest.raises(CannotMeasure, match="adaptive engine could not be built"):
+        engines.adaptive()
+
+
+def test_measured_rows_are_held_against_their_targets(tmp_path: Path) -> None:
+    rows = (
+        Row.of_time("fast", 2.0, "ms", 1.6, Target("≥", 0.75, "ratio")),
+        Row.of_time("slow", 2.0, "ms", 1.0, Target("≥", 0.75, "ratio")),
+        Row("absent", None, "", target=Target("≤", 1), note="not there"),
+    )
+    assert [row.is_met for row in rows] == [True, False, None]
+    report = Report(Run("NVIDIA H100 80GB HBM3", "2026-01-02", False, {}, "abc"), tmp_path)
+    report.write((SectionRecord("a", "A", State.DONE, rows),), "complete")
+    assert report.json_file.name == "gpu-nvidia-h100-80gb-hbm3-2026-01-02.json"
+    lines = report.markdown_file.read_text().splitlines()
+    assert "| fast | 2 ms | 1.6 | 0.8 | ratio ≥ 0.75 |  | yes |" in lines
+    assert "| slow | 2 ms | 1 | 0.5 | ratio ≥ 0.75 |  | NO |" in lines
+    assert "| absent | not measured |  |  | ≤ 1 | not there |  |" in lines
+    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".json", ".md"]
+
+
+def test_floors_are_those_of_the_published_shape() -> None:
+    floors = Floors(copy_bytes_per_s=3.0e12, gemm_flop_per_s=798e12, launch_us=3)
+    target, draft = Traffic.of(REAL.model, 32), Traffic.of(REAL.model, 1)
+    assert target.weight_bytes == pytest.approx(15.0e9, rel=0.01)
+    assert target.kv_bytes_per_token == 131_072
+    assert target.seconds(floors, 1, 0) == pytest.approx(5.0e-3, rel=0.01)
+    many = target.seconds(floors, 1000, 0)
+    assert many == pytest.approx(2 * target.parameters * 1000 / 798e12)
+    whole = round_seconds(target, draft, floors, 1, 3, 0)
+    assert whole == pytest.approx(target.weight_bytes / 3e12 + 3 * draft.weight_bytes / 3e12)
+
+
+def test_the_busy_time_counts_what_overlaps_once() -> None:
+    assert covered([(0, 2), (1, 3), (5, 6), (5.5, 5.6)]) == pytest.approx(4)
+    assert covered([]) == 0
+
+
+def test_the_sections_fit_into_the_nine_minutes_that_a_run_has() -> None:
+    assert sum(section.least_s for section in SECTIONS) < 530
+    assert all(section.least_s <= section.budget_s for section in SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("pydantic-2.14.3-py3-none-any.whl", True),
+        ("pydantic_core-2.50.4-cp312-cp312-manylinux2014_x86_64.whl", True),
+        ("pydantic_core-2.50.4-cp311-cp311-manylinux2014_x86_64.whl", False),
+        ("llguidance-1.9.1-cp39-abi3-manylinux_2_31_x86_64.whl", True),
+        ("llguidance-1.9.1-cp313-abi3-manylinux_2_31_x86_64.whl", False),
+        ("pydantic_core-2.50.4-cp312-cp312-manylinux2014_s390x.whl", False),
+    ],
+)
+def test_only_wheels_for_the_interpreter_are_used(name: str, fits: bool) -> None:
+    assert carried.fits(name, (3, 12)) is fits
+
+
+def test_what_is_carried_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ZipFile(tmp_path / "travelled-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("travelled.py", "WHERE = 'carried'")
+    monkeypatch.setattr(carried, "PEERS", ("travelled",))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert carried.use_carried(tmp_path) == ["travelled-1-py3-none-any.whl"]
+    from travelled import WHERE  # type: ignore[import-not-found]
+
+    assert WHERE == "carried"
+    assert carried.use_carried(tmp_path) == []
+
+
+def test_what_is_fetched_is_what_is_locked() -> None:
+    names = carry.locked_versions()
+    assert [name.partition("==")[0] for name in names] == list(carry.LOCKED)
+    assert all(name.partition("==")[2] for name in names)
+
+
+def test_the_docs_name_every_target() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    for number in range(1, 9):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| G{number} ")]
+        assert row.count("|") == 6
+    for value in (
+        targets.DECODE_SHARE, targets.ROUND_SHARE, targets.VERIFY_OVER_DECODE,
+        targets.TO_BEST_STATIC, targets.TO_NO_SPECULATION, targets.CAPTURE_S, targets.SWAP_US,
+        targets.KERNEL_US, targets.FEWER_LAUNCHES, targets.IDLE_SHARE, targets.OVERLAP_GAIN,
+    ):  # fmt: skip
+        assert f"{value.sign} {value.value:g}" in text
