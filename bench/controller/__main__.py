@@ -27,7 +27,7 @@ class Extent:
     steps: int
 
 
-FULL, QUICK = Extent(2800, 5, 5), Extent(1400, 1, 1)
+FULL, QUICK = Extent(2800, 3, 3), Extent(1000, 1, 1)
 
 
 def main() -> int:

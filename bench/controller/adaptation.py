@@ -14,7 +14,9 @@ SETTLED = 5  # rounds in a row
 BATCH_SIZES = (4, 64)
 
 
-def measure_adaptation(build: Build, profile: Profile, seeds: Iterable[int]) -> dict[str, float | None]:
+def measure_adaptation(
+    build: Build, profile: Profile, seeds: Iterable[int]
+) -> dict[str, float | None]:
     """Median rounds by batch size and direction; None where a change calls for no other depth.
 
     A change that is not followed before the next counts with all of its rounds.
@@ -30,9 +32,7 @@ def measure_adaptation(build: Build, profile: Profile, seeds: Iterable[int]) -> 
                     name = f"b{size} {'falls' if number % 2 else 'rises'}"
                     delays.setdefault(name, []).append(_delay(part))
     names = [f"b{size} {way}" for size in BATCH_SIZES for way in ("falls", "rises")]
-    return {
-        name: statistics.median(delays[name]) if name in delays else None for name in names
-    }
+    return {name: statistics.median(delays[name]) if name in delays else None for name in names}
 
 
 def _segment(trace: Trace) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from controller.policies import Build
 from controller.profiles import Profile
@@ -73,15 +74,13 @@ def detail(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
 def _outcome(scenario: Scenario, tally: Tally) -> Outcome:
     depths = [trace.num_steps for trace in tally.traces]
     late = depths[int(SETTLING * len(depths)) :]
-    switches = sum(one != other for one, other in zip(late, late[1:], strict=False))
+    switches = sum(one != other for one, other in pairwise(late))
     per_thousand = 1000.0 * switches / len(late) if scenario.is_steady else None
     probes = 1000.0 * sum(trace.is_probe for trace in tally.traces) / len(depths)
     return Outcome(scenario, tally.regret, tally.loss_to_plain, per_thousand, probes)
 
 
-def _by_scenario(
-    outcomes: Sequence[Outcome], values: Sequence[float | None]
-) -> dict[str, float]:
+def _by_scenario(outcomes: Sequence[Outcome], values: Sequence[float | None]) -> dict[str, float]:
     groups: dict[str, list[float]] = {}
     for outcome, value in zip(outcomes, values, strict=True):
         if value is not None:

@@ -33,7 +33,7 @@ def h100_dense_8b() -> Profile:
     """Llama-3.1-8B on one H100.
 
     Coefficients that the simulator of arXiv 2601.11580 fits to vLLM: 5.886 ms, 21.01 µs per token
-    and 39.26 ns per token of KV; 0.3 ms for the host and 0.3 ms per draft step. An EAGLE layer has a
+    and 39.26 ns per token of KV; 0.3 ms for the host, 0.3 ms per draft step. An EAGLE layer has a
     20th of the model's matrices, so a missed row takes a 20th of a row.
     """
     return Profile(

@@ -1,4 +1,4 @@
-"""Runs a policy through a scenario and counts what it emits, what the best depth would have, and when.
+"""Runs a policy through a scenario and counts what it and the best depth emit.
 
 Tokens are counted by expectation under the true rates, times by the true cost, so that regret has
 no sampling noise of its own; the policy sees samples and noisy times.
@@ -80,6 +80,7 @@ class World:
         self._scenario = scenario
         self._random = random.Random(f"{profile.name} {scenario.name} {seed}")
         self._known: dict[tuple[int, int, int], Moment] = {}
+        self._truths: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
         self._weights = [
             [[crowd.lengths() for crowd in mood] for mood in segment.moods]
             for segment in scenario.segments
@@ -145,6 +146,13 @@ class World:
         return found
 
     def _truth(self, moment: Moment) -> tuple[list[float], list[float]]:
+        """Tokens and seconds by depth, whatever the mood."""
+        cell = moment.segment, moment.batch_size
+        if cell not in self._truths:
+            self._truths[cell] = self._work_out(moment)
+        return self._truths[cell]
+
+    def _work_out(self, moment: Moment) -> tuple[list[float], list[float]]:
         segment = self._scenario.segments[moment.segment]
         size, kv = moment.batch_size, moment.kv_tokens
         tables = [segment.expected(mood) for mood in range(len(segment.moods))]

@@ -1,4 +1,4 @@
-"""The best depth for what was true some drafts ago: what a perfect estimate with a delay reaches."""
+"""The best depth for what was true some drafts ago: a perfect estimate with a delay."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -47,6 +47,7 @@ class CostModel:
         self._shape = self._fit()
         self._scale = 1.0
         self._surfaces: dict[int, list[float]] = {}
+        self._nearest: dict[tuple[int, int], Knot | None] = {}
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expect a round's time, drafting included."""
@@ -93,13 +94,23 @@ class CostModel:
         )
 
     def _fit(self) -> CostShape:
-        knots = [(knot, steps) for steps, knot in self._knots() if knot.rounds >= ROUNDS_TO_FIT or not knot.is_new]
+        knots = [
+            (knot, steps)
+            for steps, knot in self._knots()
+            if knot.rounds >= ROUNDS_TO_FIT or not knot.is_new
+        ]
         return fit_shape([(knot.batch_size, steps, knot.seconds()) for knot, steps in knots])
 
     def _knots(self) -> list[tuple[int, Knot]]:
         return [(steps, knot) for steps, row in sorted(self._rows.items()) for knot in row]
 
     def _near(self, batch_size: int, num_steps: int) -> Knot | None:
+        cell = batch_size, num_steps
+        if cell not in self._nearest:
+            self._nearest[cell] = self._look_up(batch_size, num_steps)
+        return self._nearest[cell]
+
+    def _look_up(self, batch_size: int, num_steps: int) -> Knot | None:
         def octaves(knot: Knot) -> float:
             return abs(math.log2(knot.batch_size / batch_size))
 
@@ -108,6 +119,7 @@ class CostModel:
 
     def _insert(self, batch_size: int, num_steps: int) -> Knot:
         knot = Knot(batch_size, math.log(self.surface(batch_size, num_steps)[num_steps]), new=True)
+        self._nearest.clear()
         row = self._rows.setdefault(num_steps, [])
         row.append(knot)
         row.sort(key=lambda other: other.batch_size)

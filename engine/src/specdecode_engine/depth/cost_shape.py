@@ -1,4 +1,4 @@
-"""The form that the cost of a round has before it is measured: a step, its rows and its drafting."""
+"""The form that a round's cost has before it is measured: a step, its rows, its drafting."""
 
 import math
 from collections.abc import Sequence

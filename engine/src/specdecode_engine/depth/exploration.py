@@ -1,4 +1,4 @@
-"""When to run a depth only to learn of it: rarely, ever more rarely, and within a budget of time."""
+"""When to run a depth only to learn of it: ever more rarely, within a budget of time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,8 +79,8 @@ class Exploration:
         self._credit_s = max(min(self._credit_s + earned, self._most_s), self._credit_s)
 
     def charge(self, seconds: float) -> None:
-        """Pay for what a probe has lost."""
-        self._credit_s -= max(seconds, 0.0)
+        """Pay for what a probe has lost; a spike does not end exploration for long."""
+        self._credit_s -= min(max(seconds, 0.0), self._most_s)
 
     def note_catching_up(self, seconds: float, batch_size: int, missed: int) -> None:
         """Remember what the draft's return took per row that it had missed."""
@@ -104,7 +104,9 @@ class Exploration:
     def rise(self, number: int) -> None:
         """End a stay at depth 0 because a probe went well: look sooner the next time."""
         self._rose = number
-        self._longest_pause = min(max((number - self._fell) // PROBES_PER_STAY, FIRST_PAUSE), LAST_PAUSE)
+        self._longest_pause = min(
+            max((number - self._fell) // PROBES_PER_STAY, FIRST_PAUSE), LAST_PAUSE
+        )
 
     def grant(
         self, number: int, outlook: Outlook, missed: int, evidence: float
@@ -121,7 +123,9 @@ class Exploration:
             return self._grant_return(number, outlook, missed, evidence, moved)
         return self._grant_other(number, outlook)
 
-    def _grant_return(self, number: int, outlook: Outlook, missed: int, evidence: float, moved: bool) -> tuple[int, int] | None:
+    def _grant_return(
+        self, number: int, outlook: Outlook, missed: int, evidence: float, moved: bool
+    ) -> tuple[int, int] | None:
         others = [place for place, steps in enumerate(outlook.candidates) if steps]
         if not others:
             return None
@@ -129,7 +133,9 @@ class Exploration:
         if self._probes < SURE_PROBES:
             rounds = max(rounds, OTHER_ROUNDS)
         if moved:
-            self._return = Pause(min(self._return.until, number + FIRST_PAUSE), FIRST_PAUSE * rounds)
+            self._return = Pause(
+                min(self._return.until, number + FIRST_PAUSE), FIRST_PAUSE * rounds
+            )
         if number < self._return.until:
             return None
         behind_s = self._missed_row_s * outlook.batch_size * min(missed, MISSED_ROUNDS)

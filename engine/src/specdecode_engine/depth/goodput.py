@@ -48,6 +48,7 @@ class RangePlay:
     probe_drafts: int = 0  # of which something was heard
     batch_size: int = 1  # of the last decision
     kv_tokens: int = 0
+    gain: float = 0.0  # share of the time that speculation saves, as expected last
     next_look: int = 0  # round in which to think of a probe again
 
 
@@ -145,6 +146,7 @@ class GoodputDepth:
         outlook = self._outlook(play)
         rates, candidates = outlook.rates, outlook.candidates
         best = max(rates)
+        play.gain = 1.0 - rates[0] / best if not candidates[0] else 0.0
         current = rates[candidates.index(play.current)]
         if play.confirmation.confirms(best / current - 1.0, self._regimes.now.trials[0]):
             target = candidates[rates.index(best)]
@@ -214,7 +216,8 @@ class GoodputDepth:
         drafts = len(accepted)
         keep = 1.0 - drafts / (MEMORY_TRIALS + MEMORY_ROUNDS * drafts)
         self._regimes.now.add(keep, trials, successes)
-        play.rates.add(keep, trials, successes)
+        if len(self._plays) > 1:
+            play.rates.add(keep, trials, successes)
         if changed:
             play.exploration.restart(self._number)
             for other in self._plays.values():
@@ -236,16 +239,16 @@ class GoodputDepth:
 
     def _account(self, play: RangePlay, feedback: Feedback) -> None:
         """Let a probe pay for what it lost to the best depth, and other rounds earn."""
-        outlook, steps = self._outlook(play), feedback.decision.num_steps
-        place, best = outlook.candidates.index(steps), max(outlook.rates)
-        if feedback.decision.reason is Reason.PROBE:
-            play.probe_drafts += feedback.batch_size
-            tokens = outlook.rates[place] * outlook.seconds[place]
-            seconds = feedback.seconds if self._missed else outlook.seconds[place]
-            play.exploration.charge(seconds - tokens / best)
+        steps = feedback.decision.num_steps
+        if feedback.decision.reason is not Reason.PROBE:
+            play.exploration.earn(feedback.seconds, play.gain if steps else 0.0)
             return
-        gain = 1.0 - outlook.rates[0] / best if steps and not outlook.candidates[0] else 0.0
-        play.exploration.earn(feedback.seconds, gain)
+        play.probe_drafts += feedback.batch_size
+        outlook = self._outlook(play)
+        place = outlook.candidates.index(steps)
+        seconds = feedback.seconds if self._missed else outlook.seconds[place]
+        tokens = outlook.rates[place] * outlook.seconds[place]
+        play.exploration.charge(seconds - tokens / max(outlook.rates))
 
     def _describe(self, play: RangePlay) -> RangeState:
         outlook = self._outlook(play)

@@ -61,9 +61,12 @@ class BandRouting:
 
     def route(self, table: DepthTable, batch_size: int, slot: int | None) -> BatchRange:
         """Stay with the range of `slot` where that still may decide."""
+        own = table.range_of(batch_size)
+        if own.lower_bound == slot:
+            return own
         near = self.reachable(table, batch_size)
         kept = [entry for entry in near if entry.lower_bound == slot]
-        return kept[0] if kept else table.range_of(batch_size)
+        return kept[0] if kept else own
 
     def reachable(self, table: DepthTable, batch_size: int) -> tuple[BatchRange, ...]:
         """The size's own range and those whose bound is within the band."""

@@ -19,22 +19,22 @@ class Rates:
     `lean_trials`, so that depths never tried are extrapolated and sparse ones are steadied.
     """
 
-    __slots__ = ("_lean_trials", "successes", "trials")
+    __slots__ = ("_conditional", "_lean_trials", "successes", "trials")
 
     def __init__(self, depth: int, lean_trials: float) -> None:
         self.trials = [0.0] * depth
         self.successes = [0.0] * depth
         self._lean_trials = lean_trials
+        self._conditional: list[float] = []  # as estimated last, until something changes
 
     def add(self, keep: float, trials: Sequence[int], successes: Sequence[int]) -> None:
         """Let the past fade by `keep` and count one round."""
-        old_trials, old_successes = self.trials, self.successes
-        for place in range(len(old_trials)):
-            old_trials[place] *= keep
-            old_successes[place] *= keep
+        self._conditional = []
+        self.trials = [count * keep for count in self.trials]
+        self.successes = [count * keep for count in self.successes]
         for place, count in enumerate(trials):
-            old_trials[place] += count
-            old_successes[place] += successes[place]
+            self.trials[place] += count
+            self.successes[place] += successes[place]
 
     def restart(self, rounds: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
         """Forget nearly everything but these rounds.
@@ -53,6 +53,7 @@ class Rates:
 
     def resize(self, depth: int) -> None:
         """Describe this many positions from now on."""
+        self._conditional = []
         missing = [0.0] * max(depth - len(self.trials), 0)
         self.trials = self.trials[:depth] + missing
         self.successes = self.successes[:depth] + missing
@@ -61,6 +62,7 @@ class Rates:
         """Let what is known weigh no more than this many trials."""
         if self.trials[0] > trials:
             keep = trials / self.trials[0]
+            self._conditional = []
             self.trials = [count * keep for count in self.trials]
             self.successes = [count * keep for count in self.successes]
 
@@ -75,12 +77,15 @@ class Rates:
 
     def conditional(self) -> list[float]:
         """Estimate the rates, each leaning on the one before."""
+        if self._conditional:
+            return self._conditional
         lean = self._lean_trials
         rate = (self.successes[0] + PRIOR_RATE * PRIOR_TRIALS) / (self.trials[0] + PRIOR_TRIALS)
         rates = [rate]
         for successes, trials in zip(self.successes[1:], self.trials[1:], strict=True):
             rate = (successes + lean * rate) / (trials + lean)
             rates.append(rate)
+        self._conditional = rates
         return rates
 
     def leaning_on(self, wider: Sequence[float], trials: float) -> list[float]:
