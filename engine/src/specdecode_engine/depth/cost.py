@@ -81,9 +81,11 @@ class CostModel:
             self._surfaces.clear()
         expected = self.seconds(batch_size, num_steps, kv_tokens)
         knot = self._near(batch_size, num_steps) or self._insert(batch_size, num_steps)
-        if knot.learn(math.log(seconds / expected), kv_tokens, seconds):
-            if knot.is_new and knot.rounds == ROUNDS_TO_FIT:
-                self._shape = self._fit()
+        has_moved = knot.learn(math.log(seconds / expected), kv_tokens, seconds)
+        if knot.is_new and knot.rounds in (ROUNDS_TO_FIT, 4 * ROUNDS_TO_FIT):
+            self._shape = self._fit()
+            has_moved = True
+        if has_moved:
             self._share()
             self._surfaces.clear()
 

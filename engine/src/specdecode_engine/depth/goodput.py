@@ -22,7 +22,8 @@ START_TRIALS = 6.0
 # By how much a position of one trial may be better than expected; with more, less.
 HOPE = 0.5
 # By how much a depth may be cheaper that was not run this often at about the batch size.
-COST_HOPE, COST_TRIALS = 0.3, 2
+# Twice a table's error, more for depth 0: to have measured that is a promise.
+COST_HOPE, PLAIN_HOPE, COST_TRIALS = 0.3, 0.55, 2
 # How much better than the best a depth may have to be to be worth a probe.
 LEAST_HOPE = 1.05
 ROUNDS_TO_LOOK = 8
@@ -147,8 +148,9 @@ class GoodputDepth:
         rates, candidates = outlook.rates, outlook.candidates
         best = max(rates)
         play.gain = 1.0 - rates[0] / best if not candidates[0] else 0.0
-        current = rates[candidates.index(play.current)]
-        if play.confirmation.confirms(best / current - 1.0, self._regimes.now.trials[0]):
+        current = candidates.index(play.current)
+        drafts = self._regimes.now.trials[0]
+        if play.confirmation.confirms(candidates, rates, current, drafts):
             target = candidates[rates.index(best)]
             play.reason = Reason.RISE if target > play.current else Reason.FALL
             if target and not play.current:
@@ -184,7 +186,8 @@ class GoodputDepth:
         hopes = []
         for steps, seconds in zip(outlook.candidates, outlook.seconds, strict=True):
             is_new = self.cost.trials(play.batch_size, steps) < COST_TRIALS
-            hopes.append(tokens[steps] / seconds * (1.0 + COST_HOPE * is_new) / LEAST_HOPE)
+            hope = (COST_HOPE if steps else PLAIN_HOPE) if is_new else 0.0
+            hopes.append(tokens[steps] / seconds * (1.0 + hope) / LEAST_HOPE)
         return hopes
 
     def _outlook(self, play: RangePlay) -> Outlook:

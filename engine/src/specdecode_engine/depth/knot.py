@@ -4,9 +4,13 @@ import math
 from collections.abc import Sequence
 
 MOST_STEP = 0.3  # log-seconds that one round may ask for
+FIRST_STEP = 2.0  # the same for the first one where nothing was measured
 LEAST_GAIN = 0.02
+# Rounds in a row that are this far off in one direction are no spikes: the machine has changed.
+NO_SPIKE = 3
 # What a measured point weighs, in rounds: rounds vary by a few percent, tables may be off by 20.
 FIRST_DOUBT = 0.25
+KV_GAIN = 0.002  # contexts grow slowly
 TOLD = 0.004  # log-seconds of movement that are worth telling
 
 
@@ -18,10 +22,12 @@ class Knot:
     """
 
     __slots__ = (
+        "_far",
         "_log",
         "_seconds_mean",
         "_start",
         "_told",
+        "_trust",
         "batch_size",
         "is_new",
         "kv_covariance",
@@ -34,6 +40,8 @@ class Knot:
         self.batch_size = batch_size
         self.is_new = new
         self.rounds = 0
+        self._trust = 0
+        self._far = 0  # rounds in a row that asked for more than a step, below 0 for less time
         self._log = self._start = self._told = log_seconds
         self.kv_mean = self._seconds_mean = 0.0
         self.kv_variance = self.kv_covariance = 0.0
@@ -53,15 +61,28 @@ class Knot:
     def learn(self, log_ratio: float, kv_tokens: int, seconds: float) -> bool:
         """Take in seen over expected; return whether it has moved by something worth telling."""
         self.rounds += 1
-        gain = max(1.0 / (self.rounds + FIRST_DOUBT), LEAST_GAIN)
-        clipped = min(max(log_ratio, -MOST_STEP), MOST_STEP)
+        self._count(log_ratio)
+        gain = max(1.0 / (self._trust + FIRST_DOUBT), LEAST_GAIN)
+        most = FIRST_STEP if self.is_new and self.rounds == 1 else MOST_STEP
+        clipped = min(max(log_ratio, -most), most)
         self._log += gain * clipped
         if abs(log_ratio) < MOST_STEP:
-            self._correlate(gain, kv_tokens, seconds)
+            self._correlate(max(1.0 / self.rounds, KV_GAIN), kv_tokens, seconds)
         if self.rounds > 1 and abs(self._log - self._told) < TOLD:
             return False
         self._told = self._log
         return True
+
+    def _count(self, log_ratio: float) -> None:
+        """Trust the knot more with each round, and anew after some that were far off alike."""
+        self._trust += 1
+        if abs(log_ratio) <= MOST_STEP:
+            self._far = 0
+            return
+        step = 1 if log_ratio > 0.0 else -1
+        self._far = self._far + step if self._far * step > 0 else step
+        if abs(self._far) >= NO_SPIKE:
+            self._trust = 1
 
     def most_slope(self) -> float:
         """The steepest slope that leaves half of its time to the rest."""

@@ -1,0 +1,153 @@
+"""The simulator: rivals behave as published, and goodput meets what it promises on a small run."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from controller.adaptation import measure_adaptation
+from controller.figures import run_all, summarize
+from controller.loads import load
+from controller.policies import GOODPUT, RIVALS, all_policies
+from controller.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
+from controller.rivals.ema_slot import EmaSlot
+from controller.scenarios import Scenario, all_scenarios
+from controller.timing import measure_decision
+from controller.world import Tally, World
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = {scenario.name: scenario for scenario in all_scenarios(700)}
+SOME = [
+    SHORT[name]
+    for name in ("steady .8 b4", "flips 300 b4", "ladder .7", "boundary 7-8", "hopeless b64")
+]
+
+
+def run(policy: str, profile: Profile, scenario: Scenario, seed: int = 1) -> Tally:
+    return World(profile, scenario, seed).run(all_policies()[policy](profile, seed))
+
+
+def switches(tally: Tally) -> int:
+    depths = [trace.num_steps for trace in tally.traces]
+    return sum(one != other for one, other in pairwise(depths))
+
+
+def test_costs_are_those_that_were_published_and_measured() -> None:
+    h100, cpu = h100_dense_8b(), cpu_82m()
+    assert h100.seconds(1, 0, 0) == pytest.approx(6.186e-3 + 21.01e-6)
+    assert h100.seconds(4, 7, 2048) == pytest.approx(
+        6.186e-3 + 32 * 21.01e-6 + 7 * 0.3e-3 + 2048 * 39.26e-9
+    )
+    assert cpu.seconds(8, 0, 0) == pytest.approx(9.8e-3)
+    assert cpu.seconds(8, 1, 0) == pytest.approx(13.2e-3 + 0.57e-3 * 9.8 / 7.5)
+
+
+@pytest.mark.parametrize("profile", all_profiles(), ids=lambda profile: profile.name)
+def test_no_round_is_cheaper_for_being_deeper_or_fuller(profile: Profile) -> None:
+    for size in (1, 2, 8, 64):
+        row = [profile.seconds(size, steps, 0) for steps in range(8)]
+        assert row == sorted(row)
+        assert profile.seconds(2 * size, 3, 0) >= row[3]
+
+
+@pytest.mark.parametrize("profile", all_profiles(), ids=lambda profile: profile.name)
+def test_nothing_beats_the_clairvoyant_where_nothing_changes(profile: Profile) -> None:
+    for scenario in (SHORT["steady .8 b4"], SHORT["mixed b16"]):
+        assert run("clairvoyant", profile, scenario).regret == pytest.approx(0.0, abs=1e-9)
+        for policy in (GOODPUT, "ema v1", "static 3"):
+            assert run(policy, profile, scenario).regret >= -1e-9
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    scenario = SHORT["ladder and flips"]
+    one, other = (run(GOODPUT, cpu_82m(), scenario, seed=5) for _ in range(2))
+    assert one == other
+    assert run(GOODPUT, cpu_82m(), scenario, seed=6) != one
+
+
+@pytest.mark.parametrize(
+    ("current", "down_hysteresis", "accepted", "reached"),
+    [(3, -0.25, 3, 7), (3, -0.25, 0, 1), (7, -0.25, 5, 7), (1, -0.25, 1, 3)],
+)
+def test_the_mean_of_accepted_drafts_moves_by_its_published_thresholds(
+    current: int, down_hysteresis: float, accepted: int, reached: int
+) -> None:
+    slot = EmaSlot((1, 3, 7), down_hysteresis, current)
+    for _ in range(14):
+        slot.update([accepted])
+    assert slot.current == current  # warm-up of ten, then every fifth
+    slot.update([accepted])
+    assert slot.current == reached
+
+
+def test_a_censored_mean_never_rises_from_three_at_a_rate_of_point_eight() -> None:
+    tally = run("ema v1", h100_dense_8b(), SHORT["steady .8 b4"])
+    assert tally.regret == pytest.approx(0.15, abs=0.02)
+
+
+def test_zero_step_probes_without_a_pause_flap_at_every_evaluation() -> None:
+    scenario = Scenario("steady .25 b40", (load(1000, 40, 0.25),))
+    tally = run("ema zero-step", h100_dense_8b(), scenario)
+    per_thousand = 1000 * switches(tally) / len(tally.traces)
+    assert per_thousand == pytest.approx(198, abs=10)
+
+
+@pytest.mark.parametrize("profile", all_profiles(), ids=lambda profile: profile.name)
+def test_goodput_loses_little_and_half_of_what_any_rival_does(profile: Profile) -> None:
+    policies = all_policies()
+    own = summarize(run_all(policies[GOODPUT], profile, SOME, [1]))
+    rivals = [summarize(run_all(policies[name], profile, SOME, [1])) for name in RIVALS]
+    assert own["mean_regret"] <= 0.04
+    assert own["worst_regret"] <= 0.10
+    assert own["loss_to_no_speculation"] <= 0.01
+    assert own["switches_per_1000"] <= 15
+    assert own["mean_regret"] <= 0.5 * min(rival["mean_regret"] for rival in rivals)
+
+
+@pytest.mark.parametrize("profile", all_profiles(), ids=lambda profile: profile.name)
+def test_a_wrong_table_costs_little_more(profile: Profile) -> None:
+    policies = all_policies()
+    right = summarize(run_all(policies[GOODPUT], profile, SOME, [1]))
+    wrong = summarize(run_all(policies["goodput, costs off by 20 %"], profile, SOME, [1]))
+    assert wrong["mean_regret"] <= right["mean_regret"] + 0.02
+
+
+def test_step_changes_are_followed_within_the_promised_rounds() -> None:
+    delays = measure_adaptation(all_policies()[GOODPUT], h100_dense_8b(), [1])
+    assert {name: delay is not None for name, delay in delays.items()} == dict.fromkeys(
+        delays, True
+    )
+    assert max(delays["b4 falls"] or 0, delays["b4 rises"] or 0) <= 20
+    assert max(delays["b64 falls"] or 0, delays["b64 rises"] or 0) <= 6
+
+
+def test_a_decision_takes_microseconds() -> None:
+    assert measure_decision(all_policies()[GOODPUT], h100_dense_8b()) < 100  # 20 on a free core
+
+
+def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
+    script = (
+        "import sys, controller.__main__ as main, dataclasses\n"
+        "main.QUICK = dataclasses.replace(main.QUICK, length=40, steps=0)\n"
+        "sys.argv = ['controller', '--seed', '3', '--quick']\n"
+        "main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["default"] == GOODPUT
+    assert result["decision_us"] > 0
+    assert set(result["profiles"]) == {"h100_dense_8b", "cpu_82m", "moe"}
+    for policies in result["profiles"].values():
+        assert set(policies) == set(all_policies())
+        for figures in policies.values():
+            assert {
+                "mean_regret",
+                "worst_regret",
+                "loss_to_no_speculation",
+                "switches_per_1000",
+            } <= set(figures)
