@@ -9,7 +9,7 @@ BUDGET, GAIN_BUDGET = 0.006, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
-FIRST_PAUSE, LAST_PAUSE = 8, 256
+FIRST_PAUSE, LAST_PAUSE = 8, 200
 # A stay at depth 0 that ended well is probed this often the next time.
 PROBES_PER_STAY = 10
 # Nats for a better draft that call for another probe at once.

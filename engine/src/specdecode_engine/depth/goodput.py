@@ -23,7 +23,7 @@ START_TRIALS = 6.0
 HOPE = 0.5
 # By how much a depth may be cheaper that was not run this often at about the batch size.
 # Twice a table's error, more for depth 0: to have measured that is a promise.
-COST_HOPE, PLAIN_HOPE, COST_TRIALS = 0.3, 0.55, 2
+COST_HOPE, PLAIN_HOPE, COST_TRIALS = 0.3, 0.55, 4
 # How much better than the best a depth may have to be to be worth a probe.
 LEAST_HOPE = 1.05
 ROUNDS_TO_LOOK = 8

@@ -9,7 +9,7 @@ LEAST_GAIN = 0.02
 # Rounds in a row that are this far off in one direction are no spikes: the machine has changed.
 NO_SPIKE = 3
 # What a measured point weighs, in rounds: rounds vary by a few percent, tables may be off by 20.
-FIRST_DOUBT = 0.25
+FIRST_DOUBT = 0.6
 KV_GAIN = 0.002  # contexts grow slowly
 TOLD = 0.004  # log-seconds of movement that are worth telling
 
@@ -18,7 +18,7 @@ class Knot:
     """Seconds at one depth and batch size, without the part of the KV.
 
     Starts at the measurement, or at what the surface says there (`new`). Each round of service
-    moves it by a share of the clipped log-ratio, nearly all at first and `LEAST_GAIN` in the end.
+    moves it by a share of the clipped log-ratio, most of it at first and `LEAST_GAIN` in the end.
     """
 
     __slots__ = (
