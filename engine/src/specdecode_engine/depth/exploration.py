@@ -139,8 +139,11 @@ class Exploration:
         if number < self._return.until:
             return None
         behind_s = self._missed_row_s * outlook.batch_size * min(missed, MISSED_ROUNDS)
-        price_s = rounds * _loss(outlook, others[0]) + behind_s
-        if self._credit_s < min(RESERVE * price_s, self._most_s):
+        loss_s = rounds * _loss(outlook, others[0])
+        price_s = loss_s + behind_s
+        # What catching up takes may be misjudged: long overdue, it is found out and then paid.
+        asked_s = loss_s if number > self._return.until + LAST_PAUSE else price_s
+        if self._credit_s < min(RESERVE * asked_s, self._most_s):
             return None
         dear = int(price_s / (MOST_SHARE * outlook.seconds[0]))
         self._probes += 1
