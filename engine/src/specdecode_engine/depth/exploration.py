@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 # Share of the time, and of what speculation gains on depth 0, that probes may lose; and how much of
 # it can be saved up.
-BUDGET, GAIN_BUDGET = 0.006, 0.1
+BUDGET, GAIN_BUDGET = 0.005, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
