@@ -10,7 +10,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine test test-unit test-apiserver test-node lossless clean
+        demo serve bench-engine bench-operator test test-unit test-apiserver test-node lossless clean
 
 help: ## List every target with one line
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -70,6 +70,9 @@ lossless: setup ## Compare N random speculative runs with plain decoding, from S
 
 bench-engine: setup ## Accept length and tokens per processor second by algorithm (QUICK=1: under a minute)
 	@PYTHONPATH=bench $(RUN) python -m engine $(if $(QUICK),--quick)
+
+bench-operator: setup ## Latency, writes and load of the operator on a real API server (QUICK=1: shorter)
+	@PYTHONPATH=cluster:bench $(RUN) python -m operator_bench $(if $(QUICK),--quick)
 
 clean: ## Remove caches of tools from the tree
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
