@@ -1,4 +1,4 @@
-"""Composes all children of a resource, in the order in which they are written."""
+"""Composes all children of a resource, the workload last."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
