@@ -36,7 +36,7 @@ class Extent:
     fixed_steps: tuple[int, ...]
 
 
-QUICK = Extent(Size(4, 384, heads=6), answer_tokens=48, repeats=3, fixed_steps=(0, 1, 3, 7))
+QUICK = Extent(Size(4, 384, heads=6), answer_tokens=48, repeats=2, fixed_steps=(0, 1, 3, 7))
 FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, fixed_steps=FIXED_STEPS)
 
 
