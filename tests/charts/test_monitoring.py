@@ -9,6 +9,7 @@ import yaml
 
 from specdecode_api import names
 from specdecode_engine.depth.decision import RangeState, Reason
+from specdecode_engine.graph_plan.report import GraphReport, TierReport
 from specdecode_engine.metrics import CoreSnapshot, EngineMetrics, RangeSnapshot
 from specdecode_operator import children, resource
 from specdecode_operator.metrics import Metrics
@@ -40,11 +41,16 @@ def engine_registry():
     """An engine's registry in which every metric has a value."""
     state = RangeState(8, (1, 3), 3, Reason.KEEP, 2.5, (0.9, 0.7), {1: 10.0, 3: 20.0})
     ranged = RangeSnapshot(state, 5, 10, 30, 20, 30, 0.5, {"rise": 1})
-    core = CoreSnapshot(ranges=(ranged,), active_range=8, rounds_total=5, kv_pages_total=9)
+    tier = TierReport(num_steps=3, batch_sizes=(1, 2), passes=6, seconds=0.5, num_bytes=1)
+    graphs = GraphReport("cuda", (tier,), captured_rounds=4, eager_rounds={"too_large": 1})
+    core = CoreSnapshot(
+        ranges=(ranged,), active_range=8, rounds_total=5, kv_pages_total=9, graphs=graphs
+    )
     metrics = EngineMetrics(lambda: core)
     metrics.count_error(500)
     metrics.count_call(3, 4)
     metrics.count_cut_short(1)
+    metrics.count_table("applied")
     watch = metrics.stopwatch(0.0)
     for second in (1.0, 2.0):
         watch.tick(1, second)
