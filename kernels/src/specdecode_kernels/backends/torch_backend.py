@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from specdecode_kernels import reference
+from specdecode_kernels.backends.backend import Capturing
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
 
 
@@ -10,6 +11,7 @@ class TorchBackend:
     """Run the references. Any device and type; holds nothing."""
 
     name = "torch"
+    capturing = Capturing(True, "torch would gather page tables at full width in every replay")
 
     def store_kv(
         self, k_pool: Tensor, v_pool: Tensor, rows: Tensor, k: Tensor, v: Tensor, scale: KvScale
