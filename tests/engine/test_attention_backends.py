@@ -16,7 +16,7 @@ from specdecode_engine.captures import CUDA, OFF, GraphsUnavailable, choose_mode
 from specdecode_engine.flags import parse_flags
 from specdecode_engine.loop import EngineCore
 from specdecode_kernels import TORCH, Capturing, launches
-from specdecode_kernels.testing import computed_loop_bounds
+from specdecode_kernels.testing import DEVICE, computed_loop_bounds
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -24,7 +24,8 @@ ATTENTION = {("store_kv", "triton"), ("attend", "triton")}
 
 
 def build(checkpoints, algorithm: str, topk: int = 1, **sections: object) -> EngineCore:
-    document = boot_of(checkpoints, algorithm, topk, attention_backend="triton", **sections)
+    sections |= {"attention_backend": "triton", "device": DEVICE.type}
+    document = boot_of(checkpoints, algorithm, topk, **sections)
     return build_core(EngineBoot.model_validate(document), poison=True)
 
 
@@ -53,21 +54,21 @@ def plain(checkpoints) -> dict[str, Answer]:
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
 @pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
-def test_texts_equal_plain_ones_and_only_kernels_attend(
+def test_texts_equal_plain_ones_and_kernels_attend(
     algorithm: str, topk: int, page_size: int, checkpoints, plain: dict[str, Answer]
 ) -> None:
     core = build(checkpoints, algorithm, topk, memory={"page_size": page_size})
     launches.reset()
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert set(launches.snapshot()) == ATTENTION
+    assert set(launches.snapshot()) >= ATTENTION
 
 
 def test_plain_texts_are_those_of_the_reference(checkpoints, plain: dict[str, Answer]) -> None:
-    document = boot_of(checkpoints, "NONE", 1, attention_backend="torch")
+    document = boot_of(checkpoints, "NONE", 1, attention_backend="torch", device=DEVICE.type)
     core = build_core(EngineBoot.model_validate(document), poison=True)
     launches.reset()
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert not launches.snapshot()
+    assert not ATTENTION & set(launches.snapshot())
 
 
 def test_a_prefix_that_was_found_and_a_retraction_change_nothing(
@@ -96,7 +97,6 @@ def test_the_choice_and_its_reason_are_facts_and_in_the_log(
     facts = build(checkpoints, "EAGLE3").facts
     assert facts["target_attention"] == facts["draft_attention"] == "triton"
     assert facts["target_attention_reason"] == "triton was asked for"
-    assert facts["graphs_reason"] == "there are no CUDA graphs on cpu"
     assert "attention of the draft: triton (triton was asked for)" in caplog.messages
 
 
@@ -104,7 +104,8 @@ def test_by_itself_a_cpu_takes_torch(checkpoints) -> None:
     document = boot_of(checkpoints, "STANDALONE", 1)
     facts = build_core(EngineBoot.model_validate(document)).facts
     assert facts["target_attention"] == facts["draft_attention"] == "torch"
-    assert facts["target_attention_reason"] == "torch, as interpreted kernels are for tests"
+    assert str(facts["target_attention_reason"]).startswith("torch, as ")
+    assert facts["graphs_reason"] == "there are no CUDA graphs on cpu"
 
 
 @pytest.mark.parametrize(

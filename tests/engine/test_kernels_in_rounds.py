@@ -10,7 +10,7 @@ from specdecode_engine.request import Request, SamplingParams
 from specdecode_kernels import launches
 from specdecode_kernels.implementation import VARIABLE
 from specdecode_kernels.registry import OPS
-from specdecode_kernels.testing import computed_loop_bounds
+from specdecode_kernels.testing import DEVICE, computed_loop_bounds
 from tests.engine.whole_engine import boot_of
 
 ALWAYS = {
@@ -50,7 +50,8 @@ class Ran:
 
 
 def generate(checkpoints, topk: int, way: str) -> Ran:
-    document = boot_of(checkpoints, "EAGLE3", topk, num_steps=2, attention_backend=way)
+    chosen = {"attention_backend": way, "device": DEVICE.type}
+    document = boot_of(checkpoints, "EAGLE3", topk, num_steps=2, **chosen)
     core = build_core(EngineBoot.model_validate(document), poison=True)
     core.submit(Request("r", (5, 6, 7), PARAMS))
     tokens: list[int] = []
