@@ -23,6 +23,7 @@ FIXED_STEPS = (0, 1, 2, 3, 5, 7)
 ADAPTIVE = "goodput"
 BATCH_SIZES = (1, 8)
 PROMPT_TOKENS = 32
+LEARNING_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,11 @@ class Extent:
     size: Size
     answer_tokens: int
     repeats: int
+    fixed_steps: tuple[int, ...]
 
 
-QUICK = Extent(Size(layers=6, hidden=512), answer_tokens=64, repeats=2)
-FULL = Extent(Size(layers=12, hidden=768, heads=12), answer_tokens=128, repeats=5)
+QUICK = Extent(Size(4, 384, heads=6), answer_tokens=48, repeats=2, fixed_steps=(0, 1, 3, 7))
+FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, fixed_steps=FIXED_STEPS)
 
 
 def measure_adaptive(extent: Extent) -> dict[str, dict[str, float]]:
@@ -78,13 +80,15 @@ def _measure_cell(
     cores: dict[int | str, EngineCore], batch_size: int, extent: Extent, label: str
 ) -> dict[str, float]:
     rates: dict[int | str, list[float]] = {config: [] for config in cores}
+    for repeat in range(-LEARNING_REPEATS, 0):  # what is compared is what it comes to
+        _rate(cores[ADAPTIVE], batch_size, extent, repeat)
     for repeat in tqdm(range(extent.repeats + 1), desc=label):
         for config, core in cores.items():
             rate = _rate(core, batch_size, extent, repeat)
             if repeat:  # the first warms up
                 rates[config].append(rate)
     medians = {config: statistics.median(values) for config, values in rates.items()}
-    best = max(FIXED_STEPS, key=lambda steps: medians[steps])
+    best = max(extent.fixed_steps, key=lambda steps: medians[steps])
     return {
         "best_fixed_steps": best,
         "to_best_fixed": median_ratio(rates[ADAPTIVE], rates[best]),

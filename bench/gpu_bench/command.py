@@ -71,14 +71,14 @@ def main(arguments: list[str], began_s: float) -> int:
     is_dry = options.dry_run or not torch.cuda.is_available()
     folder = _folder(options.out, is_dry)
     if is_dry:
-        from gpu_bench.interpreter import interpret_kernels
-
         why = "asked for" if options.dry_run else "torch finds no CUDA device here"
         print(f"{DRY}: {why}; results go to {folder}", flush=True)
         torch.set_num_threads(1)
-        interpret_kernels()
+        os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+    from specdecode_kernels.testing import computed_loop_bounds
+
     report = Report(_run(is_dry), folder)
-    with tempfile.TemporaryDirectory(prefix="gpu-bench-") as models:
+    with tempfile.TemporaryDirectory(prefix="gpu-bench-") as models, computed_loop_bounds():
         return _run_all(options, _context(is_dry, Path(models)), report, began_s)
 
 

@@ -83,7 +83,7 @@ class Engines:
             }
             if policy != "static":
                 speculation["table"] = {"1": {"candidate_steps": depths}}
-        document: dict[str, object] = {
+        return {
             "model": {"path": str(self._target), "context_length": scale.model.context},
             "speculation": speculation,
             "memory": {
@@ -100,9 +100,6 @@ class Engines:
             "device": self._device.type,
             "threads": None if self._device.type == "cuda" else 1,
         }
-        if "attention_backend" in EngineBoot.model_fields:
-            document["attention_backend"] = "auto"
-        return document
 
     def _graphs(self) -> str:
         return "cuda" if self._device.type == "cuda" else "static"

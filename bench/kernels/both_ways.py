@@ -4,28 +4,48 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from specdecode_kernels.implementation import VARIABLE, Implementation
+from kernels.machine import machine
+from specdecode_kernels import AttentionBackend, choose_backend
+from specdecode_kernels.implementation import VARIABLE, Implementation, implementation_for
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One size; `moved_bytes` is what any implementation has to read and write at least."""
+    """One size; `moved_bytes` is what any implementation has to read and write at least.
+
+    `peers` are other people's programs for the same, timed besides.
+    """
 
     name: str
     moved_bytes: int
     call: Callable[[], object]
+    peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+
+
+class Backends:
+    """For ops on cached keys and values, which take a backend: that of the way being timed."""
+
+    def __init__(self, device: torch.device, dim: int, pool_dtype: torch.dtype | None = None):
+        self._by_name = {
+            way: choose_backend(way, device, torch.bfloat16, dim, pool_dtype).backend
+            for way in ("torch", "triton")
+        }
+
+    def for_(self, tensor: torch.Tensor) -> AttentionBackend:
+        """Answer the backend of the same name as the implementation that other ops would take."""
+        return self._by_name[implementation_for(tensor)]
 
 
 def run(
     op: str, cases: Callable[[torch.device], Iterator[Case]], arguments: Sequence[str] | None = None
 ) -> int:
-    """Print one line of JSON per case and implementation; 2 without a GPU."""
+    """Print the machine, then a line of JSON per case and implementation; 2 without a GPU."""
     parser = argparse.ArgumentParser(
         prog=f"python -m kernels.{op}", description=f"time {op} by torch and by Triton on a GPU"
     )
@@ -34,6 +54,7 @@ def run(
     if not torch.cuda.is_available():
         print(f"{op}: no CUDA device; run this on a machine with a GPU", file=sys.stderr)
         return 2
+    print(json.dumps(machine()), flush=True)
     for case in cases(torch.device("cuda")):
         if options.only in case.name:
             _compare(op, case)
@@ -44,23 +65,32 @@ def _compare(op: str, case: Case) -> None:
     ways: tuple[Implementation, ...] = ("torch", "triton")
     for way in ways:
         os.environ[VARIABLE] = way
-        line = {"op": op, "case": case.name, "implementation": way, **_measure(case, way)}
-        print(json.dumps(line), flush=True)
+        _print(op, case, way, case.call)
+    for name, call in case.peers.items():
+        _print(op, case, name, call)
 
 
-def _measure(case: Case, way: Implementation) -> dict[str, float | int]:
+def _print(op: str, case: Case, way: str, call: Callable[[], object]) -> None:
+    measured = _measure(call, case.moved_bytes, in_graph=way != "torch")
+    line = {"op": op, "case": case.name, "implementation": way, **measured}
+    print(json.dumps(line), flush=True)
+
+
+def _measure(
+    call: Callable[[], object], moved_bytes: int, *, in_graph: bool
+) -> dict[str, float | int]:
     from triton.testing import do_bench, do_bench_cudagraph
 
-    case.call()  # compiles
-    measured: dict[str, float | int] = {"device_kernels": _device_kernels(case.call)}
+    call()  # compiles
+    measured: dict[str, float | int] = {"device_kernels": _device_kernels(call)}
     # With a cold cache, launches included; and, where the op may be captured, in a graph.
-    cold_ms = do_bench(case.call, return_mode="median")
+    cold_ms = do_bench(call, return_mode="median")
     measured["us"] = round(cold_ms * 1e3, 2)
-    measured["gb_per_s"] = round(case.moved_bytes / cold_ms / 1e6, 1)
-    if way == "triton":
+    measured["gb_per_s"] = round(moved_bytes / cold_ms / 1e6, 1)
+    if in_graph:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            measured["us_in_graph"] = round(do_bench_cudagraph(case.call) * 1e3, 2)
+            measured["us_in_graph"] = round(do_bench_cudagraph(call) * 1e3, 2)
     return measured
 
 

@@ -6,6 +6,7 @@ left out. What is compiled is thereby what a GPU of that capability would run.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime import JITFunction
 
-from specdecode_kernels import KvScale, merge_states, store_kv
+from specdecode_kernels import KvScale, store_kv
 from specdecode_kernels.backends.triton_backend import TritonBackend
+from specdecode_kernels.implementation import VARIABLE
 from specdecode_kernels.reference.pool import FLOAT8
-from specdecode_kernels.testing import Shape, draw_case
+from specdecode_kernels.testing import Shape, calls, draw_case
 
 CPU = torch.device("cpu")
 ADA = 89
@@ -57,7 +59,12 @@ class _AbsentDevice:
 
 
 def cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """List calls that take every branch of the kernels, at the sizes of an 8B model."""
+    """List a call of every op, and what takes every branch of attention, at an 8B model's sizes."""
+    yield from calls(CPU).items()
+    yield from _attention_cases(capability)
+
+
+def _attention_cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
     model = {"kv_heads": 8, "shared": 4, "dim": 128, "dtype": torch.bfloat16, "page_size": 16}
     verify, chain = {"query_lens": (8, 8), "tail_rows": 8}, (1, 1)
     shapes = {
@@ -78,9 +85,6 @@ def cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
     for dtype in (torch.bfloat16, FLOAT8) if capability >= ADA else (torch.bfloat16,):
         pool = torch.zeros(64, 8, 128).to(dtype)
         yield f"store_kv: {dtype}", lambda pool=pool: store(pool)
-    out, lse = torch.zeros(4, 32, 128, dtype=torch.bfloat16), torch.zeros(4, 32)
-    backend = TritonBackend(CPU, workspace_bytes=0)
-    yield "merge_states", lambda: merge_states(out, lse, out, lse, backend=backend)
 
 
 def store(pool: torch.Tensor) -> None:
@@ -100,6 +104,7 @@ def compile_cases(capability: int) -> Iterator[Usage]:
         compiled.append(original(self, *args, **options | {"warmup": True}))
 
     JITFunction.run = run
+    os.environ[VARIABLE] = "triton"
     triton.runtime.driver.set_active(_AbsentDevice(capability))
     for name, call in cases(capability):
         compiled.clear()

@@ -1,38 +1,33 @@
-"""`python -m kernels.store_kv`: writing new keys and values beside torch's two index copies."""
+"""New rows of keys and values into the pools, of bfloat16 and float8."""
 
-import argparse
-import json
 import sys
+from collections.abc import Iterator
 
 import torch
 
-from kernels.timing import demand_gpu, machine, time_us
-from specdecode_kernels import AttentionBackend, choose_backend, store_kv
+from kernels.both_ways import Backends, Case, run
+from specdecode_kernels import store_kv
 from specdecode_kernels.reference.pool import FLOAT8
 
-
-def measure(rows: int, pool_dtype: torch.dtype, backend: AttentionBackend) -> dict[str, object]:
-    """Time both on rows of 8 heads of 128, at random places of the pools."""
-    pools = [torch.zeros(1 << 16, 8, 128, device="cuda").to(pool_dtype) for _ in range(2)]
-    k, v = torch.randn(2, rows, 8, 128, device="cuda").to(torch.bfloat16)
-    to = torch.randperm(1 << 16, device="cuda")[:rows]
-    ours_us = time_us(lambda: store_kv(*pools, to, k, v, backend=backend))
-    torch_us = time_us(lambda: store_kv(*pools, to, k, v))
-    times = {"triton_us": round(ours_us, 2), "torch_us": round(torch_us, 2)}
-    return {"rows": rows, "pool": str(pool_dtype), **times}
+POOL_ROWS, HEADS, DIM = 1 << 16, 8, 128
 
 
-def main() -> int:
-    """Print the machine, then a line per number of rows and type of pool."""
-    argparse.ArgumentParser(prog="kernels.store_kv").parse_args()
-    device = demand_gpu()
-    print(json.dumps(machine()), flush=True)
-    backend, _ = choose_backend("triton", device, torch.bfloat16, 128)
+def cases(device: torch.device) -> Iterator[Case]:
+    """Rows of one small round up to a prefill chunk, to random places."""
     for pool_dtype in (torch.bfloat16, FLOAT8):
+        backends = Backends(device, DIM, pool_dtype)
+        k_pool, v_pool = torch.zeros(2, POOL_ROWS, HEADS, DIM, device=device).to(pool_dtype)
         for rows in (1, 8, 64, 512, 4096):
-            print(json.dumps(measure(rows, pool_dtype, backend)), flush=True)
-    return 0
+            k, v = torch.randn(2, rows, HEADS, DIM, device=device).to(torch.bfloat16)
+            to = torch.randperm(POOL_ROWS, device=device)[:rows]
+            yield Case(
+                f"{str(pool_dtype).removeprefix('torch.')} rows={rows}",
+                2 * (k.nbytes + rows * HEADS * DIM * pool_dtype.itemsize),
+                lambda k_pool=k_pool, v_pool=v_pool, to=to, k=k, v=v, by=backends: store_kv(
+                    k_pool, v_pool, to, k, v, backend=by.for_(k)
+                ),
+            )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("store_kv", cases))

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -11,11 +12,12 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
-from lossless.compare import find_difference
+from lossless.compare import TOLERANCE, find_difference
 from lossless.grammars import load_grammars
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.loop import EngineCore
+from specdecode_kernels.testing import computed_loop_bounds
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 
@@ -82,11 +84,30 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run this case number alone")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float32")
+    parser.add_argument(
+        "--attention-backend",
+        choices=("torch", "triton"),
+        default="torch",
+        help="triton runs our kernels: on a CPU set TRITON_INTERPRET=1, minutes for each case",
+    )
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8_e4m3"), default="auto")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    is_interpreted = options.attention_backend == "triton" and not torch.cuda.is_available()
+    with computed_loop_bounds() if is_interpreted else nullcontext():
+        return _compare_all(options)
+
+
+def _compare_all(options: argparse.Namespace) -> int:
     folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
     drafts = {algorithm: EXAMPLES / folder for algorithm, folder in folders.items()}
-    models = Models(EXAMPLES / "target", drafts, options.dtype)
+    models = Models(
+        EXAMPLES / "target",
+        drafts,
+        options.dtype,
+        options.attention_backend,
+        options.kv_cache_dtype,
+    )
     tokenizer = AutoTokenizer.from_pretrained(models.target)
     plain_core = build_plain(models)
     grammars = load_grammars(models.target, plain_core.eos_token_ids)
@@ -115,7 +136,8 @@ def _differs(
 ) -> bool:
     plain = run_alone(plain_core, request)
     is_aborted = request.aborted_at_step is not None and answer.finish_reason == "abort"
-    difference = find_difference(plain, answer, is_aborted, models.dtype)
+    tolerance = TOLERANCE[models.dtype] if models.attention_backend == "triton" else None
+    difference = find_difference(plain, answer, is_aborted, models.dtype, tolerance)
     if difference is None and not is_aborted:
         texts = [tokenizer.decode(tokens.token_ids) for tokens in (plain, answer)]
         difference = None if texts[0] == texts[1] else "the texts differ"
@@ -130,6 +152,8 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "mismatches": tally.mismatches,
         "seed": options.seed,
         "dtype": options.dtype,
+        "attention_backend": options.attention_backend,
+        "kv_cache_dtype": options.kv_cache_dtype,
         "requests": tally.requests,
         "retracted": tally.retracted,
         "prefix_hit_tokens": tally.hit_tokens,

@@ -8,8 +8,18 @@ PROMPT_TOLERANCE = {"float64": 1e-9, "float32": 0.0}
 """A prompt's rows are computed as they are without a draft; how they are cut changes no bit."""
 
 
-def find_difference(plain: Answer, speculative: Answer, is_aborted: bool, dtype: str) -> str | None:
-    """Say the first difference, or None; an aborted answer must be a beginning of the plain one."""
+def find_difference(
+    plain: Answer,
+    speculative: Answer,
+    is_aborted: bool,
+    dtype: str,
+    prompt_tolerance: float | None = None,
+) -> str | None:
+    """Say the first difference, or None; an aborted answer must be a beginning of the plain one.
+
+    Args:
+        prompt_tolerance: for a backend whose sums depend on how prompts are cut.
+    """
     if is_aborted:
         count = len(speculative.token_ids)
         same = speculative.token_ids == plain.token_ids[:count]
@@ -23,7 +33,9 @@ def find_difference(plain: Answer, speculative: Answer, is_aborted: bool, dtype:
     if speculative.finish_reason != plain.finish_reason:
         return f"finish: plain {plain.finish_reason}, speculative {speculative.finish_reason}"
     records = (plain.prompt_logprobs, speculative.prompt_logprobs)
-    if difference := _logprob_difference(*records, PROMPT_TOLERANCE[dtype]):
+    if prompt_tolerance is None:
+        prompt_tolerance = PROMPT_TOLERANCE[dtype]
+    if difference := _logprob_difference(*records, prompt_tolerance):
         return f"prompt: {difference}"
     return _logprob_difference(plain.logprobs, speculative.logprobs, TOLERANCE[dtype])
 

@@ -36,11 +36,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders of the checkpoints and the type to compute in."""
+    """Folders of the checkpoints, types of weights and cache, and who computes attention."""
 
     target: Path
     drafts: dict[str, Path]
     dtype: str
+    attention_backend: str = "auto"
+    kv_cache_dtype: str = "auto"
     device: str = "cpu"
 
 
@@ -61,7 +63,7 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "chunked_prefill_tokens": case.chunk_tokens,
         "overlap": case.overlap,
     }
-    memory = {"page_size": case.page_size, "prefix_cache": case.prefix_cache}
+    memory: dict[str, object] = {"page_size": case.page_size, "prefix_cache": case.prefix_cache}
     graphs: dict[str, object] = {
         "mode": "cuda" if models.device == "cuda" and case.graphs == "static" else case.graphs,
         "batch_sizes": case.graph_batch_sizes,
@@ -76,14 +78,14 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
 
 def build_plain(models: Models) -> EngineCore:
     """Build the engine that every answer is compared with: no draft, one request at a time."""
-    memory = {"page_size": 16, "prefix_cache": False}
+    memory: dict[str, object] = {"page_size": 16, "prefix_cache": False}
     return _build(models, {}, memory, {"max_running_requests": 1}, None, {"mode": "off"})
 
 
 def _build(
     models: Models,
     speculation: dict[str, object],
-    memory: dict[str, int],
+    memory: dict[str, object],
     scheduling: dict[str, int],
     pool_tokens: int | None,
     graphs: dict[str, object],
@@ -91,10 +93,11 @@ def _build(
     document = {
         "model": {"path": str(models.target), "dtype": models.dtype},
         "speculation": speculation,
-        "memory": memory,
+        "memory": memory | {"kv_cache_dtype": models.kv_cache_dtype},
         "scheduling": scheduling,
         "graphs": graphs,
         "device": models.device,
+        "attention_backend": models.attention_backend,
     }
     boot = EngineBoot.model_validate(document)
     return build_core(boot, poison=True, pool_tokens=pool_tokens)

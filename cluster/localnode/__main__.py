@@ -13,7 +13,8 @@ from localnode.errors import NodeError
 from localnode.paths import Paths
 from localnode.progress import say, step
 from localnode.status import status_lines
-from localnode.tools import install_tools, programs
+from localnode.tools import install_more, install_tools, programs
+from localnode.versions import CHECKS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +56,7 @@ def _with_node(chosen: argparse.Namespace, paths: Paths) -> int:
     match chosen.command:
         case "tools":
             install_tools(paths)
+            install_more(paths, CHECKS)
             print(programs(paths))
         case "up":
             parts = lifecycle.CONTROL_PLANE if chosen.control_plane_only else lifecycle.WHOLE_NODE
@@ -81,6 +83,7 @@ def _with_context(chosen: argparse.Namespace, paths: Paths, context: str) -> int
     match chosen.command:
         case "tools":
             install_tools(paths)
+            install_more(paths, CHECKS)
             print(programs(paths))
         case "up" | "status":
             external.adopt_cluster(paths, context)

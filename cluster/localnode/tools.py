@@ -18,14 +18,14 @@ from localnode.versions import DEBIAN_PACKAGES, GO_FROM_PYPI, TOOLS, Tool, progr
 _BUILD_TIMEOUT_S = 3600
 
 
-def programs(paths: Paths) -> Path:
-    """Name the folder that holds the programs of this version."""
-    return paths.cache / "bin" / programs_hash(TOOLS, GO_MODULES)
+def programs(paths: Paths, tools: tuple[Tool, ...] = TOOLS) -> Path:
+    """Name the folder that holds these programs, the node's unless said otherwise."""
+    return paths.cache / "bin" / programs_hash(tools, GO_MODULES)
 
 
-def missing_programs(paths: Paths) -> list[Tool]:
+def missing_programs(paths: Paths, tools: tuple[Tool, ...] = TOOLS) -> list[Tool]:
     """List what is still to be built."""
-    return [tool for tool in TOOLS if not (programs(paths) / tool.name).exists()]
+    return [tool for tool in tools if not (programs(paths, tools) / tool.name).exists()]
 
 
 def missing_packages() -> list[str]:
@@ -42,11 +42,19 @@ def install_tools(paths: Paths) -> None:
         build_programs(paths)
 
 
-def build_programs(paths: Paths) -> None:
+def install_more(paths: Paths, tools: tuple[Tool, ...]) -> Path:
+    """Build programs that the node does not need, where they are missing; returns their folder."""
+    if missing_programs(paths, tools):
+        with exclusive(paths.cache / "tools.lock"):
+            build_programs(paths, tools)
+    return programs(paths, tools)
+
+
+def build_programs(paths: Paths, tools: tuple[Tool, ...] = TOOLS) -> None:
     """Build the missing Go programs, one after the other, leaving the machine usable."""
-    target = programs(paths)
+    target = programs(paths, tools)
     target.mkdir(parents=True, exist_ok=True)
-    for tool in missing_programs(paths):
+    for tool in missing_programs(paths, tools):
         with step(f"build {tool.name} {tool.version}"):
             _build(tool, target)
 
@@ -72,7 +80,8 @@ def _build(tool: Tool, target: Path) -> None:
         run(
             [
                 *("nice", "-n", "10", *_go(), "build", "-trimpath", "-p=2"),
-                *("-ldflags", linker_words, "-o", unfinished, tool.package),
+                *("-tags", ",".join(tool.tags), "-ldflags", linker_words),
+                *("-o", unfinished, tool.package),
             ],
             timeout_s=_BUILD_TIMEOUT_S,
             environment=_go_environment(),

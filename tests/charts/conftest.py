@@ -89,3 +89,25 @@ def _accept_numbers_or_text(definitions):
         "io.k8s.apimachinery.pkg.api.resource.Quantity",
     ):
         definitions[name] = {"type": ["string", "number"]}
+
+
+@pytest.fixture(scope="session")
+def promtool():
+    """Run promtool from the local tools."""
+    cluster = str(ROOT / "cluster")
+    if cluster not in sys.path:
+        sys.path.insert(0, cluster)
+    from localnode.paths import Paths
+    from localnode.tools import install_more, missing_programs
+    from localnode.versions import CHECKS
+
+    paths = Paths.from_environment()
+    if missing_programs(paths, CHECKS) and os.environ.get("CI"):
+        pytest.fail("run `make cluster-tools` first: promtool is missing")
+    program = install_more(paths, CHECKS) / "promtool"
+
+    def call(*words):
+        command = [program, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return call

@@ -15,6 +15,7 @@ SETS = {
     "default": (),
     **{path.stem: ("--values", str(path)) for path in sorted((CHART / "ci").glob("*.yaml"))},
 }
+FOREIGN = ("PodMonitor", "PrometheusRule")  # kinds of the Prometheus operator
 DEFINITION = "specdecode.io_specdecodedeployments.yaml"
 
 pytestmark = pytest.mark.apiserver
@@ -41,7 +42,7 @@ def test_the_linter_has_nothing_to_say(flags, run):
 
 
 def kubeconform(run, schemas, manifests):
-    words = ("-strict", "-summary", "-output", "json", "-skip", "PodMonitor")
+    words = ("-strict", "-summary", "-output", "json", "-skip", ",".join(FOREIGN))
     location = f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     text = yaml.safe_dump_all(manifests)
     return run("kubeconform", *words, "-schema-location", location, check=False, text=text)
@@ -78,7 +79,7 @@ def test_no_object_is_rendered_twice(flags, template):
 def test_the_api_server_takes_every_object(flags, template, run):
     for namespace in ("specdecode-system", "team-a", "team-b"):
         run("kubectl", "create", "namespace", namespace, check=False)
-    known = [each for each in template(*flags) if each["kind"] != "PodMonitor"]
+    known = [each for each in template(*flags) if each["kind"] not in FOREIGN]
     words = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
     run("kubectl", *words, text=yaml.safe_dump_all(known))
 
@@ -90,9 +91,12 @@ def test_selectors_match_labels(flags, template):
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     selectors = [deployment["spec"]["selector"]["matchLabels"]]
     selectors += [each["spec"]["selector"] for each in of_kind(manifests, "Service")]
-    selectors += [
-        each["spec"]["selector"]["matchLabels"] for each in of_kind(manifests, "PodMonitor")
+    monitors = [
+        each
+        for each in of_kind(manifests, "PodMonitor")
+        if not each["metadata"]["name"].endswith("-engines")
     ]
+    selectors += [each["spec"]["selector"]["matchLabels"] for each in monitors]
     ports = {
         port["name"]
         for container in deployment["spec"]["template"]["spec"]["containers"]
@@ -103,7 +107,7 @@ def test_selectors_match_labels(flags, template):
         assert not any("version" in key or "chart" in key for key in selector)
     for service in of_kind(manifests, "Service"):
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
-    for monitor in of_kind(manifests, "PodMonitor"):
+    for monitor in monitors:
         assert {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]} <= ports
 
 
@@ -222,6 +226,9 @@ def test_images_follow_the_versions(template):
         ("watchNamespaces={Team_A}", "watchNamespaces"),
         ("image.digest=sha256:123", "digest"),
         ("podMonitor.interval=30", "interval"),
+        ("enginePodMonitor.interval=1y", "interval"),
+        ("prometheusRule.label=a", "label"),
+        ("dashboards.enabled=1", "enabled"),
         ("crds.instal=true", "instal"),
         ("resources.cpu=1", "cpu"),
     ],

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from localnode.paths import GO_MODULES
-from localnode.versions import TOOLS, Tool, programs_hash
+from localnode.versions import BENCHES, CHECKS, TOOLS, Tool, programs_hash
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", TOOLS + CHECKS + BENCHES, ids=lambda tool: tool.name)
 def test_each_tool_is_pinned_by_its_module(tool: Tool) -> None:
     module = (GO_MODULES / tool.wrapper / "go.mod").read_text()
     if tool.wrapper == "pause":  # our own program, which needs no module
@@ -24,6 +24,7 @@ def test_the_hash_follows_every_input(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "go.mod").write_text("module a")
     before = programs_hash((tool,), tmp_path)
+    assert before != programs_hash((Tool("a", "a", "example.org/a", "v1", tags=("b",)),), tmp_path)
     assert before == programs_hash((tool,), tmp_path)
     assert before != programs_hash((Tool("a", "a", "example.org/a", "v2"),), tmp_path)
     (tmp_path / "a" / "go.mod").write_text("module b")

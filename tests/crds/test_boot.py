@@ -45,6 +45,7 @@ EVERYTHING = {
         "kv_cache_bytes": 1048576,
         "kv_cache_fraction": 0.5,
         "prefix_cache": False,
+        "kv_cache_dtype": "fp8_e4m3",
     },
     "scheduling": {
         "max_running_requests": 2,
@@ -55,6 +56,7 @@ EVERYTHING = {
     "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",
+    "attention_backend": "torch",
     "threads": 2,
 }
 

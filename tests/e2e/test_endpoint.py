@@ -7,6 +7,7 @@ import time
 import httpx
 import pytest
 
+from demo.__main__ import resource_state
 from demo.chat import accept_length, ask_inside
 from demo.kubernetes import Cluster, wait_until
 
@@ -122,6 +123,42 @@ def test_no_request_is_lost_when_a_pod_is_deleted_under_load(cluster, apply) -> 
     assert counts["answers"] > 20
     assert counts["texts"] == 1
     cluster.kubectl("delete", "sdd", "drained", "--wait")
+
+
+def test_a_hot_change_reaches_the_running_engine_under_load(cluster, apply) -> None:
+    """A threshold of the table: through the mounted file, without a new pod or a lost request."""
+    apply("chat")
+    table = {"1": {"candidateSteps": [1, 3], "emaAlpha": 0.2}}
+    patch(cluster, {"policy": "ema", "batchSizes": table})
+    wait_until(lambda: resource_state(cluster, "chat"), print, 300)
+    before = pod_uids(cluster)
+    load = Load(cluster, "chat", threads=3)
+    patch(cluster, {"batchSizes": {"1": {"emaAlpha": 0.5}}})
+    with cluster.port_forward("service/chat", 80) as url:
+        wait_until(lambda: alpha_state(url, 0.5), print, 240)
+    counts = load.stop()
+    assert counts["failures"] == []
+    assert counts["texts"] == 1
+    assert pod_uids(cluster) == before
+    wait_until(lambda: resource_state(cluster, "chat"), print, 60)
+
+
+def patch(cluster: Cluster, adaptive: dict[str, object]) -> None:
+    change = json.dumps({"spec": {"speculation": {"adaptive": adaptive}}})
+    cluster.kubectl("patch", "sdd", "chat", "--type=merge", "-p", change)
+
+
+def pod_uids(cluster: Cluster) -> set[str]:
+    selector = cluster.get("sdd", "chat")["status"]["selector"]
+    pods = cluster.get("pods", "-l", selector)["items"]
+    alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    return {pod["metadata"]["uid"] for pod in alive}
+
+
+def alpha_state(url: str, wanted: float) -> str | None:
+    entries = httpx.get(f"{url}/speculation/table", timeout=10).json()["entries"]
+    alpha = entries["1"]["ema_alpha"]
+    return None if alpha == wanted else f"the engine still has ema_alpha {alpha}"
 
 
 def missing_replicas(cluster: Cluster, name: str) -> str | None:

@@ -62,6 +62,7 @@ def demand(**changes: int) -> MemoryDemand:
         "available_bytes": 1_000_000,
         "weight_bytes": 5_000_000,
         "draft_weight_bytes": 1_000_000,
+        "graph_bytes": 0,
         "fixed_bytes": 200_000,
         "page_bytes": 1_000,
         "page_size": 16,
@@ -76,6 +77,7 @@ def test_r1_the_cache_gets_what_is_left_after_everything_else() -> None:
     assert plan_memory(demand(), 100_000, 0.5).pages == 100
     assert plan_memory(demand(most_rows=160), None, 0.5).pages == 11
     assert plan_memory(demand(), None, 0.5).kv_bytes <= 0.5 * 800_000
+    assert plan_memory(demand(graph_bytes=100_000), None, 0.5).pages == 350
 
 
 def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
@@ -84,6 +86,7 @@ def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
         "weights",
         "draft's weights",
         "scratch and logits",
+        "captured passes",
         "key-value cache",
         "400 pages",
     ):

@@ -1,11 +1,13 @@
 """One thread per process, and Triton's interpreter made to work with this numpy."""
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 import torch
 
 from specdecode_kernels.implementation import VARIABLE
+from specdecode_kernels.testing import computed_loop_bounds
 
 torch.set_num_threads(1)
 
@@ -27,19 +29,6 @@ def by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=HAS_TRITON, scope="session")
-def bounds_of_interpreted_loops():
-    """Let a loop run to a bound that was computed.
-
-    Triton 3.6 makes an index of an array of one element by int(), which numpy 2.4 refuses.
-    """
-    from triton.runtime import interpreter
-
-    original = interpreter._patch_lang_tensor
-
-    def patch(tensor, scope) -> None:
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    interpreter._patch_lang_tensor = patch
-    yield
-    interpreter._patch_lang_tensor = original
+def _interpreter() -> Iterator[None]:
+    with computed_loop_bounds():
+        yield

@@ -52,3 +52,10 @@ def test_flashinfer_is_refused_where_it_cannot_run() -> None:
 def test_other_words_are_refused() -> None:
     with pytest.raises(ValueError, match="'cuda' is none of auto, torch, triton, flashinfer"):
         choose_backend("cuda", CPU, torch.bfloat16, 128)  # type: ignore[arg-type]
+
+
+def test_who_may_be_captured_says_so_itself() -> None:
+    assert choose_backend("triton", DEVICE, torch.bfloat16, 64).backend.capturing == (True, None)
+    possible, drawback = choose_backend("torch", DEVICE, torch.bfloat16, 64).backend.capturing
+    assert possible
+    assert "full width" in str(drawback)

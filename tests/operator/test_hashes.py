@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from specdecode_api.boot import EngineBoot
 from specdecode_api.document import CHANGE_KEY, Change
 from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children import boot_file
 from specdecode_operator.children.hashes import HASH_VERSION, canonical, digest
 
 BASE = {
@@ -163,3 +165,15 @@ def test_the_order_of_keys_in_a_resource_does_not_matter(seed):
     built = [children.build(resource.parse(each), "engine:1") for each in (manifest, mixed)]
     assert built[0].config_hash == built[1].config_hash
     assert built[0].children == built[1].children
+
+
+class NextBoot(EngineBoot):
+    """The boot file of a later release, which has one field more."""
+
+    news: int = 1
+
+
+def test_an_operator_that_knows_more_replaces_no_pod(example, config_hash, monkeypatch):
+    before = config_hash(example())
+    monkeypatch.setattr(boot_file, "EngineBoot", NextBoot)
+    assert config_hash(example()) == before

@@ -36,7 +36,7 @@ def measure(context: Context) -> Iterator[Row]:
 
 def _compare(context: Context, dtype: str, until_s: float) -> tuple[int, int, int]:
     drafts = {algorithm: EXAMPLES / folder for algorithm, folder in FOLDERS.items()}
-    models = Models(EXAMPLES / "target", drafts, dtype, context.device.type)
+    models = Models(EXAMPLES / "target", drafts, dtype, device=context.device.type)
     tokenizer = AutoTokenizer.from_pretrained(models.target)
     material = Material(load_prompts(EXAMPLES, tokenizer), len(tokenizer))
     plain_core = build_plain(models)

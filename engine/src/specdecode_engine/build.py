@@ -11,9 +11,12 @@ import torch
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.report import Reason
 from specdecode_api.speculation import Policy, not_yet_available
+from specdecode_engine.attention import Attention, check_attention, choose_attention
 from specdecode_engine.captures import (
+    Mode,
     capture_all,
     captured_sizes,
+    check_mode,
     choose_mode,
     make_states,
     plan_captures,
@@ -36,7 +39,7 @@ from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.sizes import Loaded, draft_shapes, plan_limits
+from specdecode_engine.sizes import Loaded, draft_shapes, kv_dtype, plan_limits
 from specdecode_engine.slots import SlotTable
 from specdecode_engine.table_file import load_table
 
@@ -76,19 +79,22 @@ def build_core(
             sizes that nobody wants to store.
 
     Raises:
-        BadTable, CannotServe, CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError:
-            with what to change.
+        AttentionUnavailable, BadTable, CannotServe, CheckpointError, GraphsUnavailable,
+        NotEnoughMemory, RuntimeError: with what to change.
     """
     _refuse_unavailable(boot.speculation)
     boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
     torch.set_num_threads(boot.threads or default_threads())
-    mode = choose_mode(boot.graphs.mode, choose_device(boot.device))
+    check_mode(boot.graphs.mode, choose_device(boot.device))
     loaded = _load(boot, progress, open_store)
+    attention = choose_attention(boot, loaded)
+    mode = choose_mode(boot.graphs.mode, loaded.device, attention.backends)
+    log.info("graphs: %s, %s", mode.name, mode.reason)
     shapes = draft_shapes(boot.speculation)
-    sizes = captured_sizes(boot, mode)
+    sizes = captured_sizes(boot, mode.name)
     depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
     free = available_bytes(loaded.device)
-    captures = plan_captures(boot, loaded, depth, sizes, mode, free)
+    captures = plan_captures(boot, loaded, depth, sizes, mode.name, free)
     limits = plan_limits(boot, loaded, pool_tokens, free, captures.num_bytes)
     table = SlotTable(
         slots=limits.max_running + 1,
@@ -99,13 +105,16 @@ def build_core(
     )
     config = loaded.target.config
     sampler = Sampler(limits.max_running + 1, config.vocab_size, loaded.device)
-    pool = _pool(loaded.target, limits, loaded, poison)
+    pool = _pool(loaded, limits, attention, poison)
     running, widest = limits.max_running, DraftLimits.over(shapes.values())
     functions: dict[PassKind, PassFunction] = {
         PassKind.VERIFY: TargetPass(loaded.target, pool, loaded.capture)
     }
     if loaded.draft is not None:
-        draft_pool = loaded.draft.make_pool(limits, poison)
+        assert attention.draft is not None
+        draft_pool = loaded.draft.make_pool(
+            limits, loaded.kv_dtype, attention.draft.backend, poison
+        )
         functions |= loaded.draft.make_passes(draft_pool, running, widest)
     states = make_states(captures, functions, shapes, loaded, limits, clock)
     drafter = None
@@ -124,20 +133,25 @@ def build_core(
     scheduler = Scheduler(limits, depth, cache)
     eos = frozenset(config.eos_token_ids)
     stopwatch = Stopwatch(loaded.device, clock)
-    facts = _facts(loaded, limits, states.report())
+    facts = _facts(loaded, limits, attention, mode, states.report())
     return EngineCore(parts, scheduler, shapes, eos, stopwatch, facts)
 
 
-def _facts(loaded: Loaded, limits: Limits, graphs: GraphReport) -> dict[str, object]:
+def _facts(
+    loaded: Loaded, limits: Limits, attention: Attention, mode: Mode, graphs: GraphReport
+) -> dict[str, object]:
     return {
         "device": str(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
+        "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
+        **attention.facts(),
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": graphs.mode,
+        "graphs_reason": mode.reason,
         "captured_pairs": graphs.pairs,
     }
 
@@ -163,6 +177,7 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
     # A CPU computes half-width floats slowly and nothing is saved there: auto means float32.
     is_float32 = wanted == "auto" and device.type == "cpu"
     dtype = torch.float32 if is_float32 else _DTYPES.get(wanted)
+    check_attention(boot, device, dtype)
     target = Llama.load(
         Path(boot.model.path),
         dtype=dtype,
@@ -178,18 +193,19 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
             f"that {boot.model.path} was trained for; lower it"
         )
     draft = load_draft(boot, target, device, progress, open_store)
-    return Loaded(target, draft, device, target.dtype)
+    return Loaded(target, draft, device, target.dtype, kv_dtype(boot, target.dtype))
 
 
-def _pool(model: Llama, limits: Limits, loaded: Loaded, poison: bool) -> KvPool:
-    config = model.config
+def _pool(loaded: Loaded, limits: Limits, attention: Attention, poison: bool) -> KvPool:
+    config = loaded.target.config
     return KvPool(
         layers=config.num_hidden_layers,
         pages=limits.pages,
         page_size=limits.page_size,
         kv_heads=config.decoder.num_key_value_heads,
         head_dim=config.decoder.head_dim,
-        dtype=loaded.dtype,
+        dtype=loaded.kv_dtype,
         device=loaded.device,
+        attention=attention.target.backend,
         poison=poison,
     )

@@ -1,8 +1,9 @@
 """From the boot file to runtime states: what to capture, what it may cost, how it is run."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -22,6 +23,7 @@ from specdecode_engine.graphs.recorder import Recorder
 from specdecode_engine.graphs.states import RuntimeStates
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.sizes import Loaded, draft_shapes, reserve_tokens
+from specdecode_kernels import AttentionBackend
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +58,15 @@ class Captures:
         return self.model.total_bytes(self.shapes)
 
 
-def choose_mode(wanted: str, device: torch.device) -> str:
-    """Turn graphs.mode into off, static or cuda.
+class Mode(NamedTuple):
+    """off, static or cuda, and a sentence that says why."""
+
+    name: str
+    reason: str
+
+
+def check_mode(wanted: str, device: torch.device) -> None:
+    """Refuse a mode that the device does not have, before anything is loaded.
 
     Raises:
         GraphsUnavailable: CUDA graphs were asked for and the engine computes on a CPU.
@@ -67,9 +76,29 @@ def choose_mode(wanted: str, device: torch.device) -> str:
             f"graphs.mode cuda needs a GPU, and the engine computes on {device}; use auto, off, or "
             "static to try a plan out"
         )
-    if wanted == "auto":
-        return CUDA if device.type == "cuda" else OFF
-    return wanted
+
+
+def choose_mode(wanted: str, device: torch.device, backends: Iterable[AttentionBackend]) -> Mode:
+    """Turn graphs.mode into what is done; auto captures where that is safe and pays.
+
+    Raises:
+        GraphsUnavailable: CUDA graphs were asked for, and the device or a backend has none.
+    """
+    check_mode(wanted, device)
+    capturing = [backend.capturing for backend in backends]
+    drawback = next((one.drawback for one in capturing if one.drawback is not None), None)
+    if wanted == CUDA and not all(one.is_possible for one in capturing):
+        raise GraphsUnavailable(
+            f"graphs.mode cuda is not for this attention_backend: {drawback}; use auto or off, or "
+            "attention_backend triton"
+        )
+    if wanted != "auto":
+        return Mode(wanted, "was asked for" + (f", although {drawback}" if drawback else ""))
+    if device.type != "cuda":
+        return Mode(OFF, f"there are no CUDA graphs on {device}")
+    if drawback is not None:
+        return Mode(OFF, drawback)
+    return Mode(CUDA, "attention reads lengths on the device")
 
 
 def captured_sizes(boot: EngineBoot, mode: str) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from specdecode_engine.speculate.eagle import EagleDrafter
 from specdecode_engine.speculate.expander import Expander
 from specdecode_engine.speculate.features import FeatureRing
 from specdecode_engine.speculate.standalone import StandaloneDrafter
+from specdecode_kernels import AttentionBackend
 
 _KEPT_FEATURES = 64
 """Target features kept per slot, for a draft that rounds without drafting left behind."""
@@ -77,19 +78,20 @@ class DraftModel:
     dtype: torch.dtype
     device: torch.device
 
-    def page_bytes(self, page_size: int) -> int:
-        """Bytes of one page of the draft's cache."""
+    def page_bytes(self, page_size: int, dtype: torch.dtype) -> int:
+        """Bytes of one page of the draft's cache, kept in `dtype`."""
         shape = self.shape
-        return KvPool.bytes_per_page(
-            shape.layers, page_size, shape.kv_heads, shape.head_dim, self.dtype
-        )
+        return KvPool.bytes_per_page(shape.layers, page_size, shape.kv_heads, shape.head_dim, dtype)
 
     def fixed_bytes(self, running: int, limits: DraftLimits) -> int:
         """Bytes of the scratch and of the kept features."""
         features = (running + 1) * (_KEPT_FEATURES + limits.round_rows) * self.catch_up.hidden_in
-        return features * self.dtype.itemsize + running * self.page_bytes(limits.scratch_rows)
+        scratch = running * self.page_bytes(limits.scratch_rows, self.dtype)
+        return features * self.dtype.itemsize + scratch
 
-    def make_pool(self, limits: Limits, poison: bool) -> KvPool:
+    def make_pool(
+        self, limits: Limits, dtype: torch.dtype, attention: AttentionBackend, poison: bool
+    ) -> KvPool:
         """Allocate the draft's cache, page for page beside the target's."""
         return KvPool(
             layers=self.shape.layers,
@@ -97,8 +99,9 @@ class DraftModel:
             page_size=limits.page_size,
             kv_heads=self.shape.kv_heads,
             head_dim=self.shape.head_dim,
-            dtype=self.dtype,
+            dtype=dtype,
             device=self.device,
+            attention=attention,
             poison=poison,
         )
 

@@ -46,6 +46,7 @@ _FLAGS: tuple[tuple[str, str, type, str], ...] = (
     ("--page-size", "memory.page_size", int, "tokens in a page, a power of two"),
     ("--mem-fraction-static", "memory.kv_cache_fraction", float, "part of memory for the cache"),
     ("--kv-cache-bytes", "memory.kv_cache_bytes", int, "size of the cache in bytes"),
+    ("--kv-cache-dtype", "memory.kv_cache_dtype", str, "auto, or fp8_e4m3 for half the memory"),
     ("--max-running-requests", "scheduling.max_running_requests", int, "requests at once"),
     ("--max-queued-requests", "scheduling.max_queued_requests", int, "requests that may wait"),
     ("--chunked-prefill-size", "scheduling.chunked_prefill_tokens", int, "prompt tokens a step"),
@@ -53,6 +54,12 @@ _FLAGS: tuple[tuple[str, str, type, str], ...] = (
     ("--port", "server.port", int, "port to listen on"),
     ("--drain-seconds", "server.drain_seconds", float, "longest wait for requests at the end"),
     ("--device", "device", str, "auto, cpu or cuda"),
+    (
+        "--attention-backend",
+        "attention_backend",
+        str,
+        "auto, torch, triton or flashinfer: who computes attention",
+    ),
     ("--threads", "threads", int, "processor threads for torch"),
 )
 

@@ -34,12 +34,18 @@ class Loaded:
     draft: DraftModel | None
     device: torch.device
     dtype: torch.dtype
+    kv_dtype: torch.dtype
 
     @property
     def capture(self) -> Capture:
         """What the draft reads of the target."""
         model = self.draft.model if self.draft else None
         return Capture() if model is None or isinstance(model, Llama) else model.capture
+
+
+def kv_dtype(boot: EngineBoot, dtype: torch.dtype) -> torch.dtype:
+    """Type of the pools, of target and draft alike, beside weights of `dtype`."""
+    return torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
 
 
 def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
@@ -157,9 +163,10 @@ def _page_bytes(loaded: Loaded, page_size: int) -> int:
         page_size,
         config.decoder.num_key_value_heads,
         config.decoder.head_dim,
-        loaded.dtype,
+        loaded.kv_dtype,
     )
-    return target + (loaded.draft.page_bytes(page_size) if loaded.draft else 0)
+    draft = loaded.draft.page_bytes(page_size, loaded.kv_dtype) if loaded.draft else 0
+    return target + draft
 
 
 def _fixed_bytes(loaded: Loaded, running: int, speculation: SpeculationBoot, context: int) -> int:

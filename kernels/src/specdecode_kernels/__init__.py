@@ -7,7 +7,7 @@ is computed with: text must not depend on the batch, on how a prompt is cut or o
 speculates. `reference.precision` says in which types sums are taken to that end.
 """
 
-from specdecode_kernels.backends import AttentionBackend, choose_backend
+from specdecode_kernels.backends import TORCH, AttentionBackend, Capturing, Choice, choose_backend
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
 from specdecode_kernels.ops import (
     add_rms_norm,
@@ -15,6 +15,7 @@ from specdecode_kernels.ops import (
     attend,
     attend_with_lse,
     linear,
+    load_kv,
     merge_states,
     rms_norm,
     silu_and_mul,
@@ -26,8 +27,11 @@ from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, Sampling
 from specdecode_kernels.trees import link_nodes, select_nodes, walk_chain, walk_tree
 
 __all__ = [
+    "TORCH",
     "AttentionBackend",
     "AttentionLayout",
+    "Capturing",
+    "Choice",
     "DraftedNodes",
     "KvScale",
     "PenaltyRows",
@@ -41,6 +45,7 @@ __all__ = [
     "choose_backend",
     "linear",
     "link_nodes",
+    "load_kv",
     "merge_states",
     "move_kv",
     "penalise",

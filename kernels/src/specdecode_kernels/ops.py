@@ -11,7 +11,7 @@ from specdecode_kernels import reference
 from specdecode_kernels.backends import TORCH, AttentionBackend
 from specdecode_kernels.implementation import implementation_for
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
-from specdecode_kernels.reference.pool import FLOAT8
+from specdecode_kernels.reference.pool import FLOAT8, dequantised
 
 UNSCALED = KvScale()
 
@@ -114,6 +114,20 @@ def store_kv(
             f"one row for each of rows {list(rows.shape)}"
         )
     backend.store_kv(k_pool, v_pool, rows, k, v, scale)
+
+
+def load_kv(
+    k_pool: Tensor,
+    v_pool: Tensor,
+    rows: Tensor,
+    dtype: torch.dtype,
+    *,
+    scale: KvScale = UNSCALED,
+) -> tuple[Tensor, Tensor]:
+    """Read the pool rows `rows` [n] i64 as attention reads them: k and v [n, kv_heads, dim]."""
+    _check_pools(k_pool, v_pool, scale)
+    k, v = reference.load_rows(k_pool, rows), reference.load_rows(v_pool, rows)
+    return dequantised(k, scale.k, dtype), dequantised(v, scale.v, dtype)
 
 
 def attend(

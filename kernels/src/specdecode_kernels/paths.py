@@ -1,9 +1,11 @@
 """Public ops that keep what belongs to the accepted path. Letters: B batch, N nodes, W path."""
 
+import torch
 from torch import Tensor
 
 from specdecode_kernels import reference
 from specdecode_kernels.implementation import implementation_for
+from specdecode_kernels.reference.pool import FLOAT8
 
 
 def take_path(values: Tensor, path: Tensor) -> Tensor:
@@ -57,6 +59,9 @@ def move_kv(
         raise ValueError(
             f"move_kv: {k_pool.shape[1]} pool rows are no whole number of pages of {page_size} rows"
         )
+    if k_pool.dtype == FLOAT8:
+        # Moved as bits: not every device has arithmetic on float8.
+        k_pool, v_pool = k_pool.view(torch.uint8), v_pool.view(torch.uint8)
     if implementation_for(k_pool) == "triton":
         from specdecode_kernels.triton import move_kv as kernel
 

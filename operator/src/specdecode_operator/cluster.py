@@ -59,6 +59,9 @@ async def connect(
 async def load_configuration(kubeconfig: str | None) -> Configuration:
     """Where the API server is and who we are: a named file, else the pod, else `~/.kube/config`."""
     configuration = Configuration()
+    # Else aiohttp looks for ~/.netrc and proxies before every request, in a thread: two switches
+    # that cost more than the request. Kopf's watches heed neither.
+    configuration.client_session_kwargs = {"trust_env": False}
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     else:

@@ -1,5 +1,6 @@
 """Brings one resource to what its spec says: observe, decide, act, tell."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
 from specdecode_operator.image_volumes import REFUSED, image_volumes
-from specdecode_operator.kinds import BY_KIND, ChildId, Manifest, child_id
+from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
 from specdecode_operator.outcome import Obstacle, Outcome, Stopped
@@ -55,15 +56,22 @@ class Reconciler:
         return LOOK_AGAIN_S if outcome.stopped else None
 
     async def _act(self, observed: Observed, decided: Plan) -> Outcome:
-        """Write in order; what cannot be written stops what would build on it."""
+        """Write the workload after all it needs; what cannot be written stops what builds on it."""
         written: list[Manifest] = []
         removed: list[ChildId] = []
-        for write in decided.writes:
-            answer = await self._write(observed, write)
-            if isinstance(answer, Stopped):
-                log.warning("stopped", extra={"reason": answer.reason, "why": answer.message})
-                return Outcome(tuple(written), tuple(removed), answer)
-            written.append(answer)
+        for writes in _stages(decided.writes):
+            # Together: a resource's latency is that of its requests one after another.
+            answers = await asyncio.gather(
+                *(self._write(observed, write) for write in writes), return_exceptions=True
+            )
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            written += [answer for answer in answers if isinstance(answer, dict)]
+            stopped = next((answer for answer in answers if isinstance(answer, Stopped)), None)
+            if stopped is not None:
+                log.warning("stopped", extra={"reason": stopped.reason, "why": stopped.message})
+                return Outcome(tuple(written), tuple(removed), stopped)
         for child in decided.prunes:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
@@ -113,6 +121,12 @@ class Reconciler:
         self.metrics.status_writes.inc()
         for event in events.transitions(observed.resource, told, now):
             await self.cluster.post_event(event)
+
+
+def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
+    """What a workload needs, and the workload."""
+    workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
+    return [write for write in writes if write not in workload], workload
 
 
 def _stranger(live: Manifest, observed: Observed) -> Stopped:

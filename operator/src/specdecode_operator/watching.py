@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Iterable
 
 import kopf
 
@@ -47,6 +48,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors[lambda resource: resource.plural != RESOURCE.plural] = (
         OWNED_SELECTOR
     )
+    settings.persistence.diffbase_storage = NoEssence()
     # At the end Kopf waits for its workers, which linger this long after an object's last event.
     settings.queueing.idle_timeout = 1.0
     settings.networking.connect_timeout = 5
@@ -54,3 +56,20 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.error_backoffs = (1, 2, 4, 8, 15, 30, 30, 30, 30)
     settings.process.ultimate_exiting_timeout = 25
     return settings
+
+
+class NoEssence(kopf.DiffBaseStorage):
+    """Spares Kopf the copy of every object that it makes to find differences nobody asks for."""
+
+    def build(
+        self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None
+    ) -> kopf.BodyEssence:
+        """Nothing of an object is essential."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        """Nothing was stored before."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Store nothing: patches belong to nobody here."""

@@ -117,3 +117,13 @@ def test_buffers_say_what_they_hold(bench) -> None:
         assert outputs.holds(smaller)
     for larger in (PassShape(PassKind.VERIFY, 5, 1), PassShape(PassKind.VERIFY, 2, 7), TREE):
         assert not inputs.holds(larger) or not outputs.holds(larger)
+
+
+def test_what_a_graph_holds_asks_the_host_for_nothing(bench) -> None:
+    """Full width, and as many rows for each sequence, so that where they begin is no tensor."""
+    buffers, _ = bench.buffers(CHAIN, TREE)
+    for shape in (CHAIN, TREE):
+        layout = buffers.view(shape).layout
+        assert layout.queries_each == shape.rows
+        assert layout.page_table.shape[1] == bench.table.pages.shape[1]
+        assert layout.max_visible == layout.page_table.shape[1] * layout.page_size

@@ -179,8 +179,14 @@ class RunningServer:
         return httpx.post(self.url + path, timeout=30, **options)  # type: ignore[arg-type]
 
     def wait_ready(self, timeout_s: float = 120) -> "RunningServer":
-        wait_until(lambda: self.get("/health/ready").status_code == 200, timeout_s)
+        wait_until(self._is_ready, timeout_s)
         return self
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.get("/health/ready").status_code == 200
+        except httpx.ConnectError:
+            return False  # bound and not listening yet
 
     def stop(self) -> None:
         if self._thread.is_alive():

@@ -34,6 +34,9 @@ class ModelBoot(FileRecord):
     )
 
 
+AttentionBackendName = Literal["auto", "torch", "triton", "flashinfer"]
+
+
 class MemoryBoot(FileRecord):
     """How the key-value cache is cut and how large it may grow."""
 
@@ -51,6 +54,11 @@ class MemoryBoot(FileRecord):
         gt=0,
         le=1,
         description="Part of the free memory that the cache takes where kv_cache_bytes is null.",
+    )
+    kv_cache_dtype: Literal["auto", "fp8_e4m3"] = Field(
+        default="auto",
+        description="Type that keys and values are kept in; auto is that of the weights, fp8_e4m3 "
+        "takes half of bfloat16's memory and rounds, so that texts differ from auto's.",
     )
     prefix_cache: bool = Field(
         default=True,
@@ -119,6 +127,11 @@ class EngineBoot(FileRecord):
     server: ServerBoot = Field(default=ServerBoot(), description="The HTTP server.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="What the engine computes on; auto prefers cuda."
+    )
+    attention_backend: AttentionBackendName = Field(
+        default="auto",
+        description="Who computes attention and writes the cache; auto is triton where it can run "
+        "on a GPU, and torch elsewhere. One that cannot run is an error at start.",
     )
     threads: int | None = Field(
         default=None,

@@ -37,17 +37,30 @@ class CostModel:
         measured = tuple(points)
         self._slope = _slope(measured)
         self._slope_is_measured = self._slope > 0.0
-        cells: dict[tuple[int, int], list[float]] = {}
+        cells: dict[tuple[int, int], list[CostPoint]] = {}
         for point in measured:
-            rest = max(point.seconds - self._slope * point.kv_tokens, 0.1 * point.seconds)
-            cells.setdefault((point.num_steps, point.batch_size), []).append(math.log(rest))
+            cells.setdefault((point.num_steps, point.batch_size), []).append(point)
         self._rows: dict[int, list[Knot]] = {}
-        for (steps, size), logs in sorted(cells.items()):
-            self._rows.setdefault(steps, []).append(Knot(size, sum(logs) / len(logs)))
+        for (steps, size), cell in sorted(cells.items()):
+            self._rows.setdefault(steps, []).append(Knot(size, self._log_rest(cell)))
         self._shape = self._fit()
         self._scale = 1.0
         self._surfaces: dict[int, list[float]] = {}
         self._nearest: dict[tuple[int, int], Knot | None] = {}
+
+    def _log_rest(self, cell: Sequence[CostPoint]) -> float:
+        """Average log-seconds without the part of the KV, over the shortest contexts of a cell.
+
+        The slope is one for all depths, but a depth has its own: long contexts would carry that
+        error into the level.
+        """
+        shortest = min(point.kv_tokens for point in cell)
+        near = [point for point in cell if point.kv_tokens <= 2 * shortest]
+        rests = [
+            max(point.seconds - self._slope * point.kv_tokens, 0.1 * point.seconds)
+            for point in near
+        ]
+        return sum(map(math.log, rests)) / len(rests)
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expect a round's time, drafting included."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 # Share of the time, and of what speculation gains on depth 0, that probes may lose; and how much of
 # it can be saved up.
-BUDGET, GAIN_BUDGET = 0.006, 0.1
+BUDGET, GAIN_BUDGET = 0.005, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
@@ -139,8 +139,11 @@ class Exploration:
         if number < self._return.until:
             return None
         behind_s = self._missed_row_s * outlook.batch_size * min(missed, MISSED_ROUNDS)
-        price_s = rounds * _loss(outlook, others[0]) + behind_s
-        if self._credit_s < min(RESERVE * price_s, self._most_s):
+        loss_s = rounds * _loss(outlook, others[0])
+        price_s = loss_s + behind_s
+        # What catching up takes may be misjudged: long overdue, it is found out and then paid.
+        asked_s = loss_s if number > self._return.until + LAST_PAUSE else price_s
+        if self._credit_s < min(RESERVE * asked_s, self._most_s):
             return None
         dear = int(price_s / (MOST_SHARE * outlook.seconds[0]))
         self._probes += 1

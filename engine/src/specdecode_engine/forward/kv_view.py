@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
-from specdecode_kernels import AttentionLayout, Tail, attend, store_kv
+from specdecode_kernels import AttentionLayout, Tail
 
 
 class KvView(Protocol):
@@ -28,9 +27,8 @@ class PagedView:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write to the pool, attend within it."""
-        k_pool, v_pool = self.pool.k[layer], self.pool.v[layer]
-        store_kv(k_pool, v_pool, self.rows, k, v)
-        return attend(q, k_pool, v_pool, self.layout)
+        self.pool.store(layer, self.rows, k, v)
+        return self.pool.attend(layer, q, self.layout)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,11 +45,12 @@ class TreeView:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write to the pool, attend to the prefix there and to the nodes at hand."""
-        k_pool, v_pool = self.pool.k[layer], self.pool.v[layer]
-        store_kv(k_pool, v_pool, self.rows, k, v)
+        self.pool.store(layer, self.rows, k, v)
+        # A chain reads its own rows from the pool. A tree must see the same numbers.
+        k, v = self.pool.as_stored(layer, self.rows, k, v)
         shape = (*self.ancestry.shape[:2], *k.shape[1:])
         tail = Tail(k.reshape(shape), v.reshape(shape), self.ancestry)
-        return attend(q, k_pool, v_pool, self.layout, tail)
+        return self.pool.attend(layer, q, self.layout, tail)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +76,6 @@ class ScratchView:
         self.scratch.v[layer, :batch, self.first : end] = v.view(shape)
         mask = self.mask
         if mask is None:
-            mask = torch.ones((batch, 1, end), dtype=torch.bool, device=q.device)
+            mask = self.scratch.all_shown[:batch, :, :end]
         tail = Tail(self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end], mask)
-        return attend(q, self.pool.k[layer], self.pool.v[layer], self.layout, tail)
+        return self.pool.attend(layer, q, self.layout, tail)

@@ -1,10 +1,20 @@
 """What every implementation of the ops on cached keys and values offers."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
+
+
+class Capturing(NamedTuple):
+    """Whether a CUDA graph may hold a backend's launches, and what speaks against it if anything.
+
+    A graph that holds them must be right for every length: they read lengths on the device.
+    """
+
+    is_possible: bool
+    drawback: str | None = None
 
 
 class AttentionBackend(Protocol):
@@ -13,6 +23,11 @@ class AttentionBackend(Protocol):
     @property
     def name(self) -> str:
         """The word that chooses it, in flags, logs and metrics."""
+        ...
+
+    @property
+    def capturing(self) -> Capturing:
+        """Say whether captured passes may use it, and whether that pays."""
         ...
 
     def store_kv(

@@ -13,6 +13,7 @@ import flashinfer
 import torch
 from torch import Tensor
 
+from specdecode_kernels.backends.backend import Capturing
 from specdecode_kernels.backends.spans import Spans, find_spans
 from specdecode_kernels.backends.triton_backend import TritonBackend
 from specdecode_kernels.launches import count
@@ -51,6 +52,13 @@ class FlashInferBackend:
         self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._wrappers: dict[tuple[object, ...], Any] = {}
         self._planned: tuple[AttentionLayout, Heads, Any] | None = None
+
+    @property
+    def capturing(self) -> Capturing:
+        """Only where whoever replays plans before it, which `in_graphs` promises."""
+        if self._in_graphs:
+            return Capturing(True)
+        return Capturing(False, "flashinfer plans on the host before every launch")
 
     def plan(self, layout: AttentionLayout, heads: Heads) -> Any:
         """Copy the lengths to the host and plan the wrapper that runs it; waits for the device.

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from specdecode_kernels import reference
-from specdecode_kernels.launches import count
+from specdecode_kernels.backends.backend import Capturing
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
 
 
@@ -11,12 +11,12 @@ class TorchBackend:
     """Run the references. Any device and type; holds nothing."""
 
     name = "torch"
+    capturing = Capturing(True, "torch would gather page tables at full width in every replay")
 
     def store_kv(
         self, k_pool: Tensor, v_pool: Tensor, rows: Tensor, k: Tensor, v: Tensor, scale: KvScale
     ) -> None:
         """Write new rows into the pools, in place."""
-        count("store_kv", self.name)
         reference.store_kv(k_pool, v_pool, rows, k, v, scale)
 
     def attend(
@@ -29,7 +29,6 @@ class TorchBackend:
         scale: KvScale,
     ) -> Tensor:
         """Gather the pages, attend."""
-        count("attend", self.name)
         return reference.attend(q, k_pool, v_pool, layout, tail, scale)
 
     def attend_with_lse(
@@ -42,14 +41,12 @@ class TorchBackend:
         scale: KvScale,
     ) -> tuple[Tensor, Tensor]:
         """Gather the pages, attend, and compute the scores once more."""
-        count("attend", self.name)
         return reference.attend_with_lse(q, k_pool, v_pool, layout, tail, scale)
 
     def merge_states(
         self, out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Merge in float32."""
-        count("merge_states", self.name)
         return reference.merge_states(out_a, lse_a, out_b, lse_b)
 
 

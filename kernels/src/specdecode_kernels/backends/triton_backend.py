@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from specdecode_kernels.backends.backend import Capturing
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
 from specdecode_kernels.triton import attend, merge_splits, merge_states, store_kv
 from specdecode_kernels.triton.tiles import Tile, choose_splits, choose_tile
@@ -17,6 +18,7 @@ class TritonBackend:
     """
 
     name = "triton"
+    capturing = Capturing(True)
 
     def __init__(
         self,

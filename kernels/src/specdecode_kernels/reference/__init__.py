@@ -14,7 +14,7 @@ from specdecode_kernels.reference.merge_states import merge_states
 from specdecode_kernels.reference.noise import gumbel_noise
 from specdecode_kernels.reference.paths import move_kv, take_path
 from specdecode_kernels.reference.penalties import penalise
-from specdecode_kernels.reference.pool import store_kv
+from specdecode_kernels.reference.pool import load_rows, store_kv
 from specdecode_kernels.reference.trees import link_nodes, select_nodes
 from specdecode_kernels.reference.walks import walk_chain, walk_tree
 
@@ -28,6 +28,7 @@ __all__ = [
     "gumbel_noise",
     "linear",
     "link_nodes",
+    "load_rows",
     "merge_states",
     "move_kv",
     "penalise",

@@ -21,6 +21,13 @@ def store_kv(
             pool.index_copy_(0, rows, new.to(pool.dtype))
 
 
+def load_rows(pool: Tensor, rows: Tensor) -> Tensor:
+    """Gather rows [n] i64 of a pool, in its own type."""
+    if pool.dtype == FLOAT8:
+        return pool.view(torch.uint8)[rows].view(FLOAT8)
+    return pool[rows]
+
+
 def quantised(x: Tensor, scale: float) -> Tensor:
     """Divide by the scale and round to float8; what is too great becomes the greatest."""
     most = torch.finfo(FLOAT8).max

@@ -262,8 +262,17 @@ def attend(
 
 
 def starts_of(layout: AttentionLayout) -> Tensor:
-    """Answer where the rows of every request begin; a copy to the device if nobody made it."""
+    """Answer where the rows of every request begin; a copy to the device if nobody made it.
+
+    Raises:
+        RuntimeError: nobody made it and a CUDA graph is being captured, which cannot hold the copy.
+    """
     if layout.query_starts is not None:
         return layout.query_starts
+    if layout.page_table.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "attend: requests differ in query rows within a CUDA graph; give the layout "
+            "query_starts, made before the capture"
+        )
     lens = torch.tensor((0, *layout.query_lens), device=layout.page_table.device)
     return lens.cumsum(0)

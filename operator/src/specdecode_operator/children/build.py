@@ -1,4 +1,4 @@
-"""Composes all children of a resource, in the order in which they are written."""
+"""Composes all children of a resource, the workload last."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,9 @@ def build(resource: Resource, engine_image: str, pins: Mapping[str, str] = _NO_P
         template = pod_template(name, spec, spec.image or engine_image, places)
     except ValidationError as error:
         raise ResourceError(*sentences(error, EngineBoot)) from None
-    fingerprint = config_hash(template, boot.model_dump(mode="json"))
+    # Without defaults: a release that adds a field to the boot file replaces no pod.
+    said = boot.model_dump(mode="json", exclude_defaults=True)
+    fingerprint = config_hash(template, said)
     children = [
         service_account(name),
         config_map(name, fingerprint, boot, pins),

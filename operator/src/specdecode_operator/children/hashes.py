@@ -42,7 +42,7 @@ def _hot_fields() -> frozenset[str]:
 
 def _without_hot(boot: Manifest) -> Manifest:
     hot = _hot_fields()
-    speculation = dict(boot["speculation"])
+    speculation = dict(boot.get("speculation", {}))
     speculation["table"] = {
         bound: {name: value for name, value in entry.items() if name not in hot}
         for bound, entry in speculation.get("table", {}).items()

@@ -1,0 +1,105 @@
+"""`python -m operator_bench [--quick]`: a table of O1 to O6 and, last, one line of JSON."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from localnode.progress import step
+from operator_bench import measures
+from operator_bench.api import connect
+from operator_bench.process import OperatorProcess
+from operator_bench.report import missed, table
+from operator_bench.seen import watching
+from operator_bench.world import (
+    NAMESPACE,
+    WORKLOADS,
+    control_plane,
+    operator_kubeconfig,
+    start_kubelet,
+)
+
+RESOURCES = 500
+NEVER_S = 86400.0
+REASONS = {"decision_delay_s": "this release has no rollouts that decide"}
+
+
+def main() -> int:
+    """Measure everything."""
+    parser = argparse.ArgumentParser(prog="operator_bench")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, shorter windows")
+    parser.add_argument("--resources", type=int, default=RESOURCES, help="at rest and at restart")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="operator-bench-") as name:
+        folder = Path(name)
+        figures = asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
+        figures |= asyncio.run(_alone(folder, options.quick, options.resources))
+    figures["decision_delay_s"] = None
+    print(table(figures))
+    result = {
+        **figures,
+        "resources": options.resources,
+        "load_average": os.getloadavg()[0],
+        "reasons": REASONS,
+        "missed": missed(figures),
+    }
+    print(json.dumps(result))
+    return 0
+
+
+async def _with_kubelet(folder: Path, count: int) -> measures.Figures:
+    """What needs pods that get ready."""
+    plane_folder = folder / "workloads"
+    with control_plane(plane_folder, WORKLOADS) as server:
+        kubeconfig = operator_kubeconfig(server, plane_folder)
+        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", 300)
+        async with connect(server) as api, watching(api, NAMESPACE) as seen:
+            try:
+                with step("start a simulated kubelet and the operator"):
+                    await start_kubelet(server, api)
+                    await operator.start()
+                with step(f"{count} resources until they are ready"):
+                    return await measures.readiness(api, seen, count)
+            finally:
+                operator.kill()
+
+
+async def _alone(folder: Path, is_quick: bool, resources: int) -> measures.Figures:
+    """What is between the operator and the API server alone."""
+    plane_folder = folder / "alone"
+    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
+        kubeconfig = operator_kubeconfig(server, plane_folder)
+        log = plane_folder / "operator.log"
+        operator = OperatorProcess.describe(kubeconfig, log, NEVER_S)
+        async with connect(server) as api:
+            try:
+                with step("the same writes without an operator"):
+                    await measures.api_limit(api, 30)  # the first ones are slower
+                    limit = await measures.api_limit(api, 100 if is_quick else 200)
+                await operator.start()
+                async with watching(api, NAMESPACE) as seen:
+                    with step("resources one by one"):
+                        figures = await measures.creation(api, seen, 30 if is_quick else 100)
+                    with step("200 resources at once"):
+                        figures |= await measures.burst(api, seen, operator, 200, limit)
+                    with step(f"up to {resources} resources"):
+                        await measures.fill(api, seen, operator, resources)
+                with step("at rest"):
+                    figures |= await measures.steady(api, operator, 6.0 if is_quick else 60.0)
+                operator.resync_s = 8.0 if is_quick else 60.0
+                with step("restart"):
+                    figures |= await measures.restart(api, operator, resources)
+                with step("at rest, with a resync"):
+                    idle = figures["steady_idle_cpu_share"]
+                    assert idle is not None
+                    figures |= await measures.resyncs(api, operator, idle)
+            finally:
+                operator.kill()
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

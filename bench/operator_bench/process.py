@@ -1,0 +1,102 @@
+"""One operator process with the rights that the chart grants, and what it says about itself."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from specdecode_operator.metrics import PREFIX
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(slots=True)
+class OperatorProcess:
+    """Started and killed by the bench."""
+
+    kubeconfig: Path
+    log: Path
+    resync_s: float
+    health_port: int
+    metrics_port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def describe(kubeconfig: Path, log: Path, resync_s: float) -> "OperatorProcess":
+        """An operator that is not started yet."""
+        health, metrics = _free_ports()
+        return OperatorProcess(kubeconfig, log, resync_s, health, metrics)
+
+    async def start(self) -> None:
+        """Start it and wait until it is healthy, which is after its first list."""
+        words = [sys.executable, "-m", "specdecode_operator", "run", "--all-namespaces"]
+        words += ["--kubeconfig", str(self.kubeconfig), "--engine-image", "none"]
+        words += ["--health-port", str(self.health_port), "--metrics-port", str(self.metrics_port)]
+        words += ["--resync-seconds", str(self.resync_s)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(words, stdout=log, stderr=log)
+        async with asyncio.timeout(START_TIMEOUT_S), aiohttp.ClientSession() as session:
+            while not await self._is_healthy(session):
+                if self.process.poll() is not None:
+                    raise RuntimeError(f"the operator ended: {self.log.read_text()[-2000:]}")
+                await asyncio.sleep(0.02)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def cpu_s(self) -> float:
+        """Processor time it has used."""
+        assert self.process is not None, "start it first"
+        text = Path("/proc", str(self.process.pid), "stat").read_text()
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    async def metrics(self) -> dict[str, float]:
+        """Its metrics, without their prefix, summed over labels."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer,
+        ):
+            text = await answer.text()
+        found: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                name = sample.name.removeprefix(PREFIX)
+                found[name] = found.get(name, 0.0) + sample.value
+        return found
+
+    async def settle(self, quiet_s: float = 1.0, timeout_s: float = 240.0) -> None:
+        """Wait until it has had nothing to do for a while."""
+        quiet_since, before = time.monotonic(), -1.0
+        async with asyncio.timeout(timeout_s):
+            while time.monotonic() - quiet_since < quiet_s:
+                found = await self.metrics()
+                done = found.get("reconcile_total", 0.0)
+                if found["queue_depth"] or done != before:
+                    quiet_since, before = time.monotonic(), done
+                await asyncio.sleep(0.1)
+
+    async def _is_healthy(self, session: aiohttp.ClientSession) -> bool:
+        try:
+            async with session.get(f"http://127.0.0.1:{self.health_port}/healthz") as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]

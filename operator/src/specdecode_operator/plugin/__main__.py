@@ -1,0 +1,163 @@
+"""The program `kubectl-specdecode`, which kubectl runs as `kubectl specdecode`."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from specdecode_operator.plugin.errors import PluginError
+from specdecode_operator.plugin.lookup import Scope
+from specdecode_operator.plugin.wording import seconds_of
+from specdecode_operator.settings import version
+
+FAILED, INTERRUPTED = 1, 130
+PIPE_WIDTH = 2000
+"""Columns of what is not shown on a terminal: enough that a row stays a line."""
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    # `status -w` draws over a terminal; elsewhere every frame follows the last one.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    console = Console(width=width, highlight=False, soft_wrap=False)
+    try:
+        asyncio.run(options.action(options, console))
+    except PluginError as error:
+        print(f"kubectl specdecode: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kubectl specdecode",
+        description="Looks at SpecDecodeDeployment resources and their engines.",
+    )
+    parser.add_argument("--version", action="version", version=version())
+    common = _common()
+    actions = parser.add_subparsers(required=True, metavar="COMMAND")
+    status = actions.add_parser(
+        "status", parents=[common], help="how resources are, or the whole story of one"
+    )
+    top = actions.add_parser(
+        "top", parents=[common], help="what engines do now: depth, accept length, tokens, load"
+    )
+    logs = actions.add_parser("logs", parents=[common], help="lines of all engines of a resource")
+    for each in (status, top):
+        each.add_argument("name", nargs="?", metavar="NAME")
+        each.add_argument("-A", "--all-namespaces", action="store_true")
+        each.add_argument("-w", "--watch", action="store_true", help="go on showing it")
+    status.set_defaults(action=_status, interval=2.0)
+    top.add_argument(
+        "--interval", type=_interval, default=2.0, metavar="S", help="seconds to measure over (2)"
+    )
+    top.set_defaults(action=_top)
+    _add_logs(logs)
+    return parser
+
+
+def _common() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("-n", "--namespace", metavar="NS", help="default: that of the context")
+    common.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    common.add_argument("--kubeconfig", metavar="FILE")
+    return common
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as lines appear")
+    parser.add_argument("-p", "--previous", action="store_true", help="of the run before")
+    parser.add_argument("--tail", type=int, default=100, metavar="N", help="lines of each pod; -1")
+    parser.add_argument("--since", type=seconds_of, metavar="AGE", help="such as 90s, 5m, 2h")
+    parser.set_defaults(action=_logs, all_namespaces=False)
+
+
+async def _status(options: argparse.Namespace, console: Console) -> None:
+    # Here, because the client takes a second to import and `--help` does not need it.
+    from specdecode_operator.plugin.reach import connect
+    from specdecode_operator.plugin.status import status
+
+    async with connect(options.kubeconfig, options.context) as reader:
+        await _show(lambda: status(reader, _scope(options)), options, console)
+
+
+async def _top(options: argparse.Namespace, console: Console) -> None:
+    from specdecode_operator.plugin.reach import connect
+    from specdecode_operator.plugin.top import Memory, top
+
+    async with connect(options.kubeconfig, options.context) as reader:
+        memory, scope = Memory(), _scope(options)
+        await top(reader, scope, memory)  # what the first frame is measured from
+        await asyncio.sleep(options.interval)
+        await _show(lambda: top(reader, scope, memory), options, console)
+
+
+async def _logs(options: argparse.Namespace, console: Console) -> None:
+    from specdecode_operator.plugin.logs import Wanted, logs
+    from specdecode_operator.plugin.reach import connect
+
+    seen: dict[str, str] = {}
+
+    def write(pod: str, line: str) -> None:
+        colour = seen.setdefault(pod, COLOURS[len(seen) % len(COLOURS)])
+        console.print(Text(pod, colour).append(" "), Text(line), sep="", soft_wrap=True)
+
+    wanted = Wanted(options.follow, options.previous, options.tail, options.since)
+    async with connect(options.kubeconfig, options.context) as reader:
+        await logs(reader, _scope(options), wanted, write)
+
+
+def _scope(options: argparse.Namespace) -> Scope:
+    return Scope(options.name, options.namespace, options.all_namespaces)
+
+
+Draw = Callable[[], Coroutine[Any, Any, RenderableType]]
+
+
+async def _show(draw: Draw, options: argparse.Namespace, console: Console) -> None:
+    """Draw once, or again and again."""
+    if not options.watch:
+        console.print(await draw())
+        return
+    if not console.is_terminal:
+        async for frame in _frames(draw, options.interval):
+            console.print(frame, "")
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        async for frame in _frames(draw, options.interval):
+            live.update(frame, refresh=True)
+
+
+async def _frames(draw: Draw, interval_s: float) -> AsyncIterator[RenderableType]:
+    """Frames for ever; a refusal in between is shown, for the next one may be an answer."""
+    yield await draw()
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            yield await draw()
+        except PluginError as error:
+            yield Text(str(error), "red")
+
+
+def _interval(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give 0.1 to 3600 seconds")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Finds what a command is about: resources, and the pods and events that belong to one."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from specdecode_operator.children.labels import selector_text, service_selector
+from specdecode_operator.kinds import DEPLOYMENT, EVENT, POD, RESOURCE, Manifest
+from specdecode_operator.plugin.errors import PluginError, nobody
+from specdecode_operator.plugin.reach import Reader
+
+MAX_PODS_WITH_EVENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which resources a command is about."""
+
+    name: str | None
+    namespace: str | None
+    """None stands for that of the context."""
+    is_everywhere: bool = False
+
+
+async def resources(reader: Reader, scope: Scope) -> list[Manifest]:
+    """The resources of a scope, in order.
+
+    Raises:
+        PluginError: when the named one is not there, or may not be read.
+    """
+    namespace = None if scope.is_everywhere else scope.namespace or reader.namespace
+    try:
+        found = await reader.items(RESOURCE, namespace)
+    except PluginError as error:
+        # Who may read some by name need not be allowed to list them all.
+        if error.code != HTTPStatus.FORBIDDEN or scope.name is None:
+            raise
+        found = await reader.items(RESOURCE, namespace, fieldSelector=f"metadata.name={scope.name}")
+    found.sort(key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))
+    if scope.name is None:
+        return found
+    chosen = [each for each in found if each["metadata"]["name"] == scope.name]
+    if not chosen:
+        others = [str(each["metadata"]["name"]) for each in found]
+        raise nobody(scope.name, namespace or "any", others)
+    return chosen
+
+
+async def pods(reader: Reader, resource: Manifest) -> list[Manifest]:
+    """The engine pods of a resource, by name."""
+    metadata = resource["metadata"]
+    selector = selector_text(service_selector(metadata["name"]))
+    found = await reader.items(POD, metadata["namespace"], labelSelector=selector)
+    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+async def events(reader: Reader, resource: Manifest, found: Sequence[Manifest]) -> list[Manifest]:
+    """Events about a resource, its Deployment and its pods."""
+    namespace, name = resource["metadata"]["namespace"], resource["metadata"]["name"]
+    subjects = [(RESOURCE.kind, name), (DEPLOYMENT.kind, name)]
+    subjects += [(POD.kind, each["metadata"]["name"]) for each in found[:MAX_PODS_WITH_EVENTS]]
+    answers = await asyncio.gather(
+        *(
+            reader.items(
+                EVENT,
+                namespace,
+                fieldSelector=f"involvedObject.kind={kind},involvedObject.name={subject}",
+            )
+            for kind, subject in subjects
+        )
+    )
+    return [event for answer in answers for event in answer]

@@ -1,0 +1,66 @@
+"""`kubectl specdecode top`: what engines do now, read from their own metrics through the server."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from specdecode_api import names
+from specdecode_operator.kinds import POD, Manifest
+from specdecode_operator.plugin import lookup, scrape
+from specdecode_operator.plugin.errors import PluginError
+from specdecode_operator.plugin.lookup import Scope
+from specdecode_operator.plugin.reach import Reader
+from specdecode_operator.plugin.sample import EngineSample
+from specdecode_operator.plugin.story import pod_state, speculation_text
+from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
+
+ASLEEP = frozenset({"Pending", "Unschedulable", "ContainerCreating", "Succeeded", "Failed"})
+
+
+@dataclass(slots=True)
+class Memory:
+    """The latest sample of each pod, by its uid; owned by the command that samples."""
+
+    samples: dict[str, EngineSample] = field(default_factory=dict)
+
+
+async def top(reader: Reader, scope: Scope, memory: Memory) -> RenderableType:
+    """What there is to show now, as rates since the samples in memory."""
+    found = await lookup.resources(reader, scope)
+    if not found:
+        return Text(f"no {names.KIND}")
+    return draw_top(await asyncio.gather(*(_fleet(reader, each, memory) for each in found)))
+
+
+async def _fleet(reader: Reader, resource: Manifest, memory: Memory) -> Fleet:
+    pods = await lookup.pods(reader, resource)
+    engines = await asyncio.gather(*(_engine(reader, pod, memory) for pod in pods))
+    metadata, spec = resource["metadata"], resource.get("spec") or {}
+    name, namespace = metadata["name"], metadata["namespace"]
+    return Fleet(namespace, name, speculation_text(spec), tuple(engines))
+
+
+async def _engine(reader: Reader, pod: Manifest, memory: Memory) -> Engine:
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    before = memory.samples.pop(uid, None)
+    if (state := pod_state(pod)) in ASLEEP:
+        return Engine(name, problem=state)
+    path = f"{POD.path(pod['metadata']['namespace'], name)}:{_port(pod)}/proxy{names.PATH_METRICS}"
+    try:
+        text = await reader.text(path, f"pods/proxy of {name}")
+        now = memory.samples[uid] = scrape.read(text, time.monotonic())
+    except (PluginError, ValueError) as error:
+        return Engine(name, problem=f"{state}; {error}")
+    return Engine(name, now, before)
+
+
+def _port(pod: Manifest) -> int:
+    """The port that the pod calls by the name of the engine's; the usual one if none is."""
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if port.get("name") == names.ENGINE_PORT_NAME:
+                return int(port["containerPort"])
+    return names.ENGINE_PORT

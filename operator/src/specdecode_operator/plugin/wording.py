@@ -1,0 +1,44 @@
+"""How tables spell ages, rates and shares."""
+
+import argparse
+
+
+def age(seconds: float | None) -> str:
+    """An age in at most two units, as kubectl spells it."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole}s"
+    if whole < 600:
+        return f"{whole // 60}m{whole % 60}s"
+    if whole < 3 * 3600:
+        return f"{whole // 60}m"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}h"
+    return f"{whole // 86400}d"
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number, or a dash where there is none."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """A part of one as percent, or a dash."""
+    return "–" if value is None else f"{value:.0%}"
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(text: str) -> int:
+    """Read an age such as 90s, 5m, 2h or 1d.
+
+    Raises:
+        argparse.ArgumentTypeError: when it is none.
+    """
+    digits, unit = text[:-1], text[-1:]
+    if not digits.isdigit() or unit not in _UNITS or int(digits) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age; write 90s, 5m, 2h or 1d")
+    return int(digits) * _UNITS[unit]

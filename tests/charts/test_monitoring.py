@@ -1,0 +1,284 @@
+"""Rules, alerts and dashboards: each tested, and each about metrics that really are exported."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specdecode_api import names
+from specdecode_engine.depth.decision import RangeState, Reason
+from specdecode_engine.graph_plan.report import GraphReport, TierReport
+from specdecode_engine.metrics import CoreSnapshot, EngineMetrics, RangeSnapshot
+from specdecode_operator import children, resource
+from specdecode_operator.metrics import Metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "specdecode"
+RULES = CHART / "files" / "rules.yaml"
+SUITES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
+DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
+EVERYTHING = ("--values", str(CHART / "ci" / "everything-values.yaml"))
+NAMESPACED = ("--values", str(CHART / "ci" / "namespaced-values.yaml"))
+
+TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
+"""What Prometheus and its operator put on every series."""
+
+TOLD_BY_OTHERS = {
+    "specdecode_accept_length",  # since the start; the panel divides rates
+    "specdecode_active_range",
+    "specdecode_range_drafted_tokens_total",  # kept and wasted together
+    "specdecode_rounds_total",  # the sum of those by range
+}
+"""Metrics without a panel, because panels of others tell as much."""
+
+pytestmark = pytest.mark.apiserver
+every_dashboard = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+
+
+def engine_registry():
+    """An engine's registry in which every metric has a value."""
+    state = RangeState(8, (1, 3), 3, Reason.KEEP, 2.5, (0.9, 0.7), {1: 10.0, 3: 20.0})
+    ranged = RangeSnapshot(state, 5, 10, 30, 20, 30, 0.5, {"rise": 1})
+    tier = TierReport(num_steps=3, batch_sizes=(1, 2), passes=6, seconds=0.5, num_bytes=1)
+    graphs = GraphReport("cuda", (tier,), captured_rounds=4, eager_rounds={"too_large": 1})
+    core = CoreSnapshot(
+        ranges=(ranged,), active_range=8, rounds_total=5, kv_pages_total=9, graphs=graphs
+    )
+    metrics = EngineMetrics(lambda: core)
+    metrics.count_error(500)
+    metrics.count_call(3, 4)
+    metrics.count_cut_short(1)
+    metrics.count_table("applied")
+    watch = metrics.stopwatch(0.0)
+    for second in (1.0, 2.0):
+        watch.tick(1, second)
+    watch.stop("stop", 3.0)
+    return metrics.registry
+
+
+def operator_registry():
+    """An operator's registry in which every metric has a value."""
+    metrics = Metrics("0")
+    for counter in vars(metrics).values():
+        if hasattr(counter, "_labelnames") and hasattr(counter, "inc"):
+            labels = dict.fromkeys(counter._labelnames, "x")
+            (counter.labels(**labels) if labels else counter).inc()
+    metrics.reconcile_seconds.observe(1.0)
+    metrics.watch_queue(lambda: 0.0, lambda: 0.0)
+    metrics.watch_resources(lambda: ())
+    return metrics.registry
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """Names of all series that engine and operator export, each with its labels."""
+    found = {"up": set()}
+    for registry in (engine_registry(), operator_registry()):
+        for family in registry.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_created"):  # when a counter began
+                    continue
+                found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+@pytest.fixture(scope="module")
+def rules():
+    """All rules, by name."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {
+        each.get("alert") or each["record"]: each for group in groups for each in group["rules"]
+    }
+
+
+@pytest.fixture(scope="module")
+def promoted(template):
+    """Labels that the PodMonitor for engines puts on their series."""
+    (monitor,) = engine_monitors(template(*EVERYTHING))
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    return {each["targetLabel"] for each in endpoint["relabelings"]}
+
+
+def engine_monitors(manifests):
+    return [
+        each
+        for each in manifests
+        if each["kind"] == "PodMonitor" and each["metadata"]["name"].endswith("-engines")
+    ]
+
+
+def series_in(expression):
+    return set(re.findall(r"\bspecdecode_\w+|\bup\b", expression))
+
+
+def labels_in(expression):
+    matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    grouped = re.findall(r"\bby \(([^)]*)\)", expression)
+    return {*matched, *(each.strip() for group in grouped for each in group.split(","))}
+
+
+def assert_exported(expression, exported, promoted, records=()):
+    """Every series of an expression exists, and one of them, or a target, has each label."""
+    series = series_in(expression)
+    assert series or any(name in expression for name in records), expression
+    assert series <= exported.keys(), expression
+    known = TARGET_LABELS | promoted | {"__name__"}
+    known |= {label for name in series for label in exported[name]}
+    assert labels_in(expression) <= known, expression
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_rules_do_what_their_tests_say(path, promtool):
+    ran = promtool("test", "rules", path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_promtool_would_see_an_alert_that_does_not_fire(promtool, tmp_path):
+    text = (Path(__file__).parent / "rules" / "operator.yaml").read_text()
+    text = text.replace("../../../charts/specdecode/files/rules.yaml", str(RULES))
+    (tmp_path / "good.yaml").write_text(text)
+    (tmp_path / "bad.yaml").write_text(
+        text.replace(
+            "queue_oldest_seconds', values: 180x90", "queue_oldest_seconds', values: 60x90"
+        )
+    )
+    assert promtool("test", "rules", tmp_path / "good.yaml").returncode == 0
+    assert promtool("test", "rules", tmp_path / "bad.yaml").returncode != 0
+
+
+def test_every_alert_is_seen_firing_and_silent_and_every_record_computed(rules):
+    firing, silent, computed = set(), set(), set()
+    for path in SUITES:
+        for group in yaml.safe_load(path.read_text())["tests"]:
+            for case in group.get("alert_rule_test", ()):
+                (firing if case.get("exp_alerts") else silent).add(case["alertname"])
+            for case in group.get("promql_expr_test", ()):
+                if case["exp_samples"]:
+                    computed.add(case["expr"])
+    alerts = {name for name, rule in rules.items() if "alert" in rule}
+    assert firing == silent == alerts
+    assert computed == rules.keys() - alerts
+    assert len(alerts) > 10
+
+
+def test_the_series_of_rule_tests_exist(exported, promoted):
+    for path in SUITES:
+        for group in yaml.safe_load(path.read_text())["tests"]:
+            for each in group["input_series"]:
+                assert_exported(each["series"], exported, promoted)
+
+
+def test_rules_are_about_what_is_exported(rules, exported, promoted):
+    for rule in rules.values():
+        assert_exported(rule["expr"], exported, promoted, records=rules)
+
+
+def test_alerts_say_what_is_wrong_and_what_to_do(rules):
+    for name, rule in rules.items():
+        if "alert" in rule:
+            assert name.startswith("SpecDecode")
+            assert rule["labels"]["severity"] in ("warning", "critical")
+            assert {"summary", "description"} == rule["annotations"].keys()
+            assert rule["for"]
+
+
+@every_dashboard
+def test_every_panel_asks_for_what_is_exported(path, exported, promoted, promtool, tmp_path):
+    board = json.loads(path.read_text())
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert len(panels) > 10
+    expressions = []
+    for panel in panels:
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        for target in panel["targets"]:
+            plain = target["expr"].replace("$__rate_interval", "5m")
+            plain = re.sub(r"\"\$(namespace|deployment)\"", '".*"', plain)
+            assert "$" not in plain
+            assert_exported(plain, exported, promoted)
+            legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert legend <= labels_in(plain), panel["title"]
+            expressions.append({"record": f"panel:{len(expressions)}", "expr": plain})
+    file = tmp_path / "panels.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": expressions}]}))
+    ran = promtool("check", "rules", "--lint=none", file)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@every_dashboard
+def test_panels_are_told_apart_and_do_not_overlap(path):
+    board = json.loads(path.read_text())
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    cells = [
+        (x, y)
+        for panel in board["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            assert variable["query"]["query"].startswith("label_values(specdecode_")
+
+
+def test_every_metric_has_a_panel(exported):
+    text = "".join(path.read_text() for path in DASHBOARDS)
+    unseen = {name for name in exported if re.sub(r"_(bucket|sum|count)$", "", name) not in text}
+    assert unseen == TOLD_BY_OTHERS
+
+
+def test_the_monitor_finds_engine_pods_in_the_served_namespaces(template):
+    manifest = yaml.safe_load((ROOT / "examples" / "specdecode.yaml").read_text())
+    built = children.build(resource.parse(manifest), "engine:1").children
+    pod = next(each for each in built if each["kind"] == "Deployment")["spec"]["template"]
+    ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
+    for flags in (EVERYTHING, NAMESPACED):
+        (monitor,) = engine_monitors(template(*flags))
+        spec = monitor["spec"]
+        assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (endpoint,) = spec["podMetricsEndpoints"]
+        assert endpoint["port"] in ports
+        assert endpoint["path"] == names.PATH_METRICS
+        sources = {
+            label for each in endpoint["relabelings"] for label in each.get("sourceLabels", ())
+        }
+        assert sources == {
+            "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", names.LABEL_DEPLOYMENT),
+            "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", names.LABEL_ROLE),
+            "__meta_kubernetes_pod_annotation_" + re.sub(r"\W", "_", names.ANNOTATION_CONFIG_HASH),
+        }
+    assert engine_monitors(template(*EVERYTHING))[0]["spec"]["namespaceSelector"] == {"any": True}
+    (monitor,) = engine_monitors(template(*NAMESPACED))
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+
+
+def test_jobs_are_called_as_the_alerts_call_them(rules, template):
+    monitors = [each for each in template(*EVERYTHING) if each["kind"] == "PodMonitor"]
+    jobs = {
+        each["replacement"]
+        for monitor in monitors
+        for each in monitor["spec"]["podMetricsEndpoints"][0]["relabelings"]
+        if each["targetLabel"] == "job"
+    }
+    asked = {job for rule in rules.values() for job in re.findall(r'job="([^"]*)"', rule["expr"])}
+    assert asked == jobs
+
+
+def test_the_chart_carries_rules_and_dashboards_unchanged_and_only_if_asked(template):
+    manifests = template(*EVERYTHING)
+    (rule,) = [each for each in manifests if each["kind"] == "PrometheusRule"]
+    assert rule["spec"] == yaml.safe_load(RULES.read_text())
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    boards = [each for each in manifests if each["kind"] == "ConfigMap"]
+    assert len(boards) == len(DASHBOARDS)
+    for board, path in zip(boards, DASHBOARDS, strict=True):
+        assert board["metadata"]["labels"]["grafana"] == "yes"
+        assert board["metadata"]["annotations"] == {"grafana_folder": "Inference"}
+        ((name, text),) = board["data"].items()
+        assert name == f"specdecode-{path.stem}.json"
+        assert json.loads(text) == json.loads(path.read_text())
+    plain = {each["kind"] for each in template()}
+    assert plain.isdisjoint({"PrometheusRule", "PodMonitor", "ConfigMap"})

@@ -1,0 +1,159 @@
+"""Attention by choice: who is chosen and why, and whole engines on our kernels in the interpreter.
+
+Texts are compared with plain decoding on the same backend. The kernels add up in another order for
+other numbers of rows, so log-probabilities are only near; that no token flips is what is asserted.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.attention import AttentionUnavailable
+from specdecode_engine.build import build_core
+from specdecode_engine.captures import CUDA, OFF, GraphsUnavailable, choose_mode
+from specdecode_engine.flags import parse_flags
+from specdecode_engine.loop import EngineCore
+from specdecode_kernels import TORCH, Capturing, launches
+from specdecode_kernels.testing import DEVICE, computed_loop_bounds
+from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_of
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+ATTENTION = {("store_kv", "triton"), ("attend", "triton")}
+
+
+def build(checkpoints, algorithm: str, topk: int = 1, **sections: object) -> EngineCore:
+    sections |= {"attention_backend": "triton", "device": DEVICE.type}
+    document = boot_of(checkpoints, algorithm, topk, **sections)
+    return build_core(EngineBoot.model_validate(document), poison=True)
+
+
+def answers(core: EngineCore, vocab: int, retracted_at_step: int | None = None):
+    return run(core, requests_of(vocab, 2, 8), retracted_at_step)
+
+
+def assert_near(left: dict[str, Answer], right: dict[str, Answer]) -> None:
+    assert tokens_of(left) == tokens_of(right)
+    for name, answer in left.items():
+        for one, other in zip(answer.logprobs, right[name].logprobs, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _interpreter() -> Iterator[None]:
+    with computed_loop_bounds():
+        yield
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoints) -> dict[str, Answer]:
+    return answers(build(checkpoints, "NONE"), checkpoints.vocab)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
+def test_texts_equal_plain_ones_and_kernels_attend(
+    algorithm: str, topk: int, page_size: int, checkpoints, plain: dict[str, Answer]
+) -> None:
+    core = build(checkpoints, algorithm, topk, memory={"page_size": page_size})
+    launches.reset()
+    assert_near(answers(core, checkpoints.vocab), plain)
+    assert set(launches.snapshot()) >= ATTENTION
+
+
+def test_plain_texts_are_those_of_the_reference(checkpoints, plain: dict[str, Answer]) -> None:
+    document = boot_of(checkpoints, "NONE", 1, attention_backend="torch", device=DEVICE.type)
+    core = build_core(EngineBoot.model_validate(document), poison=True)
+    launches.reset()
+    assert_near(answers(core, checkpoints.vocab), plain)
+    assert not ATTENTION & set(launches.snapshot())
+
+
+def test_a_prefix_that_was_found_and_a_retraction_change_nothing(
+    checkpoints, plain: dict[str, Answer]
+) -> None:
+    core = build(checkpoints, "EAGLE3", 3, memory={"page_size": 4})
+    assert_near(answers(core, checkpoints.vocab), plain)
+    hits = core.snapshot().prefix_cache_hit_tokens_total
+    assert_near(answers(core, checkpoints.vocab, retracted_at_step=4), plain)
+    assert core.snapshot().prefix_cache_hit_tokens_total > hits
+    assert core.scheduler.retracted_total == 1
+
+
+@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
+def test_padded_passes_change_nothing(topk: int, checkpoints, plain: dict[str, Answer]) -> None:
+    graphs = {"mode": "static", "batch_sizes": [2, 4]}
+    core = build(checkpoints, "STANDALONE", topk, graphs=graphs)
+    assert_near(answers(core, checkpoints.vocab), plain)
+    assert core.parts.states.report().captured_rounds == core.counters.decode.rounds > 0
+
+
+def test_the_choice_and_its_reason_are_facts_and_in_the_log(
+    checkpoints, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    facts = build(checkpoints, "EAGLE3").facts
+    assert facts["target_attention"] == facts["draft_attention"] == "triton"
+    assert facts["target_attention_reason"] == "triton was asked for"
+    assert "attention of the draft: triton (triton was asked for)" in caplog.messages
+
+
+def test_by_itself_a_cpu_takes_torch(checkpoints) -> None:
+    document = boot_of(checkpoints, "STANDALONE", 1)
+    facts = build_core(EngineBoot.model_validate(document)).facts
+    assert facts["target_attention"] == facts["draft_attention"] == "torch"
+    assert str(facts["target_attention_reason"]).startswith("torch, as ")
+    assert facts["graphs_reason"] == "there are no CUDA graphs on cpu"
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "why"),
+    [
+        ("triton", "float64", "the kernels take float16, bfloat16 and float32, not torch.float64"),
+        ("flashinfer", "float32", "flashinfer"),
+    ],
+)
+def test_a_choice_that_cannot_run_is_an_error_at_start(
+    backend: str, dtype: str, why: str, checkpoints
+) -> None:
+    document = boot_of(checkpoints, "NONE", 1, attention_backend=backend)
+    document["model"] = {"path": str(checkpoints.target), "dtype": dtype}
+    with pytest.raises(AttentionUnavailable) as caught:
+        build_core(EngineBoot.model_validate(document))
+    said = str(caught.value)
+    assert said.startswith(f"attention_backend {backend} cannot serve the target")
+    assert why in said
+    assert said.endswith("or choose 'auto'")
+
+
+def test_flags_reach_the_boot_file() -> None:
+    flags = ["--attention-backend", "triton", "--kv-cache-dtype", "fp8_e4m3"]
+    boot = parse_flags(["--model-path", "m", *flags])
+    assert boot.attention_backend == "triton"
+    assert boot.memory.kv_cache_dtype == "fp8_e4m3"
+
+
+class Backend:
+    """Says how it may be captured, and nothing else is asked of it."""
+
+    def __init__(self, *capturing: object) -> None:
+        self.capturing = Capturing(*capturing)
+
+
+def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
+    fast, slow = Backend(True), Backend(False, "it plans")
+    assert choose_mode("auto", GPU, [fast, fast]).name == CUDA
+    assert choose_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
+    mode, reason = choose_mode("auto", GPU, [TORCH])
+    assert (mode, reason) == (OFF, TORCH.capturing.drawback)
+    assert choose_mode("auto", CPU, [fast]).name == OFF
+
+
+def test_what_was_asked_for_is_done_unless_it_cannot() -> None:
+    assert choose_mode("cuda", GPU, [TORCH]).name == CUDA
+    assert "although torch would gather" in choose_mode("cuda", GPU, [TORCH]).reason
+    assert choose_mode("off", GPU, [Backend(True)]).name == OFF
+    with pytest.raises(GraphsUnavailable, match="it plans; use auto or off, or attention_backend"):
+        choose_mode("cuda", GPU, [Backend(True), Backend(False, "it plans")])

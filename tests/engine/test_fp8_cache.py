@@ -1,0 +1,77 @@
+"""A cache in float8: half the memory, other texts, and still none that speculation changes."""
+
+import pytest
+import torch
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.loop import EngineCore
+from tests.engine.whole_engine import DRAFTS, Answer, boot_of, requests_of, run
+
+FP8 = {"kv_cache_dtype": "fp8_e4m3"}
+
+
+def build(checkpoints, algorithm: str, topk: int, **memory: object) -> EngineCore:
+    document = boot_of(checkpoints, algorithm, topk, memory=memory)
+    return build_core(EngineBoot.model_validate(document), poison=True)
+
+
+def run_requests(core: EngineCore, vocab: int) -> dict[str, Answer]:
+    return run(core, requests_of(vocab, 4, 24))
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoints) -> dict[str, Answer]:
+    return run_requests(build(checkpoints, "NONE", 1, **FP8), checkpoints.vocab)
+
+
+@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
+@pytest.mark.parametrize("algorithm", DRAFTS)
+def test_texts_and_logprobs_equal_plain_ones_of_the_same_cache(
+    algorithm: str, topk: int, checkpoints, plain: dict[str, Answer]
+) -> None:
+    core = build(checkpoints, algorithm, topk, **FP8)
+    assert run_requests(core, checkpoints.vocab) == plain
+    assert core.counters.decode.accepted_tokens > 0 or algorithm != "STANDALONE"
+
+
+def test_rounding_changes_texts(checkpoints, plain: dict[str, Answer]) -> None:
+    assert run_requests(build(checkpoints, "NONE", 1), checkpoints.vocab) != plain
+
+
+def test_a_prefix_found_in_the_cache_changes_nothing(checkpoints, plain: dict[str, Answer]) -> None:
+    core = build(checkpoints, "STANDALONE", 3, **FP8)
+    assert run_requests(core, checkpoints.vocab) == plain
+    hits = core.snapshot().prefix_cache_hit_tokens_total
+    assert run_requests(core, checkpoints.vocab) == plain
+    assert core.snapshot().prefix_cache_hit_tokens_total > hits
+
+
+def test_pages_take_a_quarter_of_float32s(checkpoints) -> None:
+    budget = 1 << 17
+    pages = {}
+    for name in ("auto", "fp8_e4m3"):
+        core = build(checkpoints, "EAGLE3", 1, kv_cache_dtype=name, kv_cache_bytes=budget)
+        pages[name] = core.facts["kv_pages"]
+        assert core.parts.pool.k.nbytes + core.parts.pool.v.nbytes <= budget
+    assert 4 * pages["auto"] <= pages["fp8_e4m3"] < 4 * (pages["auto"] + 1)
+
+
+def test_facts_and_pools_are_of_that_type(checkpoints) -> None:
+    core = build(checkpoints, "EAGLE3", 1, **FP8)
+    assert core.facts["kv_cache_dtype"] == "float8_e4m3fn"
+    assert core.parts.pool.k.dtype == torch.float8_e4m3fn
+    assert bool(core.parts.pool.k.float().isnan().any())  # poisoned where nothing was written
+
+
+def test_what_is_read_back_is_what_attention_reads() -> None:
+    pool = KvPool(1, 2, 4, 1, 6, torch.float8_e4m3fn, torch.device("cpu"))
+    k, v = torch.randn(2, 3, 1, 6)
+    rows = torch.tensor([5, 4, 7])
+    pool.store(0, rows, k, v)
+    read_k, read_v = pool.as_stored(0, rows, k, v)
+    assert read_k.dtype == torch.float32
+    assert torch.equal(read_k, pool.k[0].float()[rows])
+    assert torch.equal(read_v, v.to(torch.float8_e4m3fn).float())
+    assert not torch.equal(read_v, v)

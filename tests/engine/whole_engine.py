@@ -1,0 +1,87 @@
+"""A whole engine on the tiny checkpoints, and requests that meet all of it."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.request import Request, SamplingParams, TokenLogprobs
+
+DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+
+
+def boot_of(
+    checkpoints, algorithm: str, topk: int, *, num_steps: int = 3, **sections: dict[str, object]
+) -> dict[str, object]:
+    """A boot file's document; `sections` are added to its own."""
+    speculation: dict[str, object] = {}
+    if algorithm != "NONE":
+        draft = getattr(checkpoints, DRAFTS[algorithm])
+        speculation = {
+            "algorithm": algorithm,
+            "draft_path": str(draft),
+            "num_steps": num_steps,
+            "topk": topk,
+        }
+    return {
+        "model": {"path": str(checkpoints.target), "dtype": "float32"},
+        "speculation": speculation,
+        "scheduling": {"max_running_requests": 4, "chunked_prefill_tokens": 12},
+        "device": "cpu",
+        **sections,
+    }
+
+
+def requests_of(vocab: int, count: int, max_tokens: int) -> list[Request]:
+    """Prompts that begin the same, every other request sampled with penalties and filters."""
+    start = tuple(place * 7 % vocab for place in range(18))
+    requests = []
+    for number in range(count):
+        is_sampled = bool(number % 2)
+        sampling = SamplingParams(
+            seed=number,
+            max_tokens=max_tokens,
+            temperature=0.8 * is_sampled,
+            top_k=12 * is_sampled,
+            repetition_penalty=1.2 if is_sampled else 1.0,
+            ignore_eos=True,
+            logprobs=2,
+        )
+        tail = tuple((number * 31 + place) % vocab for place in range(1 + 3 * number))
+        requests.append(Request(str(number), start + tail, sampling))
+    return requests
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back for one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+def run(
+    core: EngineCore, requests: list[Request], retracted_at_step: int | None = None
+) -> dict[str, Answer]:
+    """Run requests together.
+
+    Args:
+        retracted_at_step: a running request then loses its pages and is computed anew.
+    """
+    answers: dict[str, Answer] = defaultdict(Answer)
+    for request in requests:
+        core.submit(request)
+    step = 0
+    while core.has_work():
+        if step == retracted_at_step:
+            core.retract(core.scheduler.running[0])
+        for output in core.step():
+            answers[output.request_id].tokens += output.token_ids
+            answers[output.request_id].logprobs += output.logprobs or ()
+        core.scheduler.check()
+        step += 1
+    return answers
+
+
+def tokens_of(answers: dict[str, Answer]) -> dict[str, list[int]]:
+    """The tokens alone."""
+    return {name: answer.tokens for name, answer in answers.items()}

@@ -1,0 +1,147 @@
+"""What `top` shows, from what the engine's own metrics export."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import generate_latest
+
+from specdecode_engine.depth.decision import RangeState, Reason
+from specdecode_engine.metrics import CoreSnapshot, EngineMetrics, RangeSnapshot
+from specdecode_operator.plugin import rates, scrape
+from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
+
+
+def ranged(bound, steps, rounds):
+    state = RangeState(bound, (steps,), steps, Reason.STATIC)
+    return RangeSnapshot(
+        state=state,
+        rounds_total=rounds,
+        request_rounds_total=2 * rounds,
+        drafted_tokens_total=2 * rounds * steps,
+        accepted_tokens_total=steps * rounds,
+        emitted_tokens_total=(steps + 2) * rounds,
+        decode_seconds_total=rounds / 100,
+        switches_total={},
+    )
+
+
+def snapshot(*ranges, **more):
+    totals = {
+        name: sum(getattr(each, name) for each in ranges)
+        for name in (
+            "rounds_total", "request_rounds_total", "drafted_tokens_total",
+            "accepted_tokens_total", "emitted_tokens_total", "decode_seconds_total",
+        )
+    }  # fmt: skip
+    return CoreSnapshot(
+        running_requests=2, waiting_requests=1, kv_pages_total=100, kv_pages_free=75,
+        num_steps=3, active_range=1, ranges=ranges, **totals, **more,
+    )  # fmt: skip
+
+
+def exported(core):
+    return generate_latest(EngineMetrics(lambda: core).registry).decode()
+
+
+def sample(core, at_s):
+    return scrape.read(exported(core), at_s)
+
+
+BEFORE = snapshot(
+    ranged(1, 3, 100),
+    ranged(8, 1, 0),
+    prefix_cache_queried_tokens_total=100,
+    prefix_cache_hit_tokens_total=10,
+)
+AFTER = snapshot(
+    ranged(1, 3, 180),
+    ranged(8, 1, 20),
+    prefix_cache_queried_tokens_total=300,
+    prefix_cache_hit_tokens_total=110,
+)
+
+
+def test_an_engines_text_is_read_in_full():
+    read = sample(AFTER, 5.0)
+    assert (read.at_s, read.num_steps, read.active_range) == (5.0, 3, 1)
+    assert (read.running_requests, read.waiting_requests, read.kv_use) == (2, 1, 0.25)
+    assert (read.hit_tokens, read.queried_tokens) == (110, 300)
+    assert read.totals.emitted_tokens == 960
+    assert [(each.bound, each.num_steps) for each in read.ranges] == [(1, 3), (8, 1)]
+    assert [each.totals.rounds for each in read.ranges] == [180, 20]
+
+
+def test_every_figure_of_a_rate():
+    pair = (sample(BEFORE, 10.0), sample(AFTER, 14.0))
+    found = rates.engine_rates([pair])
+    assert found.tokens_per_s == 460 / 4
+    assert found.rounds_per_s == 100 / 4
+    assert found.accept_length == 2.3
+    assert found.kept == 260 / (2 * 80 * 3 + 2 * 20)
+    assert found.decoding == pytest.approx(0.25)
+    first, last = rates.range_rates([pair])
+    assert (first.bound, first.end, first.num_steps) == (1, 7, (3,))
+    assert (last.bound, last.end, last.num_steps) == (8, None, (1,))
+    assert (first.rates.tokens_per_s, last.rates.tokens_per_s) == (100, 15)
+    assert rates.hit_share([pair]) == 0.5
+
+
+def test_sums_are_made_before_dividing():
+    busy = (sample(BEFORE, 0.0), sample(AFTER, 1.0))
+    slow = snapshot(ranged(1, 3, 101), ranged(8, 1, 0))
+    slow = replace(slow, emitted_tokens_total=501, request_rounds_total=300)
+    calm = (sample(BEFORE, 0.0), sample(slow, 1.0))
+    assert rates.engine_rates([calm]).accept_length == 1 / 100
+    assert rates.engine_rates([busy, calm]).accept_length == 461 / 300
+
+
+def test_an_engine_that_started_anew_is_told_from_one_that_went_on():
+    first, later = sample(BEFORE, 0.0), sample(AFTER, 1.0)
+    assert rates.is_same_run(first, later)
+    assert not rates.is_same_run(later, replace(first, at_s=2.0))
+    assert Engine("a", now=replace(first, at_s=2.0), before=later).pair is None
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "specdecode_num_steps 3\n", "<html>"])
+def test_a_text_that_is_no_engines_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        scrape.read(text, 0.0)
+
+
+def test_the_picture_of_two_engines(paint):
+    fleet = Fleet(
+        "default",
+        "chat",
+        "EAGLE3, chain, 3 steps",
+        (
+            Engine("chat-a", now=sample(AFTER, 14.0), before=sample(BEFORE, 10.0)),
+            Engine("chat-b", now=sample(BEFORE, 14.0), before=sample(BEFORE, 10.0)),
+            Engine("chat-c", now=sample(BEFORE, 14.0), before=sample(AFTER, 10.0)),
+            Engine("chat-d", problem="ContainerCreating"),
+        ),
+    )
+    empty = Fleet("team", "idle", "NONE, plain decoding", ())
+    assert paint(draw_top([fleet, empty])) == (
+        """\
+default/chat  EAGLE3, chain, 3 steps
+  ENGINE  STEPS  ACCEPT  MEAN  TOK/S  KEPT  RUN  WAIT   KV  CACHE  NOTE
+  chat-a      3    2.30  2.40  115.0   50%    2     1  25%    50%
+  chat-b      3       –  2.50    0.0     –    2     1  25%      –
+  chat-c      3       –  2.50      –     –    2     1  25%      –  started anew
+  chat-d      –       –     –      –     –    –     –    –      –  ContainerCreating
+  all         3    2.30  2.45  115.0   50%    6     3  25%    50%
+
+  BATCH  STEPS  ACCEPT  TOK/S  ROUNDS/S  KEPT  DECODING
+  1–7        3    2.50  100.0      20.0   50%       20%
+  8+         1    1.50   15.0       5.0   50%        5%
+
+team/idle  NONE, plain decoding
+  no pods
+"""
+    )
+
+
+def test_ranges_are_left_out_where_there_is_one(paint):
+    one = snapshot(ranged(1, 3, 5))
+    engine = Engine("chat-a", now=sample(one, 1.0), before=sample(one, 0.0))
+    assert "BATCH" not in paint(draw_top([Fleet("default", "chat", "", (engine,))]))
