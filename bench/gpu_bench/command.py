@@ -57,7 +57,7 @@ class Options:
 
 
 def main(arguments: list[str], began_s: float) -> int:
-    """Run; 0 if every section is done, 1 if one failed or was cut or skipped."""
+    """Run; 1 if a section failed or was cut off, 3 if the deadline ended all of it."""
     options = Options.parse(arguments)
     for wheel in use_carried(options.carry):
         print(f"carried: {wheel}", flush=True)
@@ -99,30 +99,30 @@ def _run_all(options: Options, context: "Context", report: Report, began_s: floa
         for record in new:
             print(f"{record.state:8} {record.name:12} {record.seconds:6.1f} s", flush=True)
 
-    with _watchdog(ends_s, lambda: report.write(records, f"cut off in {running}")):
-        run_sections(chosen, context, ends_s - SPARE_S, write)
+    def write_at_the_deadline() -> None:
+        if running is not None:
+            report.write(records, f"cut off in {running}")
+
+    _watch(ends_s, write_at_the_deadline)
+    run_sections(chosen, context, ends_s - SPARE_S, write)
     print(f"{report.json_file}\n{report.markdown_file}", flush=True)
-    return int(any(record.state is not State.DONE for record in records))
+    return int(any(record.state in (State.FAILED, State.CUT) for record in records))
 
 
-class _watchdog:
-    """Ends the program at the deadline, whatever hangs, with what has been measured so far."""
+def _watch(ends_s: float, write: Callable[[], None]) -> None:
+    """End the program at the deadline, whatever hangs, with what has been measured so far.
 
-    def __init__(self, ends_s: float, write: Callable[[], None]) -> None:
-        self._timer = threading.Timer(max(ends_s - time.monotonic(), 0), self._end)
-        self._timer.daemon = True
-        self._write = write
+    Nothing calls it off: a library may hang when the interpreter ends, too.
+    """
 
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._timer.cancel()
-
-    def _end(self) -> None:
-        self._write()
+    def end() -> None:
+        write()
         print("cut off at the deadline", file=sys.stderr, flush=True)
         os._exit(3)
+
+    timer = threading.Timer(max(ends_s - time.monotonic(), 0), end)
+    timer.daemon = True
+    timer.start()
 
 
 def _folder(out: Path | None, is_dry: bool) -> Path:

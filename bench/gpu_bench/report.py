@@ -1,6 +1,7 @@
 """The results as one JSON file and one Markdown file, replaced as a whole after every section."""
 
 import json
+import math
 import os
 import threading
 from dataclasses import asdict, dataclass
@@ -49,7 +50,9 @@ class Report:
     def write(self, records: tuple[SectionRecord, ...], state: str) -> None:
         """Replace both files; a kill at any time leaves the ones before or the new ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _replace(self.json_file, json.dumps(self.document(records, state), indent=1))
+        _replace(
+            self.json_file, json.dumps(self.document(records, state), indent=1, allow_nan=False)
+        )
         _replace(self.markdown_file, self.markdown(records, state))
 
     def document(self, records: tuple[SectionRecord, ...], state: str) -> dict[str, object]:
@@ -78,6 +81,8 @@ def _section(record: SectionRecord, is_dry: bool) -> dict[str, object]:
     rows = [
         {
             **asdict(row),
+            "measured": _plain(row.measured),
+            "ratio": _plain(row.ratio),
             "target": row.target and str(row.target),
             "is_met": None if is_dry else row.is_met,
             "is_measurement": not is_dry and row.measured is not None,
@@ -85,6 +90,11 @@ def _section(record: SectionRecord, is_dry: bool) -> dict[str, object]:
         for row in record.rows
     ]
     return {**asdict(record), "state": str(record.state), "rows": rows}
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON knows no infinity."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _headings(is_dry: bool) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "capture", "Captured rounds equal plain ones", capture.measure, budget_s=45, least_s=10
     ),
-    Section("decode", "G1 decoding beside the memory's rate", decode.measure, 80, least_s=30),
+    Section("decode", "G1 decoding beside the memory's rate", decode.measure, 180, least_s=30),
     Section("graphs", "G6 capture and swap", graphs.measure, budget_s=20, least_s=5),
     Section("rounds", "G2 speculative rounds beside their floor", rounds.measure, 45, least_s=10),
     Section("attention", "G3, G4 attention", attention.measure, budget_s=60, least_s=15),
