@@ -15,8 +15,9 @@ import torch
 from gpu_bench import carried, carry, targets
 from gpu_bench.command import RESULTS
 from gpu_bench.context import Context
-from gpu_bench.engines import Engines
+from gpu_bench.engines import STRONG, WEAK, Engines
 from gpu_bench.limits import Floors, Traffic, round_seconds
+from gpu_bench.random_weights import RandomStore
 from gpu_bench.record import CannotMeasure, Row, SectionRecord, State, Target
 from gpu_bench.report import DRY, Report, Run
 from gpu_bench.runner import Section, run_sections
@@ -24,6 +25,7 @@ from gpu_bench.scale import DRY as DRY_SCALE
 from gpu_bench.scale import REAL
 from gpu_bench.sections import SECTIONS
 from gpu_bench.stopwatch import covered
+from specdecode_engine.forward.checkpoint import Placement
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]
@@ -208,6 +210,30 @@ def test_an_engine_that_could_not_be_built_is_not_tried_again(tmp_path: Path) ->
         engines.adaptive()
     with pytest.raises(CannotMeasure, match="adaptive engine could not be built"):
         engines.adaptive()
+
+
+def test_random_weights_are_the_same_by_name_and_scaled_behind_the_first_layer() -> None:
+    shape = (8, 16)
+    names = [f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1)]
+    stores = [RandomStore(epsilon) for epsilon in (1.0, 0.5)]
+    for store in stores:
+        store.check(dict.fromkeys(names, shape), {})
+    placement = Placement(torch.float32, CPU)
+    whole, half = (store.read(placement, label="", progress=False) for store in stores)
+    assert torch.equal(whole[names[0]], half[names[0]])
+    assert torch.allclose(whole[names[1]] * 0.5, half[names[1]])
+    assert not torch.equal(whole[names[0]], whole[names[1]])
+
+
+def test_the_dial_of_a_built_engine_is_turned_in_place(tmp_path: Path) -> None:
+    engines = Engines(CPU, DRY_SCALE, tmp_path)
+    layers = engines.adaptive().parts.target.layers
+    before = [layer.mlp.down.weight.clone() for layer in layers]
+    places = [layer.mlp.down.weight.data_ptr() for layer in layers]
+    engines.agree(WEAK)
+    assert places == [layer.mlp.down.weight.data_ptr() for layer in layers]
+    assert torch.equal(layers[0].mlp.down.weight, before[0])
+    assert torch.allclose(layers[1].mlp.down.weight, before[1] * (WEAK / STRONG))
 
 
 def test_measured_rows_are_held_against_their_targets(tmp_path: Path) -> None:
