@@ -30,7 +30,7 @@ def build(checkpoints, algorithm: str, topk: int = 1, **sections: object) -> Eng
 
 
 def answers(core: EngineCore, vocab: int, retracted_at_step: int | None = None):
-    return run(core, requests_of(vocab, 2, 8), retracted_at_step)
+    return run(core, requests_of(vocab, 2, 6), retracted_at_step)
 
 
 def assert_near(left: dict[str, Answer], right: dict[str, Answer]) -> None:
