@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.both_ways import Backends, Case, run
-from specdecode_kernels import AttentionLayout, Tail, attend
+from specdecode_kernels import AttentionBackend, AttentionLayout, Tail, attend
 
 Q_HEADS, KV_HEADS, DIM = 32, 8, 128
 
@@ -71,12 +71,15 @@ def _case(size: Size, backends: Backends, device: torch.device) -> Case:
         mask = torch.ones(size.batch, size.queries, size.queries, device=device).tril() > 0
         k, v = (normal(size.batch, size.queries, KV_HEADS, DIM) for _ in range(2))
         tail = Tail(k, v, mask)
-    return Case(
-        str(size),
-        size.kv_bytes,
-        lambda: attend(q, k_pool, v_pool, layout, tail, backend=backends.for_(q)),
-        {"torch_unpaged_unmasked": _unpaged(size, q, normal)},
-    )
+
+    def call(backend: AttentionBackend) -> torch.Tensor:
+        return attend(q, k_pool, v_pool, layout, tail, backend=backend)
+
+    peers = {"torch_unpaged_unmasked": _unpaged(size, q, normal)}
+    other = backends.flashinfer
+    if other is not None:
+        peers["flashinfer"] = lambda: call(other)
+    return Case(str(size), size.kv_bytes, lambda: call(backends.for_(q)), peers)
 
 
 def _layout(size: Size, device: torch.device) -> AttentionLayout:

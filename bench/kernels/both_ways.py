@@ -12,7 +12,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from kernels.machine import machine
 from specdecode_kernels import AttentionBackend, choose_backend
+from specdecode_kernels.backends.choice import Wanted, flashinfer_obstacle
 from specdecode_kernels.implementation import VARIABLE, Implementation, implementation_for
+
+NOT_CAPTURED = ("torch", "flashinfer")
+"""What asks the host for something in between, or may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,18 @@ class Case:
 
 
 class Backends:
-    """For ops on cached keys and values, which take a backend: that of the way being timed."""
+    """For ops on cached keys and values, which take a backend: that of the way being timed.
 
-    def __init__(self, device: torch.device, dim: int, pool_dtype: torch.dtype | None = None):
-        self._by_name = {
-            way: choose_backend(way, device, torch.bfloat16, dim, pool_dtype).backend
-            for way in ("torch", "triton")
-        }
+    `flashinfer` is a peer, where it is installed and runs such heads.
+    """
+
+    def __init__(self, device: torch.device, dim: int, pool_dtype: torch.dtype = torch.bfloat16):
+        def choose(name: Wanted) -> AttentionBackend:
+            return choose_backend(name, device, torch.bfloat16, dim, pool_dtype).backend
+
+        self._by_name = {"torch": choose("torch"), "triton": choose("triton")}
+        has_flashinfer = flashinfer_obstacle(device, torch.bfloat16, dim, pool_dtype) is None
+        self.flashinfer = choose("flashinfer") if has_flashinfer else None
 
     def for_(self, tensor: torch.Tensor) -> AttentionBackend:
         """Answer the backend of the same name as the implementation that other ops would take."""
@@ -71,7 +80,7 @@ def _compare(op: str, case: Case) -> None:
 
 
 def _print(op: str, case: Case, way: str, call: Callable[[], object]) -> None:
-    measured = _measure(call, case.moved_bytes, in_graph=way != "torch")
+    measured = _measure(call, case.moved_bytes, in_graph=way not in NOT_CAPTURED)
     line = {"op": op, "case": case.name, "implementation": way, **measured}
     print(json.dumps(line), flush=True)
 

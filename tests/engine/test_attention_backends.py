@@ -30,7 +30,7 @@ def build(checkpoints, algorithm: str, topk: int = 1, **sections: object) -> Eng
 
 
 def answers(core: EngineCore, vocab: int, retracted_at_step: int | None = None):
-    return run(core, requests_of(vocab, 2, 8), retracted_at_step)
+    return run(core, requests_of(vocab, 2, 6), retracted_at_step)
 
 
 def assert_near(left: dict[str, Answer], right: dict[str, Answer]) -> None:
@@ -154,6 +154,6 @@ def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
 def test_what_was_asked_for_is_done_unless_it_cannot() -> None:
     assert choose_mode("cuda", GPU, [TORCH]).name == CUDA
     assert "although torch would gather" in choose_mode("cuda", GPU, [TORCH]).reason
-    assert choose_mode("off", GPU, [Backend(True)]).name == OFF
+    assert choose_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
     with pytest.raises(GraphsUnavailable, match="it plans; use auto or off, or attention_backend"):
         choose_mode("cuda", GPU, [Backend(True), Backend(False, "it plans")])

@@ -93,7 +93,8 @@ def choose_mode(wanted: str, device: torch.device, backends: Iterable[AttentionB
             "attention_backend triton"
         )
     if wanted != "auto":
-        return Mode(wanted, "was asked for" + (f", although {drawback}" if drawback else ""))
+        is_costly = wanted == CUDA and drawback is not None
+        return Mode(wanted, "was asked for" + (f", although {drawback}" if is_costly else ""))
     if device.type != "cuda":
         return Mode(OFF, f"there are no CUDA graphs on {device}")
     if drawback is not None:
