@@ -8,7 +8,7 @@ was not measured is interpolated and learned while running.
 import logging
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tqdm import tqdm
@@ -73,12 +73,21 @@ def profile_rounds(
 
     stages = plan_stages(limits, depths_of)
     points = measure_costs(core, dictated, stages, budget_s, clock, progress)
-    for point in points:
-        log.info(
-            "a round of %d requests at depth %d takes %.2f ms",
-            point.batch_size, point.num_steps, point.seconds * 1000,
-        )  # fmt: skip
+    for line in _lines(points):
+        log.info("%s", line)
     return points
+
+
+def _lines(points: Sequence[CostPoint]) -> Iterator[str]:
+    """Say what was measured, a line per batch size and context."""
+    rows: dict[tuple[int, int], list[CostPoint]] = {}
+    for point in points:
+        length = point.kv_tokens // point.batch_size
+        rows.setdefault((point.batch_size, length >= LONG_PROMPT_TOKENS // 4), []).append(point)
+    for (size, is_long), row in sorted(rows.items()):
+        times = ", ".join(f"{one.seconds * 1000:.2f} at depth {one.num_steps}" for one in row)
+        context = ", long context" if is_long else ""
+        yield f"rounds: {size} requests{context}: ms {times}"
 
 
 @dataclass(frozen=True, slots=True)
