@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from specdecode_api.report import Reason
 from specdecode_api.speculation import Policy, not_yet_available
 from specdecode_engine.attention import Attention, check_attention, choose_attention
 from specdecode_engine.captures import (
+    Captures,
     Mode,
     capture_all,
     captured_sizes,
@@ -21,6 +23,8 @@ from specdecode_engine.captures import (
     make_states,
     plan_captures,
 )
+from specdecode_engine.depth.decision import DepthPolicy
+from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, check_fit, load_draft
 from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.forward.kv_pool import KvPool
@@ -82,6 +86,37 @@ def build_core(
         AttentionUnavailable, BadTable, CannotServe, CheckpointError, GraphsUnavailable,
         NotEnoughMemory, RuntimeError: with what to change.
     """
+    design = _design(boot, progress, pool_tokens, open_store)
+    parts = _wire(design, poison, clock, progress)
+    depth = _weigh(design, parts, clock, progress)
+    limits, drafter = design.limits, parts.drafter
+    lookahead = drafter.lookahead if drafter else 0
+    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
+    scheduler = Scheduler(limits, depth, cache)
+    eos = frozenset(design.loaded.target.config.eos_token_ids)
+    stopwatch = Stopwatch(design.loaded.device, clock)
+    facts = _facts(design, parts.states.report())
+    return EngineCore(parts, scheduler, design.shapes, eos, stopwatch, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Everything that is decided before anything but the weights is allocated."""
+
+    boot: EngineBoot  # its table read
+    loaded: Loaded
+    attention: Attention
+    mode: Mode
+    shapes: dict[int, DraftShape]
+    captured_sizes: tuple[int, ...]
+    depth: DepthPolicy
+    captures: Captures
+    limits: Limits
+
+
+def _design(
+    boot: EngineBoot, progress: bool, pool_tokens: int | None, open_store: OpenStore
+) -> Design:
     _refuse_unavailable(boot.speculation)
     boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
     torch.set_num_threads(boot.threads or default_threads())
@@ -90,12 +125,18 @@ def build_core(
     attention = choose_attention(boot, loaded)
     mode = choose_mode(boot.graphs.mode, loaded.device, attention.backends)
     log.info("graphs: %s, %s", mode.name, mode.reason)
-    shapes = draft_shapes(boot.speculation)
     sizes = captured_sizes(boot, mode.name)
     depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
     free = available_bytes(loaded.device)
     captures = plan_captures(boot, loaded, depth, sizes, mode.name, free)
     limits = plan_limits(boot, loaded, pool_tokens, free, captures.num_bytes)
+    shapes = draft_shapes(boot.speculation)
+    return Design(boot, loaded, attention, mode, shapes, sizes, depth, captures, limits)
+
+
+def _wire(design: Design, poison: bool, clock: Callable[[], float], progress: bool) -> Parts:
+    """Allocate the caches and tables, capture the passes, and put the parts together."""
+    loaded, limits, attention = design.loaded, design.limits, design.attention
     table = SlotTable(
         slots=limits.max_running + 1,
         width=limits.longest_sequence + limits.reserve_tokens + 1,
@@ -103,10 +144,9 @@ def build_core(
         page_size=limits.page_size,
         device=loaded.device,
     )
-    config = loaded.target.config
-    sampler = Sampler(limits.max_running + 1, config.vocab_size, loaded.device)
+    sampler = Sampler(limits.max_running + 1, loaded.target.config.vocab_size, loaded.device)
     pool = _pool(loaded, limits, attention, poison)
-    running, widest = limits.max_running, DraftLimits.over(shapes.values())
+    running, widest = limits.max_running, DraftLimits.over(design.shapes.values())
     functions: dict[PassKind, PassFunction] = {
         PassKind.VERIFY: TargetPass(loaded.target, pool, loaded.capture)
     }
@@ -116,42 +156,40 @@ def build_core(
             limits, loaded.kv_dtype, attention.draft.backend, poison
         )
         functions |= loaded.draft.make_passes(draft_pool, running, widest)
-    states = make_states(captures, functions, shapes, loaded, limits, clock)
+    states = make_states(design.captures, functions, design.shapes, loaded, limits, clock)
     drafter = None
     if loaded.draft is not None:
         drafter = loaded.draft.make_drafter(draft_pool, table, sampler, states, running, widest)
     capture_all(states, progress)
-    parts = Parts(loaded.target, pool, table, sampler, states, drafter)
-    if boot.speculation.policy is Policy.GOODPUT and drafter is not None:
-        costs = profile_rounds(
-            parts, limits, shapes, depth, boot.speculation.profile_seconds, clock, progress
-        )
-        depth = make_policy(boot.speculation, depth.table, sizes, costs)
-        states.forget_rounds()
-    lookahead = drafter.lookahead if drafter else 0
-    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
-    scheduler = Scheduler(limits, depth, cache)
-    eos = frozenset(config.eos_token_ids)
-    stopwatch = Stopwatch(loaded.device, clock)
-    facts = _facts(loaded, limits, attention, mode, states.report())
-    return EngineCore(parts, scheduler, shapes, eos, stopwatch, facts)
+    return Parts(loaded.target, pool, table, sampler, states, drafter)
 
 
-def _facts(
-    loaded: Loaded, limits: Limits, attention: Attention, mode: Mode, graphs: GraphReport
-) -> dict[str, object]:
+def _weigh(design: Design, parts: Parts, clock: Callable[[], float], progress: bool) -> DepthPolicy:
+    """Give policy goodput what rounds cost here; the others do not ask."""
+    speculation, depth = design.boot.speculation, design.depth
+    if speculation.policy is not Policy.GOODPUT or parts.drafter is None:
+        return depth
+    costs = profile_rounds(
+        parts, design.limits, design.shapes, depth, speculation.profile_seconds, clock, progress
+    )
+    parts.states.forget_rounds()
+    return make_policy(speculation, depth.table, design.captured_sizes, costs)
+
+
+def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
+    loaded, limits = design.loaded, design.limits
     return {
         "device": str(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
-        **attention.facts(),
+        **design.attention.facts(),
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": graphs.mode,
-        "graphs_reason": mode.reason,
+        "graphs_reason": design.mode.reason,
         "captured_pairs": graphs.pairs,
     }
 
