@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
-from lossless.compare import TOLERANCE, find_difference
+from lossless.compare import find_difference
 from lossless.grammars import load_grammars
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
@@ -136,8 +136,9 @@ def _differs(
 ) -> bool:
     plain = run_alone(plain_core, request)
     is_aborted = request.aborted_at_step is not None and answer.finish_reason == "abort"
-    tolerance = TOLERANCE[models.dtype] if models.attention_backend == "triton" else None
-    difference = find_difference(plain, answer, is_aborted, models.dtype, tolerance)
+    difference = find_difference(
+        plain, answer, is_aborted, models.dtype, by_kernels=models.attention_backend == "triton"
+    )
     if difference is None and not is_aborted:
         texts = [tokenizer.decode(tokens.token_ids) for tokens in (plain, answer)]
         difference = None if texts[0] == texts[1] else "the texts differ"
