@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from specdecode_api.boot import EngineBoot
+from specdecode_api.report import Reason
 from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits
@@ -32,6 +33,8 @@ OFF, STATIC, CUDA = "off", "static", "cuda"
 
 class GraphsUnavailable(Exception):
     """The boot file asks for graphs that the device does not have; the message says what to do."""
+
+    reason: ClassVar[Reason] = Reason.CANNOT_SERVE
 
 
 @dataclass(frozen=True, slots=True)
