@@ -3,10 +3,11 @@
 import argparse
 
 import pytest
+from rich.table import Table
 from rich.text import Text
 
 from specdecode_operator.plugin import wording
-from specdecode_operator.plugin.__main__ import _frames, main
+from specdecode_operator.plugin.__main__ import _console, _frames, main
 from specdecode_operator.plugin.errors import PluginError, nobody, refusal, unreachable
 
 
@@ -88,3 +89,14 @@ async def test_a_refusal_between_two_frames_is_shown_and_not_the_end():
     frames = _frames(draw, 0.0)
     assert [str(await anext(frames)) for _ in range(3)] == ["one", "gone", "two"]
     await frames.aclose()
+
+
+def test_a_pipe_gets_rows_without_padding(capsys):
+    table = Table.grid()
+    table.add_row("a", "long " * 40)
+    table.add_row("b", "short")
+    _console().print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].endswith("short")
+    assert not any(line.endswith(" ") for line in lines)

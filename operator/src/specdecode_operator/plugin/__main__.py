@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import io
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
@@ -25,9 +27,7 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     options = _parser().parse_args(arguments)
-    # `status -w` draws over a terminal; elsewhere every frame follows the last one.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    console = Console(width=width, highlight=False, soft_wrap=False)
+    console = _console()
     try:
         asyncio.run(options.action(options, console))
     except PluginError as error:
@@ -38,6 +38,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _console() -> Console:
+    """A terminal as it is; a pipe as wide as a row needs, and no wider than what stands in it.
+
+    `status -w` draws over a terminal; elsewhere every frame follows the last one.
+    """
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    width = None if "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=Unpadded(), width=width, highlight=False)
+
+
+class Unpadded(io.StringIO):
+    """Standard output without the blanks that fill a table's last column."""
+
+    def write(self, text: str) -> int:
+        """Write whole lines, as a console does."""
+        sys.stdout.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is left."""
+        sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
