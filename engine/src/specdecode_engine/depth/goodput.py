@@ -231,8 +231,8 @@ class GoodputDepth:
     def _time(self, play: RangePlay, feedback: Feedback) -> None:
         """Refine the cost, but not by a round in which the draft caught up."""
         steps, size = feedback.decision.num_steps, feedback.batch_size
-        expected = self.cost.seconds(size, steps, feedback.kv_tokens)
         if steps and self._missed:
+            expected = self.cost.seconds(size, steps, feedback.kv_tokens)
             play.exploration.note_catching_up(feedback.seconds - expected, size, self._missed)
         else:
             self.cost.refine(size, steps, feedback.kv_tokens, feedback.seconds)
