@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Share of the time, and of what speculation gains on depth 0, that probes may lose; and how much of
 # it can be saved up.
@@ -37,9 +38,8 @@ class Pause:
     rounds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a range's depths promise to one batch."""
+class Outlook(NamedTuple):
+    """What a range's depths promise to one batch; a tuple, as one is made in every round."""
 
     batch_size: int
     candidates: Sequence[int]
