@@ -113,7 +113,8 @@ class Exploration:
         self._return = Pause(number + first, 2 * first)
 
     def restart(self, number: int) -> None:
-        """Let other depths be probed sooner again: acceptance has changed."""
+        """Probe sooner again: acceptance has changed."""
+        self._return.until = min(self._return.until, number + FIRST_PAUSE)
         for pause in self._others.values():
             pause.until = min(pause.until, number + 4 * OTHER_PAUSE)
 
