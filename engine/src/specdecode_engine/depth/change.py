@@ -39,12 +39,14 @@ class ChangeDetector:
         for rate, count, accepted in zip(rates, trials, successes, strict=False):
             surplus += accepted - count * rate
             spread = rate * (1.0 - rate)
-            second += count * spread
-            third += count * spread * (1.0 - 2.0 * rate)
-            fourth += count * spread * (1.0 - 6.0 * spread)
+            variance = count * spread
+            second += variance
+            third += variance * (1.0 - 2.0 * rate)
+            fourth += variance * (1.0 - 6.0 * spread)
         scale = 1.0 / self._disperse(surplus, second)
+        second, third, fourth = second / 2.0, third / 6.0, fourth / 24.0
         for place, tilt in enumerate(TILTS):
-            ratio = surplus - tilt * (second / 2 + tilt * (third / 6 + tilt * fourth / 24))
+            ratio = surplus - tilt * (second + tilt * (third + tilt * fourth))
             grown = self._sums[place] + scale * tilt * ratio
             if grown > ALARM:
                 rounds = self._number - self._begun[place]

@@ -28,7 +28,7 @@ class Confirmation:
 
         `current` is the place of the depth that runs.
         """
-        best = max(range(len(rates)), key=rates.__getitem__)
+        best = rates.index(max(rates))
         gain = rates[best] / rates[current] - 1.0
         if gain <= _doubt(candidates[best], trials):
             target = min(self._target, len(rates) - 1)

@@ -1,7 +1,9 @@
 """When to run a depth only to learn of it: ever more rarely, within a budget of time."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Share of the time, and of what speculation gains on depth 0, that probes may lose; and how much of
 # it can be saved up.
@@ -9,9 +11,11 @@ BUDGET, GAIN_BUDGET = 0.005, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
-FIRST_PAUSE, LAST_PAUSE = 8, 200
-# A stay at depth 0 that ended well is probed this often the next time.
-PROBES_PER_STAY = 10
+FIRST_PAUSE, LAST_PAUSE = 8, 212
+# Probes of one stay after which it is no longer thought to be as short as the last one.
+MOST_PROBES = 20
+# Share of the time that speculation must have saved for its return to be looked for sooner.
+WORTHWHILE = 0.05
 # Nats for a better draft that call for another probe at once.
 EVIDENCE = 1.5
 # Share of the time at depth 0 that probes may lose even where there is credit for more, and how
@@ -37,9 +41,8 @@ class Pause:
     rounds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a range's depths promise to one batch."""
+class Outlook(NamedTuple):
+    """What a range's depths promise to one batch; a tuple, as one is made in every round."""
 
     batch_size: int
     candidates: Sequence[int]
@@ -62,9 +65,12 @@ class Exploration:
         self._credit_s = -1.0
         self._most_s = 0.0
         self._return = Pause(number, FIRST_PAUSE)
-        self._longest_pause = LAST_PAUSE
         self._fell = number
-        self._rose: int | None = None
+        self._rose = number
+        self._gained = 0.0  # rounds that speculation saved since then
+        self._gain = 0.0  # share of the time that it saved in the last stay above, if worthwhile
+        self._stay = 0  # rounds that a stay at depth 0 is thought to last
+        self._patience = 1
         self._probes = 0
         self._octave = 0
         self._others: dict[int, Pause] = {}
@@ -75,6 +81,7 @@ class Exploration:
         if self._credit_s < 0.0:
             self._credit_s = FIRST_CREDIT_ROUNDS * seconds
         self._most_s = MOST_CREDIT_ROUNDS * seconds
+        self._gained += max(gain, 0.0)
         earned = (BUDGET + GAIN_BUDGET * max(gain, 0.0)) * seconds
         self._credit_s = max(min(self._credit_s + earned, self._most_s), self._credit_s)
 
@@ -83,7 +90,11 @@ class Exploration:
         self._credit_s -= min(max(seconds, 0.0), self._most_s)
 
     def note_catching_up(self, seconds: float, batch_size: int, missed: int) -> None:
-        """Remember what the draft's return took per row that it had missed."""
+        """Remember what the draft's return took per row that it had missed.
+
+        After few missed rounds the noise of a round is greater than that, and a spike would tell of
+        a return so dear that none is tried again.
+        """
         seen = max(seconds, 0.0) / (batch_size * min(missed, MISSED_ROUNDS))
         self._missed_row_s += 0.5 * (seen - self._missed_row_s)
 
@@ -91,22 +102,28 @@ class Exploration:
         """Begin a stay at depth 0."""
         self._fell = number
         self._probes = 0
-        first = min(FIRST_PAUSE * _probe_rounds(batch_size), self._longest_pause)
-        if self._rose is not None and number - self._rose < SHORT_ROUNDS:
-            self._longest_pause = min(2 * self._longest_pause, LAST_PAUSE)
+        rounds = number - self._rose
+        if rounds >= SHORT_ROUNDS:
+            gain = self._gained / rounds
+            self._gain = gain if gain > WORTHWHILE else 0.0
+            self._stay = self._stay or rounds
+        else:
+            self._patience *= 2
+        first = FIRST_PAUSE * _probe_rounds(batch_size)
         self._return = Pause(number + first, 2 * first)
 
     def restart(self, number: int) -> None:
-        """Let other depths be probed sooner again: acceptance has changed."""
+        """Probe sooner again: acceptance has changed."""
+        self._return.until = min(self._return.until, number + FIRST_PAUSE)
         for pause in self._others.values():
             pause.until = min(pause.until, number + 4 * OTHER_PAUSE)
 
     def rise(self, number: int) -> None:
         """End a stay at depth 0 because a probe went well: look sooner the next time."""
         self._rose = number
-        self._longest_pause = min(
-            max((number - self._fell) // PROBES_PER_STAY, FIRST_PAUSE), LAST_PAUSE
-        )
+        self._gained = 0.0
+        self._stay = number - self._fell
+        self._patience = 1
 
     def grant(
         self, number: int, outlook: Outlook, missed: int, evidence: float
@@ -145,13 +162,25 @@ class Exploration:
         asked_s = loss_s if number > self._return.until + LAST_PAUSE else price_s
         if self._credit_s < min(RESERVE * asked_s, self._most_s):
             return None
-        dear = int(price_s / (MOST_SHARE * outlook.seconds[0]))
+        dear = min(int(price_s / (MOST_SHARE * outlook.seconds[0])), 2 * LAST_PAUSE)
         self._probes += 1
-        if self._probes % (2 * PROBES_PER_STAY) == 0:
-            self._longest_pause = min(2 * self._longest_pause, LAST_PAUSE)
-        _lengthen(self._return, number, self._longest_pause * max(rounds // 4, 1))
+        if self._probes % MOST_PROBES == 0:
+            self._patience *= 2
+        longest = self._longest_pause(rounds, price_s / outlook.seconds[0])
+        _lengthen(self._return, number, longest)
         self._return.until = max(self._return.until, number + dear)
         return outlook.candidates[others[0]], rounds
+
+    def _longest_pause(self, rounds: int, price_rounds: float) -> int:
+        """Weigh what probes cost against what comes late: √(2 · price · stay / gain).
+
+        `rounds` are those of one probe. Without a gain to expect it is the last pause.
+        """
+        last = LAST_PAUSE * max(rounds // 4, 1)
+        if not self._gain:
+            return last
+        best = math.sqrt(2.0 * price_rounds * self._stay / self._gain)
+        return min(self._patience * max(int(best), FIRST_PAUSE), last)
 
     def _grant_other(self, number: int, outlook: Outlook) -> tuple[int, int] | None:
         best = max(outlook.rates)

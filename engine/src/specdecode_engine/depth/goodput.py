@@ -1,7 +1,7 @@
 """The depth that is expected to emit the most tokens per second."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specdecode_engine.depth.change import ChangeDetector
 from specdecode_engine.depth.confirmation import Confirmation
@@ -172,7 +172,7 @@ class GoodputDepth:
             return None
         play.next_look = self._number + ROUNDS_TO_LOOK
         evidence = play.detector.evidence_of_rise
-        hopeful = replace(outlook, hopes=self._hopes(play, outlook))
+        hopeful = outlook._replace(hopes=self._hopes(play, outlook))
         return play.exploration.grant(self._number, hopeful, self._missed, evidence)
 
     def _hopes(self, play: RangePlay, outlook: Outlook) -> list[float]:
@@ -231,8 +231,8 @@ class GoodputDepth:
     def _time(self, play: RangePlay, feedback: Feedback) -> None:
         """Refine the cost, but not by a round in which the draft caught up."""
         steps, size = feedback.decision.num_steps, feedback.batch_size
-        expected = self.cost.seconds(size, steps, feedback.kv_tokens)
         if steps and self._missed:
+            expected = self.cost.seconds(size, steps, feedback.kv_tokens)
             play.exploration.note_catching_up(feedback.seconds - expected, size, self._missed)
         else:
             self.cost.refine(size, steps, feedback.kv_tokens, feedback.seconds)

@@ -63,10 +63,11 @@ class Knot:
         self.rounds += 1
         self._count(log_ratio)
         gain = max(1.0 / (self._trust + FIRST_DOUBT), LEAST_GAIN)
-        most = FIRST_STEP if self.is_new and self.rounds == 1 else MOST_STEP
-        clipped = min(max(log_ratio, -most), most)
-        self._log += gain * clipped
-        if abs(log_ratio) < MOST_STEP:
+        if abs(log_ratio) > MOST_STEP:
+            most = FIRST_STEP if self.is_new and self.rounds == 1 else MOST_STEP
+            self._log += gain * min(max(log_ratio, -most), most)
+        else:
+            self._log += gain * log_ratio
             self._correlate(max(1.0 / self.rounds, KV_GAIN), kv_tokens, seconds)
         if self.rounds > 1 and abs(self._log - self._told) < TOLD:
             return False
