@@ -1,6 +1,7 @@
 """The simulator: rivals behave as published, and goodput meets what it promises on a small run."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -135,7 +136,11 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
         "main.main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "bench")},
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["default"] == GOODPUT
