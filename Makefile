@@ -74,7 +74,7 @@ test-node: setup ## Run the tests on the local node
 lossless: setup ## Compare N random speculative runs with plain decoding, from SEED
 	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
 
-bench-engine: setup ## Accept length and tokens per processor second by algorithm (QUICK=1: under a minute)
+bench-engine: setup ## Accept length and tokens per processor second by algorithm, and adaptive depth (QUICK=1: three minutes)
 	@PYTHONPATH=bench $(RUN) python -m engine $(if $(QUICK),--quick)
 
 bench-graphs: setup ## Bytes of captured passes by speculation table, pruned and not

@@ -8,6 +8,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ FIXED_STEPS = (0, 1, 2, 3, 5, 7)
 ADAPTIVE = "goodput"
 BATCH_SIZES = (1, 8)
 PROMPT_TOKENS = 32
-LEARNING_REPEATS = 3
+LEARNING_ROUNDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Extent:
     fixed_steps: tuple[int, ...]
 
 
-QUICK = Extent(Size(4, 384, heads=6), answer_tokens=48, repeats=2, fixed_steps=(0, 1, 3, 7))
+QUICK = Extent(Size(4, 384, heads=6), answer_tokens=64, repeats=3, fixed_steps=(0, 1, 3, 7))
 FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, fixed_steps=FIXED_STEPS)
 
 
@@ -80,8 +81,7 @@ def _measure_cell(
     cores: dict[int | str, EngineCore], batch_size: int, extent: Extent, label: str
 ) -> dict[str, float]:
     rates: dict[int | str, list[float]] = {config: [] for config in cores}
-    for repeat in range(-LEARNING_REPEATS, 0):  # what is compared is what it comes to
-        _rate(cores[ADAPTIVE], batch_size, extent, repeat)
+    learn(cores[ADAPTIVE], lambda core, seed: _rate(core, batch_size, extent, seed))
     for repeat in tqdm(range(extent.repeats + 1), desc=label):
         for config, core in cores.items():
             rate = _rate(core, batch_size, extent, repeat)
@@ -95,6 +95,14 @@ def _measure_cell(
         "to_no_speculation": median_ratio(rates[ADAPTIVE], rates[0]),
         **{f"tokens_per_cpu_second {config}": round(rate, 1) for config, rate in medians.items()},
     }
+
+
+def learn(core: EngineCore, run: Callable[[EngineCore, int], float]) -> None:
+    """Have the adaptive engine serve until it knows the load: what is compared is what it keeps."""
+    seed, goal = -1, core.counters.decode.rounds + LEARNING_ROUNDS
+    while core.counters.decode.rounds < goal:
+        run(core, seed)
+        seed -= 1
 
 
 def median_ratio(own: list[float], other: list[float]) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from engine.adaptive import ADAPTIVE, Extent, build_adaptable, median_ratio
+from engine.adaptive import ADAPTIVE, Extent, build_adaptable, learn, median_ratio
 from engine.epsilon_pair import STRONG, write_pair
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import FinishReason, Request, SamplingParams
@@ -23,7 +23,6 @@ MOST = 64
 BURSTS = 2
 BURST_TOKENS = 16
 ALONE_TOKENS = 64
-LEARNING_REPEATS = 3
 
 
 def measure_crossing(extent: Extent) -> dict[str, float]:
@@ -33,8 +32,7 @@ def measure_crossing(extent: Extent) -> dict[str, float]:
         configs = (*SIDES, ADAPTIVE)
         cores = {config: build_adaptable(target, draft, config, MOST) for config in configs}
     rates: dict[int | str, list[float]] = {config: [] for config in cores}
-    for repeat in range(-LEARNING_REPEATS, 0):  # what is compared is what it comes to
-        _rate(cores[ADAPTIVE], extent.size.vocab, repeat)
+    learn(cores[ADAPTIVE], lambda core, seed: _rate(core, extent.size.vocab, seed))
     for repeat in tqdm(range(extent.repeats + 1), desc=f"1 and {MOST} in turns"):
         for config, core in cores.items():
             rate = _rate(core, extent.size.vocab, repeat)
