@@ -92,9 +92,9 @@ def test_more_requests_are_never_cheaper_where_measurements_say_so() -> None:
 
 
 def test_kv_costs_what_the_points_say_and_never_less_than_nothing() -> None:
-    assert measured().seconds_per_kv_token == pytest.approx(40e-9, rel=0.01)
+    assert measured().seconds_per_kv_token(0) == pytest.approx(40e-9, rel=0.01)
     falling = CostModel([CostPoint(1, 0, 0, 0.02), CostPoint(1, 0, 1000, 0.01)])
-    assert falling.seconds_per_kv_token == 0.0
+    assert falling.seconds_per_kv_token(0) == 0.0
 
 
 def test_kv_is_learned_in_service_where_no_point_tells() -> None:
@@ -102,7 +102,7 @@ def test_kv_is_learned_in_service_where_no_point_tells() -> None:
     for kv in range(0, 200_000, 400):
         model.refine(16, 3, kv, true_s(16, 3, kv) * draw.lognormvariate(0.0, 0.02))
     assert model.seconds(16, 3, 200_000) == pytest.approx(true_s(16, 3, 200_000), rel=0.1)
-    assert model.seconds_per_kv_token > 10e-9
+    assert model.seconds_per_kv_token(0) > 10e-9
 
 
 def test_a_spike_moves_little_and_nonsense_nothing() -> None:
@@ -143,3 +143,16 @@ def test_its_points_describe_it() -> None:
     again = CostModel(model.points())
     assert len(model.points()) == len(SIZES) * len(DEPTHS)
     assert again.seconds(8, 2, 0) == pytest.approx(model.seconds(8, 2, 0), rel=1e-6)
+
+
+def test_where_attention_is_arithmetic_its_part_grows_with_the_rows() -> None:
+    """2 µs a token and row at depth 0 and 5: what lies between is told apart too."""
+    points = [
+        CostPoint(1, steps, kv, 1e-3 * (1 + steps) + 2e-6 * (1 + steps) * kv)
+        for steps in (0, 5)
+        for kv in (16, 1016)
+    ]
+    model = CostModel(points)
+    assert model.seconds_per_kv_token(0) == pytest.approx(2e-6)
+    assert model.seconds_per_kv_token(3) == pytest.approx(8e-6)
+    assert model.seconds(1, 5, 500) == pytest.approx(6e-3 + 6e-3)

@@ -35,13 +35,10 @@ class CostModel:
 
     def __init__(self, points: Iterable[CostPoint] = ()) -> None:
         measured = tuple(points)
-        self._slope = _slope(measured)
-        self._slope_is_measured = self._slope > 0.0
-        cells: dict[tuple[int, int], list[CostPoint]] = {}
-        for point in measured:
-            cells.setdefault((point.num_steps, point.batch_size), []).append(point)
+        self._slope, self._slope_per_step = _slopes(measured)
+        self._slope_is_measured = self._slope + self._slope_per_step > 0.0
         self._rows: dict[int, list[Knot]] = {}
-        for (steps, size), cell in sorted(cells.items()):
+        for (steps, size), cell in sorted(_cells(measured).items()):
             self._rows.setdefault(steps, []).append(Knot(size, self._log_rest(cell)))
         self._shape = self._fit()
         self._scale = 1.0
@@ -51,21 +48,19 @@ class CostModel:
     def _log_rest(self, cell: Sequence[CostPoint]) -> float:
         """Average log-seconds without the part of the KV, over the shortest contexts of a cell.
 
-        The slope is one for all depths, but a depth has its own: long contexts would carry that
-        error into the level.
+        What the slope misses would else be carried from long contexts into the level.
         """
         shortest = min(point.kv_tokens for point in cell)
         near = [point for point in cell if point.kv_tokens <= 2 * shortest]
         rests = [
-            max(point.seconds - self._slope * point.kv_tokens, 0.1 * point.seconds)
-            for point in near
+            max(point.seconds - self._kv_seconds(point), 0.1 * point.seconds) for point in near
         ]
         return sum(map(math.log, rests)) / len(rests)
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expect a round's time, drafting included."""
         surface = self.surface(batch_size, num_steps)
-        return surface[num_steps] + self._slope * kv_tokens
+        return surface[num_steps] + self.seconds_per_kv_token(num_steps) * kv_tokens
 
     def surface(self, batch_size: int, deepest: int) -> list[float]:
         """Expect the seconds of depth 0 … `deepest` at least, without the part of the KV."""
@@ -74,10 +69,16 @@ class CostModel:
             found = self._surfaces[batch_size] = self._evaluate(batch_size, deepest)
         return found
 
-    @property
-    def seconds_per_kv_token(self) -> float:
-        """What a token with KV adds to a round."""
-        return self._slope
+    def seconds_per_kv_token(self, num_steps: int) -> float:
+        """What a token with KV adds to a round.
+
+        Where attention is bound by memory that is the same at every depth; where it is bound by
+        arithmetic, as on a CPU, it grows with the rows of the round.
+        """
+        return self._slope + self._slope_per_step * num_steps
+
+    def _kv_seconds(self, point: CostPoint) -> float:
+        return self.seconds_per_kv_token(point.num_steps) * point.kv_tokens
 
     def trials(self, batch_size: int, num_steps: int) -> int:
         """Count the rounds of service that refined the knot for a cell."""
@@ -206,15 +207,35 @@ def _piecewise(
     return values[above - 1] + share * (values[above] - values[above - 1])
 
 
-def _slope(points: Sequence[CostPoint]) -> float:
-    """Least squares of seconds over KV tokens within each cell, never negative."""
-    cells: dict[tuple[int, int], list[CostPoint]] = {}
-    for point in points:
-        cells.setdefault((point.batch_size, point.num_steps), []).append(point)
-    variance = covariance = 0.0
-    for cell in cells.values():
+def _slopes(points: Sequence[CostPoint]) -> tuple[float, float]:
+    """Fit seconds per KV token as a part for every depth and one per step; neither is negative.
+
+    Each cell gives a slope by least squares; a straight line in depth goes through those.
+    """
+    found: list[tuple[float, float, float]] = []  # depth, slope, weight
+    for (steps, _), cell in _cells(points).items():
         kv = sum(point.kv_tokens for point in cell) / len(cell)
         mean = sum(point.seconds for point in cell) / len(cell)
-        variance += sum((point.kv_tokens - kv) ** 2 for point in cell)
-        covariance += sum((point.kv_tokens - kv) * (point.seconds - mean) for point in cell)
-    return max(covariance / variance, 0.0) if variance else 0.0
+        variance = sum((point.kv_tokens - kv) ** 2 for point in cell)
+        covariance = sum((point.kv_tokens - kv) * (point.seconds - mean) for point in cell)
+        if variance:
+            found.append((steps, covariance / variance, variance))
+    weight = sum(one for _, _, one in found)
+    if not weight:
+        return 0.0, 0.0
+    depth = sum(steps * one for steps, _, one in found) / weight
+    level = sum(slope * one for _, slope, one in found) / weight
+    spread = sum(one * (steps - depth) ** 2 for steps, _, one in found)
+    rise = sum(one * (steps - depth) * (slope - level) for steps, slope, one in found)
+    per_step = max(rise / spread, 0.0) if spread else 0.0
+    base = level - per_step * depth
+    if base < 0.0:  # through the origin, then
+        return 0.0, max(level / depth, 0.0) if depth and per_step else 0.0
+    return base, per_step
+
+
+def _cells(points: Sequence[CostPoint]) -> dict[tuple[int, int], list[CostPoint]]:
+    cells: dict[tuple[int, int], list[CostPoint]] = {}
+    for point in points:
+        cells.setdefault((point.num_steps, point.batch_size), []).append(point)
+    return cells

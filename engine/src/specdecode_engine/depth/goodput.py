@@ -194,8 +194,8 @@ class GoodputDepth:
         candidates = play.entry.candidate_steps
         tokens = expected_tokens(self._estimate(play))
         surface = self.cost.surface(play.batch_size, self._deepest)
-        kv_s = self.cost.seconds_per_kv_token * play.kv_tokens
-        seconds = [surface[steps] + kv_s for steps in candidates]
+        kv_s = self.cost.seconds_per_kv_token
+        seconds = [surface[steps] + kv_s(steps) * play.kv_tokens for steps in candidates]
         rates = [tokens[steps] / time for steps, time in zip(candidates, seconds, strict=True)]
         return Outlook(play.batch_size, candidates, play.current, rates, seconds, ())
 
