@@ -5,16 +5,13 @@ thread and by processor time. Ratios are taken within a repeat, then their media
 """
 
 import random
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from engine.epsilon_pair import STRONG, WEAK, Size, write_pair
+from engine.interleaved import interleave
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
 from specdecode_engine.loop import EngineCore
@@ -24,7 +21,6 @@ FIXED_STEPS = (0, 1, 2, 3, 5, 7)
 ADAPTIVE = "goodput"
 BATCH_SIZES = (1, 8)
 PROMPT_TOKENS = 32
-LEARNING_ROUNDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +30,10 @@ class Extent:
     size: Size
     answer_tokens: int
     repeats: int
-    fixed_steps: tuple[int, ...]
 
 
-QUICK = Extent(Size(4, 384, heads=6), answer_tokens=64, repeats=3, fixed_steps=(0, 1, 3, 7))
-FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, fixed_steps=FIXED_STEPS)
+QUICK = Extent(Size(4, 384, heads=6), answer_tokens=64, repeats=3)
+FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5)
 
 
 def measure_adaptive(extent: Extent) -> dict[str, dict[str, float]]:
@@ -80,34 +75,17 @@ def build_adaptable(
 def _measure_cell(
     cores: dict[int | str, EngineCore], batch_size: int, extent: Extent, label: str
 ) -> dict[str, float]:
-    rates: dict[int | str, list[float]] = {config: [] for config in cores}
-    learn(cores[ADAPTIVE], lambda core, seed: _rate(core, batch_size, extent, seed))
-    for repeat in tqdm(range(extent.repeats + 1), desc=label):
-        for config, core in cores.items():
-            rate = _rate(core, batch_size, extent, repeat)
-            if repeat:  # the first warms up
-                rates[config].append(rate)
-    medians = {config: statistics.median(values) for config, values in rates.items()}
-    best = max(extent.fixed_steps, key=lambda steps: medians[steps])
+    def run(core: EngineCore, seed: int) -> float:
+        return _rate(core, batch_size, extent, seed)
+
+    rates = interleave(cores, run, extent.repeats, ADAPTIVE, label)
+    best = rates.best(FIXED_STEPS)
     return {
         "best_fixed_steps": best,
-        "to_best_fixed": median_ratio(rates[ADAPTIVE], rates[best]),
-        "to_no_speculation": median_ratio(rates[ADAPTIVE], rates[0]),
-        **{f"tokens_per_cpu_second {config}": round(rate, 1) for config, rate in medians.items()},
+        "to_best_fixed": rates.ratio(ADAPTIVE, best),
+        "to_no_speculation": rates.ratio(ADAPTIVE, 0),
+        **rates.medians(),
     }
-
-
-def learn(core: EngineCore, run: Callable[[EngineCore, int], float]) -> None:
-    """Have the adaptive engine serve until it knows the load: what is compared is what it keeps."""
-    seed, goal = -1, core.counters.decode.rounds + LEARNING_ROUNDS
-    while core.counters.decode.rounds < goal:
-        run(core, seed)
-        seed -= 1
-
-
-def median_ratio(own: list[float], other: list[float]) -> float:
-    """Median of the ratios within each repeat."""
-    return round(statistics.median(a / b for a, b in zip(own, other, strict=True)), 3)
 
 
 def _rate(core: EngineCore, batch_size: int, extent: Extent, repeat: int) -> float:

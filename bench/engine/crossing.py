@@ -6,15 +6,13 @@ suit one side each: no drafting for the crowd, a deep draft for the single reque
 """
 
 import random
-import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from tqdm import tqdm
-
-from engine.adaptive import ADAPTIVE, Extent, build_adaptable, learn, median_ratio
+from engine.adaptive import ADAPTIVE, Extent, build_adaptable
 from engine.epsilon_pair import STRONG, write_pair
+from engine.interleaved import interleave
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import FinishReason, Request, SamplingParams
 
@@ -31,19 +29,16 @@ def measure_crossing(extent: Extent) -> dict[str, float]:
         target, draft = write_pair(Path(folder), extent.size, STRONG)
         configs = (*SIDES, ADAPTIVE)
         cores = {config: build_adaptable(target, draft, config, MOST) for config in configs}
-    rates: dict[int | str, list[float]] = {config: [] for config in cores}
-    learn(cores[ADAPTIVE], lambda core, seed: _rate(core, extent.size.vocab, seed))
-    for repeat in tqdm(range(extent.repeats + 1), desc=f"1 and {MOST} in turns"):
-        for config, core in cores.items():
-            rate = _rate(core, extent.size.vocab, repeat)
-            if repeat:  # the first warms up
-                rates[config].append(rate)
-    medians = {config: statistics.median(values) for config, values in rates.items()}
-    best = max(SIDES, key=lambda steps: medians[steps])
+
+    def run(core: EngineCore, seed: int) -> float:
+        return _rate(core, extent.size.vocab, seed)
+
+    rates = interleave(cores, run, extent.repeats, ADAPTIVE, f"1 and {MOST} in turns")
+    best = rates.best(SIDES)
     return {
         "better_side_steps": best,
-        "to_better_side": median_ratio(rates[ADAPTIVE], rates[best]),
-        **{f"tokens_per_cpu_second {config}": round(rate, 1) for config, rate in medians.items()},
+        "to_better_side": rates.ratio(ADAPTIVE, best),
+        **rates.medians(),
     }
 
 
