@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from localnode.controlplane import ApiServer
+from localnode.kubeconfig import token_kubeconfig
 from localnode.paths import REPOSITORY, Paths
 from localnode.tools import install_more
 from localnode.versions import BENCHES
@@ -57,16 +57,8 @@ def operator_kubeconfig(server: ApiServer, folder: Path) -> Path:
     """Credentials with the rights that the chart grants, and no others."""
     account = "specdecode-operator"
     token = _kubectl(server, "create", "token", account, "-n", SYSTEM).strip()
-    cluster = {"server": server.url, "certificate-authority": str(server.authority_file)}
-    config: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "operator",
-        "contexts": [{"name": "operator", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": token}}],
-    }
     path = folder / "operator.kubeconfig"
+    config = token_kubeconfig(server.url, server.authority_file, token)
     path.write_text(yaml.safe_dump(config))
     return path
 

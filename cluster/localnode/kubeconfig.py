@@ -7,6 +7,7 @@ import base64
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from localnode.pki import Authority, Identity
 
@@ -20,7 +21,23 @@ def write_kubeconfig(
         "client-certificate-data": _embedded(identity.certificate),
         "client-key-data": _embedded(identity.key),
     }
-    content = {
+    content = _content(name, cluster, user)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        json.dump(content, file, indent=1)
+    unfinished.rename(path)
+    return path
+
+
+def token_kubeconfig(server: str, authority_file: Path, token: str) -> dict[str, Any]:
+    """Return what such a file holds for somebody who has a token."""
+    cluster = {"server": server, "certificate-authority": str(authority_file)}
+    return _content("specdecode", cluster, {"token": token})
+
+
+def _content(name: str, cluster: dict[str, str], user: dict[str, str]) -> dict[str, Any]:
+    return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": name, "cluster": cluster}],
@@ -28,12 +45,6 @@ def write_kubeconfig(
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "current-context": name,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        json.dump(content, file, indent=1)
-    unfinished.rename(path)
-    return path
 
 
 def _embedded(path: Path) -> str:

@@ -22,6 +22,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from localnode.kubeconfig import token_kubeconfig
 from specdecode_api import names
 from specdecode_operator import kinds
 from specdecode_operator.cache import Cache
@@ -173,24 +174,10 @@ def grant(api, plane, tmp_path_factory, until):
         token = api.client.post(path, json=request).json()["status"]["token"]
         until(lambda: api.client.get(kinds.RESOURCE.path(None)).is_success)
         file = folder / f"{next(numbers)}.kubeconfig"
-        file.write_text(_kubeconfig(plane, token))
+        file.write_text(yaml.safe_dump(token_kubeconfig(plane.url, plane.authority_file, token)))
         return file
 
     return kubeconfig_for
-
-
-def _kubeconfig(plane, token):
-    cluster = {"server": plane.url, "certificate-authority": str(plane.authority_file)}
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "operator",
-            "contexts": [{"name": "operator", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": token}}],
-        }
-    )
 
 
 @pytest.fixture(scope="session")
