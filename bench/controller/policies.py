@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable
 
+from controller.chooser import Chooser
 from controller.loads import DEEPEST
 from controller.profiles import Profile
 from controller.rivals.clairvoyant import Clairvoyant
@@ -11,12 +12,11 @@ from controller.rivals.ema_v1 import ema_v1
 from controller.rivals.ema_zero_step import ema_zero_step
 from controller.rivals.throughput_aware import ThroughputAware
 from specdecode_engine.depth.cost import CostModel, CostPoint
-from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.depth.goodput import GoodputDepth
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
 from specdecode_engine.depth.static import StaticDepth
 
-Build = Callable[[Profile, int], DepthPolicy]
+Build = Callable[[Profile, int], Chooser]
 
 # What the engine is recommended to offer, by batch size.
 CANDIDATES = {1: (0, 1, 2, 3, 5, 7)}
@@ -61,7 +61,7 @@ def table() -> DepthTable:
     return DepthTable(BatchRange(bound, steps) for bound, steps in CANDIDATES.items())
 
 
-def _goodput(profile: Profile, points: Iterable[CostPoint]) -> DepthPolicy:
+def _goodput(profile: Profile, points: Iterable[CostPoint]) -> Chooser:
     return GoodputDepth(table(), CostModel(points), START)
 
 
@@ -89,7 +89,7 @@ def _spoil(points: Iterable[CostPoint], seed: int) -> tuple[CostPoint, ...]:
     return tuple(spoilt)
 
 
-def _throughput_aware(profile: Profile, candidates: tuple[int, ...]) -> DepthPolicy:
+def _throughput_aware(profile: Profile, candidates: tuple[int, ...]) -> Chooser:
     costs = {
         (size, steps): profile.seconds(size, steps, 512 * size)
         for size in SIZES

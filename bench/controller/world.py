@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from controller.chooser import Chooser
 from controller.loads import DEEPEST, Segment
 from controller.profiles import Profile
 from controller.rivals.clairvoyant import Clairvoyant
 from controller.scenarios import Scenario
-from specdecode_engine.depth.decision import DepthPolicy, Feedback, Reason
+from specdecode_engine.depth.decision import Feedback, Reason
 from specdecode_engine.depth.static import StaticDepth
 
 TIME_NOISE = 0.04  # standard deviation of the logarithm
@@ -86,7 +87,7 @@ class World:
             for segment in scenario.segments
         ]
 
-    def run(self, policy: DepthPolicy) -> Tally:
+    def run(self, policy: Chooser) -> Tally:
         """Serve the whole scenario."""
         tally = Tally()
         late: deque[Feedback] = deque()

@@ -3,36 +3,25 @@
 from collections.abc import Mapping
 
 from controller.rivals.ema_slot import EmaSlot
-from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
+from specdecode_engine.depth.decision import Decision, Feedback, Reason
 from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.routing import ExactRouting
 
 
 class EmaByBatch:
     """Takes lower bound → (candidates, down hysteresis)."""
 
-    routing = ExactRouting()
-
     def __init__(self, slots: Mapping[int, tuple[tuple[int, ...], float]]) -> None:
-        self.table = DepthTable(BatchRange(bound, entry[0]) for bound, entry in slots.items())
+        self._table = DepthTable(BatchRange(bound, entry[0]) for bound, entry in slots.items())
         self._slots = {bound: EmaSlot(*entry) for bound, entry in slots.items()}
         self._number = 0
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Look up the slot of the batch size."""
         self._number += 1
-        bound = self.table.range_of(batch_size).lower_bound
+        bound = self._table.range_of(batch_size).lower_bound
         return Decision(self._slots[bound].current, bound, self._number, Reason.KEEP)
 
     def observe(self, feedback: Feedback) -> None:
         """Feed the slot of the batch size, with whatever comes."""
-        bound = self.table.range_of(feedback.batch_size).lower_bound
+        bound = self._table.range_of(feedback.batch_size).lower_bound
         self._slots[bound].update(feedback.accepted)
-
-    def reload(self, table: DepthTable) -> None:
-        """Not part of what is compared."""
-        raise NotImplementedError
-
-    def states(self) -> tuple[RangeState, ...]:
-        """Describe nothing."""
-        return ()

@@ -3,9 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.routing import ExactRouting
+from specdecode_engine.depth.decision import Decision, Feedback, Reason
 
 
 class Clairvoyant:
@@ -15,11 +13,8 @@ class Clairvoyant:
     and batch sizes are known at once.
     """
 
-    routing = ExactRouting()
-
     def __init__(self, candidates: Sequence[int], delay_drafts: int = 0) -> None:
         self._candidates = tuple(candidates)
-        self.table = DepthTable([BatchRange(1, self._candidates)])
         self._delay_drafts = delay_drafts
         self._seen: deque[tuple[int, Sequence[float]]] = deque()
         self._depth = 0
@@ -40,11 +35,3 @@ class Clairvoyant:
 
     def observe(self, feedback: Feedback) -> None:
         """Learn nothing."""
-
-    def reload(self, table: DepthTable) -> None:
-        """Not part of what is compared."""
-        raise NotImplementedError
-
-    def states(self) -> tuple[RangeState, ...]:
-        """Describe nothing."""
-        return ()

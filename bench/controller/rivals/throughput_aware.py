@@ -4,9 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from specdecode_engine.depth.decision import Decision, Feedback, RangeState, Reason
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.routing import ExactRouting
+from specdecode_engine.depth.decision import Decision, Feedback, Reason
 
 WINDOW, INTERVAL = 20, 10
 
@@ -19,13 +17,10 @@ class ThroughputAware:
         costs: (batch size, depth) → seconds; a size between two is looked up at the larger.
     """
 
-    routing = ExactRouting()
-
     def __init__(
         self, candidates: Sequence[int], costs: Mapping[tuple[int, int], float], initial: int = 3
     ) -> None:
         self._candidates = sorted(candidates)
-        self.table = DepthTable([BatchRange(1, tuple(self._candidates))])
         self._costs = costs
         self._sizes = sorted({size for size, _ in costs})
         self._windows: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(16)]
@@ -72,11 +67,3 @@ class ThroughputAware:
         while len(known) < self._candidates[-1]:
             known.append(known[-1] * min(ratio, 1.0))
         return known
-
-    def reload(self, table: DepthTable) -> None:
-        """Not part of what is compared."""
-        raise NotImplementedError
-
-    def states(self) -> tuple[RangeState, ...]:
-        """Describe nothing."""
-        return ()
