@@ -1,7 +1,7 @@
 """Paged attention equals a loop over rows and heads for any layout, and never reads poison."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,23 +10,9 @@ from torch import Tensor
 from specdecode_kernels import AttentionLayout, KvScale, Tail, attend, attend_with_lse
 from specdecode_kernels.reference import attention
 from specdecode_kernels.reference.pool import FLOAT8
-from specdecode_kernels.testing import Shape, draw_case, seen_rows
+from specdecode_kernels.testing import Case, Shape, draw_case, seen_rows
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
-
-
-@dataclass(frozen=True)
-class Case:
-    """The arguments of one call."""
-
-    q: Tensor
-    k_pool: Tensor
-    v_pool: Tensor
-    layout: AttentionLayout
-    tail: Tail | None
-
-    def attend(self) -> Tensor:
-        return attend(self.q, self.k_pool, self.v_pool, self.layout, self.tail)
 
 
 def make_case(seed: int, dtype: torch.dtype, with_tail: bool) -> Case:
@@ -55,13 +41,13 @@ def make_case(seed: int, dtype: torch.dtype, with_tail: bool) -> Case:
     v_pool[sorted(unseen)] = torch.nan
     q = normal(sum(lens), kv_heads * shared, dim)
     if not with_tail:
-        return Case(q, k_pool, v_pool, layout, None)
+        return Case(q, k_pool, v_pool, layout, None, KvScale())
     tail_rows = chance.randint(1, 6)
     mask = torch.rand(batch, lens[0], tail_rows, generator=generator) < 0.5
     k, v = normal(batch, tail_rows, kv_heads, dim), normal(batch, tail_rows, kv_heads, dim)
     k[~mask.any(dim=1)] = torch.nan
     v[~mask.any(dim=1)] = torch.nan
-    return Case(q, k_pool, v_pool, layout, Tail(k, v, mask))
+    return Case(q, k_pool, v_pool, layout, Tail(k, v, mask), KvScale())
 
 
 def attend_slowly(case: Case) -> Tensor:

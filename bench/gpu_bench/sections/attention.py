@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import torch
 
-from gpu_bench.attention_cell import DIM, Calls, Cell, make_calls
 from gpu_bench.context import Context
 from gpu_bench.record import Row
 from gpu_bench.targets import ATTENTION_SHARE, LARGE_KV_BYTES, VERIFY_OVER_DECODE, WIDE_QUERIES
+from kernels.attention_cell import DIM, Calls, Cell, make_calls
 from specdecode_kernels import AttentionBackend, choose_backend
 
 MOST_TOKENS = 1 << 18

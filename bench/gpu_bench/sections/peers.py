@@ -9,13 +9,13 @@ from importlib.util import find_spec
 
 import torch
 
-from gpu_bench.attention_cell import DIM, make_calls
 from gpu_bench.context import Context
 from gpu_bench.engines import STRONG
 from gpu_bench.hf_pair import HfPair
 from gpu_bench.record import CannotMeasure, Row
 from gpu_bench.sections.attention import decode_cells, time_one
 from gpu_bench.targets import TO_FLASHINFER
+from kernels.attention_cell import DIM, make_calls
 from specdecode_kernels import choose_backend
 
 ASSISTED_STEPS = 3

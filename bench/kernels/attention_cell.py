@@ -40,6 +40,7 @@ class Cell:
 class Calls:
     """The cell's tensors, ready to be attended to."""
 
+    q: torch.Tensor
     ours: Callable[[AttentionBackend], object]
     torch_unpaged: Callable[[], object]
 
@@ -63,6 +64,7 @@ def make_calls(cell: Cell, device: torch.device) -> Calls:
     k_row, v_row = (normal(cell.batch, KV_HEADS, cell.context, DIM) for _ in range(2))
     folded = q.view(cell.batch, cell.queries, heads, DIM).transpose(1, 2)
     return Calls(
+        q,
         lambda backend: attend(q, k_pool, v_pool, layout, tail, backend=backend),
         lambda: scaled_dot_product_attention(folded, k_row, v_row, enable_gqa=True),
     )
