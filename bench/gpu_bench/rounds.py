@@ -1,6 +1,5 @@
 """Runs rounds of an engine on made-up requests, at a depth that is dictated or by its policy."""
 
-import random
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,8 +7,7 @@ from dataclasses import dataclass
 
 from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.loop import EngineCore
-from specdecode_engine.profiling import DictatedDepth
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.profiling import DictatedDepth, decoding
 
 WARM_UP_ROUNDS = 3
 
@@ -40,20 +38,13 @@ class RoundTimes:
 
 
 @contextmanager
-def decoding(core: EngineCore, load: Load, policy: DepthPolicy) -> Iterator[None]:
+def decoding_under(core: EngineCore, load: Load, policy: DepthPolicy) -> Iterator[None]:
     """Let the load decode under a policy; ends it, and puts the engine's own policy back."""
     own, core.scheduler.depth = core.scheduler.depth, policy
-    names = [f"bench-{number}" for number in range(load.batch)]
     try:
-        _submit(core, load, names)
-        while core.scheduler.waiting or any(s.is_prefilling for s in core.scheduler.running):
-            core.step()
-        yield
+        with decoding(core, load.batch, load.prompt_tokens):
+            yield
     finally:
-        for name in names:
-            core.abort(name)
-        while core.has_work():
-            core.step()
         core.scheduler.depth = own
 
 
@@ -66,7 +57,7 @@ def time_rounds(
 ) -> RoundTimes:
     """Time rounds of one depth."""
     dictated = DictatedDepth(num_steps)
-    with decoding(core, load, dictated):
+    with decoding_under(core, load, dictated):
         for _ in range(WARM_UP_ROUNDS):
             core.step()
         dictated.heard.clear()
@@ -91,19 +82,10 @@ def measure_rate(
     sync: Callable[[], None],
 ) -> float:
     """Tokens per second under a policy, after as many rounds to learn in as are timed."""
-    with decoding(core, load, policy):
+    with decoding_under(core, load, policy):
         _run(core, load.rounds, clock, sync)
         wall_s, tokens = _run(core, load.rounds, clock, sync)
     return tokens / wall_s
-
-
-def _submit(core: EngineCore, load: Load, names: list[str]) -> None:
-    rng = random.Random(load.batch)
-    vocab = core.parts.target.config.vocab_size
-    most = core.context_length - load.prompt_tokens
-    for name in names:
-        prompt = tuple(rng.randrange(vocab) for _ in range(load.prompt_tokens))
-        core.submit(Request(name, prompt, SamplingParams(0, most, 0.0, ignore_eos=True)))
 
 
 def _run(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpu_bench.context import Context
 from gpu_bench.record import Row
-from gpu_bench.rounds import WARM_UP_ROUNDS, Load, decoding, time_rounds
+from gpu_bench.rounds import WARM_UP_ROUNDS, Load, decoding_under, time_rounds
 from gpu_bench.stopwatch import busy_spans, covered
 from gpu_bench.targets import IDLE_SHARE, OVERLAP_GAIN
 from specdecode_engine.loop import EngineCore
@@ -31,7 +31,7 @@ def measure(context: Context) -> Iterator[Row]:
 
 def _idle(core: EngineCore, load: Load, steps: int, context: Context) -> Row:
     """Share of the time between the first kernel and the last in which none ran."""
-    with decoding(core, load, DictatedDepth(steps)):
+    with decoding_under(core, load, DictatedDepth(steps)):
         for _ in range(WARM_UP_ROUNDS):
             core.step()
 

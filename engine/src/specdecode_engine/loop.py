@@ -157,13 +157,12 @@ class EngineCore:
         self.counters.decide(plan.decision)
         # Before the round is timed: what was put off is captured here.
         self.parts.states.activate(plan.decision.num_steps, len(plan.decoding))
-        kv_tokens = sum(sequence.computed for sequence in plan.decoding)
         timing = self._stopwatch.start()
         pending = launch_decode_round(
             self.parts, plan.decoding, self.shapes[plan.decision.num_steps]
         )
         timing.stop()
-        return Launched(pending, timing, plan.decision, kv_tokens)
+        return Launched(pending, timing, plan.decision, plan.kv_tokens)
 
     def _collect(self) -> list[Output]:
         """Wait for everything in flight."""
@@ -181,7 +180,7 @@ class EngineCore:
         return outputs
 
     def _count(self, launched: Launched, emissions: list[Emission], outputs: list[Output]) -> None:
-        """Tell the counters, the ledger and the policy what became of a round."""
+        """Tell the counters and the policy what became of a round."""
         seconds = launched.timing.seconds()
         if launched.decision is None or launched.pending is None:
             self.counters.prompt_tokens += launched.prompt_tokens

@@ -9,12 +9,14 @@ import logging
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tqdm import tqdm
 
 from specdecode_engine.depth.cost import CostPoint
 from specdecode_engine.depth.decision import Decision, DepthPolicy, Feedback, Reason
+from specdecode_engine.depth.ranges import all_steps
 from specdecode_engine.depth.static import StaticDepth
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.loop import EngineCore
@@ -69,7 +71,7 @@ def profile_rounds(
 
     def depths_of(batch_size: int) -> tuple[int, ...]:
         near = policy.routing.reachable(policy.table, batch_size)
-        return tuple(sorted({steps for entry in near for steps in entry.candidate_steps}))
+        return all_steps(near)
 
     stages = plan_stages(limits, depths_of)
     points = measure_costs(core, dictated, stages, budget_s, clock, progress)
@@ -103,13 +105,13 @@ def plan_stages(limits: Limits, depths_of: Callable[[int], tuple[int, ...]]) -> 
     """Choose what to measure, the most telling first: smallest, largest, then between.
 
     Args:
-        depths_of: depths that may come to run at a batch size.
+        depths_of: depths that may come to run at a batch size, ascending.
     """
     rounds = (WARM_UP_ROUNDS + TIMED_ROUNDS) * limits.max_draft_tokens
     room = (limits.pages - 1) * limits.page_size
     stages = []
     for size in _spread(limits.max_running):
-        depths = tuple(sorted(depths_of(size)))
+        depths = depths_of(size)
         tokens = PROMPT_TOKENS + len(depths) * rounds + limits.reserve_tokens
         if size * tokens <= room and tokens <= limits.longest_sequence:
             stages.append(Stage(size, PROMPT_TOKENS, depths))
@@ -164,32 +166,41 @@ def measure_costs(
 def _measure_stage(
     core: EngineCore, depth: DictatedDepth, stage: Stage, has_time: Callable[[], bool]
 ) -> Iterator[CostPoint]:
-    names = _fill(core, stage)
-    for num_steps in stage.depths:
-        if not has_time():
-            break
-        depth.num_steps = num_steps
-        point = _time_rounds(core, depth, stage.batch_size)
-        if point is not None:
-            yield point
-    for name in names:
-        core.abort(name)
-    while core.has_work():
-        core.step()
+    depth.num_steps = stage.depths[0]  # those that wait for the others decode as little as may be
+    with decoding(core, stage.batch_size, stage.prompt_tokens):
+        for num_steps in stage.depths:
+            if not has_time():
+                break
+            depth.num_steps = num_steps
+            point = _time_rounds(core, depth, stage.batch_size)
+            if point is not None:
+                yield point
 
 
-def _fill(core: EngineCore, stage: Stage) -> list[str]:
-    """Submit the stage's requests and step until all of them decode."""
-    rng = random.Random(stage.batch_size)
+@contextmanager
+def decoding(core: EngineCore, batch_size: int, prompt_tokens: int) -> Iterator[None]:
+    """Have made-up requests decode together within the body; none is left behind it.
+
+    Args:
+        core: an engine that runs nothing else.
+        prompt_tokens: of each request; the answers may fill the rest of the context.
+    """
+    rng = random.Random(batch_size)
     vocab = core.parts.target.config.vocab_size
-    names = [f"profile-{number}" for number in range(stage.batch_size)]
-    most = core.context_length - stage.prompt_tokens
-    for name in names:
-        prompt = tuple(rng.randrange(vocab) for _ in range(stage.prompt_tokens))
-        core.submit(Request(name, prompt, SamplingParams(0, most, 0.0, ignore_eos=True)))
-    while core.scheduler.waiting or any(s.is_prefilling for s in core.scheduler.running):
-        core.step()
-    return names
+    names = [f"made-up-{number}" for number in range(batch_size)]
+    most = core.context_length - prompt_tokens
+    try:
+        for name in names:
+            prompt = tuple(rng.randrange(vocab) for _ in range(prompt_tokens))
+            core.submit(Request(name, prompt, SamplingParams(0, most, 0.0, ignore_eos=True)))
+        while core.scheduler.waiting or any(s.is_prefilling for s in core.scheduler.running):
+            core.step()
+        yield
+    finally:
+        for name in names:
+            core.abort(name)
+        while core.has_work():
+            core.step()
 
 
 def _time_rounds(core: EngineCore, depth: DictatedDepth, batch_size: int) -> CostPoint | None:

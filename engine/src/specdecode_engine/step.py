@@ -28,6 +28,7 @@ class Plan:
     chunks: tuple[Chunk, ...]
     decoding: tuple[Sequence, ...]
     decision: Decision | None  # None where nothing decodes
+    kv_tokens: int  # with KV over all that decode, as far as the host knows
 
     @property
     def is_empty(self) -> bool:

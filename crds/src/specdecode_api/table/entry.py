@@ -1,9 +1,9 @@
 """What a table consists of: the depths of a range of batch sizes, and how its slot adapts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -90,7 +90,15 @@ class BadTable(ValueError):
         self.mistakes = mistakes
 
 
-def candidates(entries: Mapping[str, TableEntry]) -> tuple[int, ...]:
+class HasCandidates(Protocol):
+    """An entry in either spelling."""
+
+    @property
+    def candidate_steps(self) -> Collection[int]:
+        """Depths to choose from."""
+
+
+def candidates(entries: Mapping[str, HasCandidates]) -> tuple[int, ...]:
     """List every depth of the entries once, ascending."""
     return tuple(sorted({steps for entry in entries.values() for steps in entry.candidate_steps}))
 

@@ -123,8 +123,4 @@ class Adaptive(ResourceRecord):
 
     def candidates(self) -> tuple[int, ...]:
         """List every depth once, ascending: of the table, else of the policy's default one."""
-        if not self.batch_sizes:
-            return candidates(default_table(self.policy))
-        return tuple(
-            sorted({n for entry in self.batch_sizes.values() for n in entry.candidate_steps})
-        )
+        return candidates(self.batch_sizes or default_table(self.policy))

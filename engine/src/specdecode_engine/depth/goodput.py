@@ -120,7 +120,7 @@ class GoodputDepth:
             if before is not None:
                 before.rates.resize(max(self._deepest, 1))
                 play.rates = before.rates
-                play.current = _nearest(entry, before.current)
+                play.current = entry.nearest(before.current)
             self._plays[entry.lower_bound] = play
 
     def states(self) -> tuple[RangeState, ...]:
@@ -129,7 +129,7 @@ class GoodputDepth:
 
     def _begin(self, entry: BatchRange) -> RangePlay:
         rates = Rates(max(self._deepest, 1), LEAN_POSITION)
-        start = _nearest(entry, self._num_steps)
+        start = entry.nearest(self._num_steps)
         return RangePlay(entry, rates, start, Reason.START, Exploration(self._number))
 
     def _probes_on(self, play: RangePlay) -> bool:
@@ -264,9 +264,3 @@ class GoodputDepth:
             survival=tuple(self._estimate(play)),
             tokens_per_second=dict(zip(play.entry.candidate_steps, per_second, strict=True)),
         )
-
-
-def _nearest(entry: BatchRange, num_steps: int) -> int:
-    """Return the largest candidate that is not deeper, or the smallest."""
-    smaller = [steps for steps in entry.candidate_steps if steps <= num_steps]
-    return max(smaller) if smaller else entry.candidate_steps[0]

@@ -18,6 +18,16 @@ class BatchRange:
     update_interval: int = 5
     warmup_batches: int = 10
 
+    def nearest(self, num_steps: int) -> int:
+        """Return the largest candidate that is not deeper than `num_steps`, or the smallest."""
+        smaller = [steps for steps in self.candidate_steps if steps <= num_steps]
+        return max(smaller) if smaller else self.candidate_steps[0]
+
+
+def all_steps(ranges: Iterable[BatchRange]) -> tuple[int, ...]:
+    """List every depth of the ranges once, ascending."""
+    return tuple(sorted({steps for entry in ranges for steps in entry.candidate_steps}))
+
 
 class DepthTable:
     """Ranges by lower bound; a batch below all of them belongs to the first.
@@ -38,4 +48,4 @@ class DepthTable:
 
     def candidates(self) -> tuple[int, ...]:
         """List every depth of the table once, ascending."""
-        return tuple(sorted({n for entry in self.ranges for n in entry.candidate_steps}))
+        return all_steps(self.ranges)

@@ -21,7 +21,7 @@ class StaticDepth:
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Look up the range that `batch_size` falls into."""
         entry = self.table.range_of(batch_size)
-        return Decision(self._depth(entry), entry.lower_bound, 0, Reason.STATIC)
+        return Decision(entry.nearest(self._num_steps), entry.lower_bound, 0, Reason.STATIC)
 
     def observe(self, feedback: Feedback) -> None:
         """Learn nothing."""
@@ -33,10 +33,11 @@ class StaticDepth:
     def states(self) -> tuple[RangeState, ...]:
         """Describe every range."""
         return tuple(
-            RangeState(entry.lower_bound, entry.candidate_steps, self._depth(entry), Reason.STATIC)
+            RangeState(
+                entry.lower_bound,
+                entry.candidate_steps,
+                entry.nearest(self._num_steps),
+                Reason.STATIC,
+            )
             for entry in self.table.ranges
         )
-
-    def _depth(self, entry: BatchRange) -> int:
-        smaller = [steps for steps in entry.candidate_steps if steps <= self._num_steps]
-        return max(smaller) if smaller else min(entry.candidate_steps)

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from specdecode_engine.depth.decision import Decision, DepthPolicy
+from specdecode_engine.depth.decision import DepthPolicy
 from specdecode_engine.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
@@ -80,14 +80,9 @@ class Scheduler:
         decoding = self._reserve_decode()
         self._admit()
         chunks = self._cut_chunks()
-        return Plan(chunks=chunks, decoding=tuple(decoding), decision=self._decide(decoding))
-
-    def _decide(self, decoding: list[Sequence]) -> Decision | None:
-        """Have the policy choose the depth of the round; None without one."""
-        if not decoding:
-            return None
         kv_tokens = sum(sequence.computed for sequence in decoding)
-        return self.depth.decide(len(decoding), kv_tokens)
+        decision = self.depth.decide(len(decoding), kv_tokens) if decoding else None
+        return Plan(chunks, tuple(decoding), decision, kv_tokens)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""
