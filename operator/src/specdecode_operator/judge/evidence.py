@@ -1,0 +1,77 @@
+"""What is known of one arm: sums over requests per stratum, tails of latencies, failures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArmKey:
+    """What a pod ran: the hash of its configuration and that of the table it chose depths by."""
+
+    config_hash: str
+    table_hash: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stratum:
+    """Requests that are comparable with each other.
+
+    `batch_size` is the lower bound of a band of the contract, not of a table: two arms have two
+    tables, and the same bands.
+    """
+
+    batch_size: int
+    sampling: str  # "greedy" or "sampled"
+    grammar: str  # "free" or "constrained"
+    prompt: str  # "short", "medium" or "long"
+    label: str = ""  # what the user marked the request with
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSums:
+    """Sums over requests of (tokens, rounds, seconds), their squares and two cross products.
+
+    They suffice for the mean and the delta-method variance of tokens per round and of decode
+    seconds per token; the unit is the request, because rounds within one are correlated. Tokens
+    are those that decode rounds added; seconds are those of the rounds the request was in.
+    """
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    rounds: float = 0.0
+    seconds: float = 0.0
+    tokens_squared: float = 0.0
+    rounds_squared: float = 0.0
+    seconds_squared: float = 0.0
+    tokens_rounds: float = 0.0
+    seconds_tokens: float = 0.0
+
+    def __add__(self, other: "RequestSums") -> "RequestSums":
+        return RequestSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: "RequestSums") -> "RequestSums":
+        return RequestSums(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Observations by bucket: `counts[i]` lie in (bounds_s[i-1], bounds_s[i]], the last above."""
+
+    bounds_s: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArmEvidence:
+    """All that was seen of one arm since the start of a trial, its warm-up left out."""
+
+    strata: Mapping[Stratum, RequestSums] = field(default_factory=lambda: MappingProxyType({}))
+    first_token: Latencies = Latencies()
+    inter_token: Latencies = Latencies()
+    answered_requests: float = 0.0
+    failed_requests: float = 0.0
+    retracted_requests: float = 0.0
+    restarts: float = 0.0
+    pods: int = 0
+    self_test_failures: float = 0.0
