@@ -1,4 +1,4 @@
-"""Which half of the fleet runs which arm, slot by slot."""
+"""Which pod runs which arm, slot by slot."""
 
 from dataclasses import dataclass
 
@@ -10,42 +10,37 @@ from specdecode_operator.judge.blocks import Role, schedule
 SLOT_S = 15
 HORIZON_S = 7200
 SLOTS = HORIZON_S // SLOT_S
-PODS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """`candidate[slot, half]`: the half runs the candidate. `counted`: not washout."""
+    """`candidate[slot, pod]`: the pod runs the candidate; its blocks are `block_slots` long."""
 
-    candidate: NDArray[np.bool_]  # [slots, halves]
-    counted: NDArray[np.bool_]  # [slots]
-    pods: tuple[int, ...]  # in each half
+    candidate: NDArray[np.bool_]  # [slots, pods]
     block_slots: int = 0  # 0: arms side by side
 
     @property
-    def pair_slots(self) -> int:
-        """Slots of a pair of blocks."""
-        return 2 * self.block_slots
+    def pods(self) -> int:
+        """Of both arms together."""
+        return int(self.candidate.shape[1])
 
 
-def side_by_side(pods: tuple[int, int] = (PODS // 2, PODS // 2)) -> Arrangement:
-    """A canary: the second part of the fleet runs the candidate all the time."""
-    candidate = np.tile(np.array([False, True]), (SLOTS, 1))
-    return Arrangement(candidate, np.ones(SLOTS, bool), pods)
+def side_by_side(baseline: int = 2, candidate: int = 2) -> Arrangement:
+    """A canary: the last pods run the candidate all the time."""
+    arms = np.arange(baseline + candidate) >= baseline
+    return Arrangement(np.tile(arms, (SLOTS, 1)))
 
 
-def crossover(seed: int, block_slots: int = 4, pods: tuple[int, int] = (2, 2)) -> Arrangement:
-    """Both halves change over in the middle of every pair of blocks."""
+def crossover(seed: int, pods: int = 4, block_slots: int = 4) -> Arrangement:
+    """The halves of a fleet change over in the middle of every pair of blocks."""
     first = _turns(seed, block_slots)
-    return Arrangement(
-        np.stack([first, ~first], axis=1), _after_washout(block_slots), pods, block_slots
-    )
+    columns = [first if pod < pods / 2 else ~first for pod in range(pods)]
+    return Arrangement(np.stack(columns, axis=1), block_slots)
 
 
 def switchback(seed: int, block_slots: int = 8) -> Arrangement:
     """One pod, which takes turns with itself."""
-    turns = _turns(seed, block_slots)[:, None]
-    return Arrangement(turns, _after_washout(block_slots), (1,), block_slots)
+    return Arrangement(_turns(seed, block_slots)[:, None], block_slots)
 
 
 def _turns(seed: int, block_slots: int) -> NDArray[np.bool_]:
@@ -53,8 +48,3 @@ def _turns(seed: int, block_slots: int) -> NDArray[np.bool_]:
     pairs = -(-SLOTS // (2 * block_slots))
     blocks = [role is Role.CANDIDATE for order in schedule(seed, pairs) for role in order]
     return np.repeat(np.array(blocks), block_slots)[:SLOTS]
-
-
-def _after_washout(block_slots: int) -> NDArray[np.bool_]:
-    """The first slot of a block still finishes requests of the block before it."""
-    return np.arange(SLOTS) % block_slots != 0

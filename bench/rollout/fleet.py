@@ -31,38 +31,36 @@ BATCH = 12.0
 PER_REQUEST = 0.02  # growth of a round's time with each request of its batch
 REQUEST_SPREAD, TIME_SPREAD, BATCH_SPREAD = 0.15, 0.08, 0.25
 POD_SPREAD, WANDER, STUTTER = 0.01, 0.02, 0.02
-FAILURES, RESTARTS_PER_S, IN_FLIGHT = 0.001, 1.0 / 36000, 12
+FAILURES, RESTARTS_PER_S, IN_FLIGHT = 0.001, 1.0 / 360000, 12
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Counts by slot and half of the fleet; washout is not left out yet."""
+    """Counts by slot and pod; washout is not left out yet."""
 
-    sums: Floats  # [slots, halves, strata, fields]
-    first_token: Floats  # [slots, halves, buckets]
-    inter_token: Floats  # [slots, halves, buckets]
-    failed: Floats  # [slots, halves]
-    restarts: Floats  # [slots, halves]
+    sums: Floats  # [slots, pods, strata, fields]
+    first_token: Floats  # [slots, pods, buckets]
+    inter_token: Floats  # [slots, pods, buckets]
+    failed: Ints  # [slots, pods]
+    restarts: Ints  # [slots, pods]
     arrangement: Arrangement
 
     @property
     def requests(self) -> Floats:
-        """[slots, halves]"""
-        return self.sums[..., 0].sum(axis=-1)
+        """[slots, pods]"""
+        return np.asarray(self.sums[..., 0].sum(axis=-1))
 
 
 def run_fleet(
     scenario: Scenario, candidate: Candidate, arrangement: Arrangement, rng: np.random.Generator
 ) -> Seen:
     """Draw everything at once; the rules look at it later, slot by slot."""
-    half_of = np.repeat(np.arange(len(arrangement.pods)), arrangement.pods)
-    pods, load = len(half_of), _load(scenario, rng)
-    speed = _speed(scenario, pods, rng)  # [slots, pods]
-    tried = arrangement.candidate[:, half_of]  # [slots, pods]
+    pods, tried = arrangement.pods, arrangement.candidate
+    load, speed = _load(scenario, rng), _speed(scenario, pods, rng)  # [slots], [slots, pods]
     arrivals = rng.poisson(REQUESTS_PER_S * SLOT_S * load[:, None], (SLOTS, pods))
     slot, pod = (np.repeat(at.ravel(), arrivals.ravel()) for at in np.indices((SLOTS, pods)))
-    half, is_new = half_of[pod], tried[slot, pod]
-    kind = _classes(scenario, slot, half, rng)
+    is_new = tried[slot, pod]
+    kind = _classes(scenario, slot, (2 * pod + 1 > pods).astype(int), rng)
 
     weights = np.array(candidate.time_weights)[kind]
     accept = ACCEPT[kind] * np.exp(rng.normal(0.0, REQUEST_SPREAD, len(slot)))
@@ -78,16 +76,15 @@ def run_fleet(
     seconds = rounds * round_s * np.exp(rng.normal(0.0, TIME_SPREAD, len(slot)))
 
     band = np.searchsorted(BANDS, np.maximum(1.0, batch), side="right") - 1
-    halves = len(arrangement.pods)
-    cell = (slot * halves + half) * STRATA + band * CLASSES + kind
+    place = slot * pods + pod
     first_s = 0.15 * speed[slot, pod] * load[slot] * np.exp(rng.normal(0.0, 0.5, len(slot)))
     gap_s = seconds / tokens * np.exp(rng.normal(0.0, 0.3, len(slot)))
-    failed, restarts = _failures(arrivals, half_of, halves, rng)
+    restarts = rng.poisson(RESTARTS_PER_S * SLOT_S, arrivals.shape)
     return Seen(
-        _sums(cell, tokens, rounds, seconds, halves),
-        _histogram(first_s, FIRST_TOKEN_S, slot * halves + half, halves, np.ones(len(slot))),
-        _histogram(gap_s, INTER_TOKEN_S, slot * halves + half, halves, tokens),
-        failed,
+        _sums(place * STRATA + band * CLASSES + kind, tokens, rounds, seconds, pods),
+        _histogram(first_s, FIRST_TOKEN_S, place, pods, np.ones(len(slot))),
+        _histogram(gap_s, INTER_TOKEN_S, place, pods, tokens),
+        rng.binomial(arrivals, FAILURES) + IN_FLIGHT * restarts,  # a restart fails all in flight
         restarts,
         arrangement,
     )
@@ -127,18 +124,8 @@ def _classes(scenario: Scenario, slot: Ints, half: Ints, rng: np.random.Generato
     return np.asarray(above.sum(axis=1))
 
 
-def _failures(
-    arrivals: Ints, half_of: Ints, halves: int, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """Failed requests and restarts, [slots, halves]; a restart fails those in flight."""
-    restarts = rng.poisson(RESTARTS_PER_S * SLOT_S, arrivals.shape)
-    failed = rng.binomial(arrivals, FAILURES) + IN_FLIGHT * restarts
-    member = half_of[:, None] == np.arange(halves)
-    return failed @ member.astype(float), restarts @ member.astype(float)
-
-
-def _sums(cell: Ints, tokens: Floats, rounds: Floats, seconds: Floats, halves: int) -> Floats:
-    """The fields of `RequestSums`, [slots, halves, strata, fields]."""
+def _sums(cell: Ints, tokens: Floats, rounds: Floats, seconds: Floats, pods: int) -> Floats:
+    """The fields of `RequestSums`, [slots, pods, strata, fields]."""
     columns = (
         np.ones(len(cell)),
         tokens,
@@ -150,16 +137,16 @@ def _sums(cell: Ints, tokens: Floats, rounds: Floats, seconds: Floats, halves: i
         tokens * rounds,
         seconds * tokens,
     )
-    size = SLOTS * halves * STRATA
+    size = SLOTS * pods * STRATA
     sums = [np.bincount(cell, weights=column, minlength=size) for column in columns]
-    return np.stack(sums, axis=-1).reshape(SLOTS, halves, STRATA, FIELDS)
+    return np.stack(sums, axis=-1, dtype=np.float64).reshape(SLOTS, pods, STRATA, FIELDS)
 
 
 def _histogram(
-    values_s: Floats, bounds_s: tuple[float, ...], at: Ints, halves: int, weights: Floats
+    values_s: Floats, bounds_s: tuple[float, ...], place: Ints, pods: int, weights: Floats
 ) -> Floats:
-    """Counts by bucket, [slots, halves, buckets]."""
+    """Counts by bucket, [slots, pods, buckets]."""
     buckets = len(bounds_s) + 1
-    cell = at * buckets + np.searchsorted(bounds_s, values_s)
-    counts = np.bincount(cell, weights=weights, minlength=SLOTS * halves * buckets)
-    return counts.reshape(SLOTS, halves, buckets)
+    cell = place * buckets + np.searchsorted(bounds_s, values_s)
+    counts = np.bincount(cell, weights=weights, minlength=SLOTS * pods * buckets)
+    return np.asarray(counts, np.float64).reshape(SLOTS, pods, buckets)

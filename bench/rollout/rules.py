@@ -1,20 +1,20 @@
 """The rules that are compared. Each looks at a fleet's counts and says where it ended, and how."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from rollout.arrangements import SLOT_S, SLOTS
 from rollout.fleet import Floats, Seen
-from rollout.scrape import arm, blocks, elapsed_s
-from specdecode_operator.judge.blocks import judge_blocks
+from rollout.scrape import arms, elapsed_s, pair_of_blocks
+from specdecode_operator.judge.blocks import Block, judge_blocks
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import judge
-from specdecode_operator.judge.judgement import Judgement, Verdict
+from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.pods import judge_pods
 
-LOOK_SLOTS = 2
+LOOK_SLOTS = 4
 WINDOW_SLOTS = 60 // SLOT_S
 FAILURES, SUCCESSES = 3, 10
 PEEK_Z, PEEK_REQUESTS = 1.645, 200
@@ -35,19 +35,27 @@ Rule = Callable[[Seen], End]
 
 def in_turns(seen: Seen) -> End:
     """The operator's judge over pairs of blocks: every slot in the first pair, then at its ends."""
-    pair = seen.arrangement.pair_slots
-    looks = (*range(1, pair), *range(pair, SLOTS + 1, pair))
-    return _first(_turns(seen, looks))
+    guard, pair_slots = Guard(), 2 * seen.arrangement.block_slots
+    blocks: list[Block] = []
+    for pair in range(SLOTS // pair_slots):
+        end = pair_slots * (pair + 1)
+        for until in range(end - pair_slots + 1 if pair == 0 else end, end + 1):
+            now = [*blocks, *pair_of_blocks(seen, pair, until)]
+            judgement = judge_blocks(now, guard, elapsed_s(until))
+            if judgement.verdict in ENDS:
+                return End(judgement.verdict, until, judgement.reason)
+        blocks += pair_of_blocks(seen, pair, end)
+    return End(Verdict.INCONCLUSIVE, SLOTS)
 
 
 def side_by_side(seen: Seen) -> End:
-    """The operator's judge over arms on pods of their own, every half minute."""
+    """The operator's judge over arms on pods of their own, every minute."""
     guard = Guard()
-    looks = range(1, SLOTS + 1, LOOK_SLOTS)
-    return _first(
-        (until, judge(arm(seen, 0, until), arm(seen, 1, until), guard, elapsed_s(until)))
-        for until in looks
-    )
+    for until in range(1, SLOTS + 1, LOOK_SLOTS):
+        judgement = judge_pods(*arms(seen, until), guard, elapsed_s(until))
+        if judgement.verdict in ENDS:
+            return End(judgement.verdict, until, judgement.reason)
+    return End(Verdict.INCONCLUSIVE, SLOTS)
 
 
 def threshold(seen: Seen) -> End:
@@ -67,7 +75,7 @@ def threshold(seen: Seen) -> End:
 
 def peeking_z(seen: Seen) -> End:
     """A z-test over requests at 5 % a side, done again at every look until it shows something."""
-    sums = np.cumsum(seen.sums.sum(axis=2), axis=0)  # [slots, halves, fields]
+    sums = np.cumsum(_by_arm(seen), axis=0)
     for until in range(1, SLOTS + 1, LOOK_SLOTS):
         old, new = sums[until - 1]
         if min(old[0], new[0]) < PEEK_REQUESTS:
@@ -81,22 +89,16 @@ def peeking_z(seen: Seen) -> End:
     return End(Verdict.INCONCLUSIVE, SLOTS)
 
 
-def _turns(seen: Seen, looks: tuple[int, ...]) -> Iterator[tuple[int, Judgement]]:
-    guard = Guard()
-    for until in looks:
-        yield until, judge_blocks(tuple(blocks(seen, until)), guard, elapsed_s(until))
-
-
-def _first(looks: Iterator[tuple[int, Judgement]]) -> End:
-    for until, judgement in looks:
-        if judgement.verdict in ENDS:
-            return End(judgement.verdict, until, judgement.reason)
-    return End(Verdict.INCONCLUSIVE, SLOTS)
+def _by_arm(seen: Seen) -> Floats:
+    """Sums over strata, unstratified, [slots, arms, fields]."""
+    is_new = seen.arrangement.candidate[0]
+    sums = seen.sums.sum(axis=2)
+    return np.stack([sums[:, ~is_new].sum(axis=1), sums[:, is_new].sum(axis=1)], axis=1)
 
 
 def _seconds_per_token(seen: Seen) -> Floats:
-    """Of every window, unstratified, [windows, halves]."""
-    by_slot = seen.sums.sum(axis=2)[: SLOTS // WINDOW_SLOTS * WINDOW_SLOTS]
+    """Of every window, unstratified, [windows, arms]."""
+    by_slot = _by_arm(seen)[: SLOTS // WINDOW_SLOTS * WINDOW_SLOTS]
     windows = by_slot.reshape(-1, WINDOW_SLOTS, *by_slot.shape[1:]).sum(axis=1)
     return np.asarray(windows[..., 3] / windows[..., 1])
 

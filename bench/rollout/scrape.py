@@ -18,36 +18,43 @@ KEYS = tuple(Stratum(band, *CLASS_STRATA[kind]) for band in BANDS for kind in ra
 assert len(KEYS) == STRATA
 
 
-def arm(seen: Seen, half: int, until: int) -> ArmEvidence:
-    """All that a half of the fleet counted before a slot."""
-    return _evidence(seen, half, slice(0, until), seen.arrangement.pods[half])
+def arms(seen: Seen, until: int) -> tuple[dict[str, ArmEvidence], dict[str, ArmEvidence]]:
+    """All that each pod of the baseline and of the candidate counted before a slot."""
+    is_new = seen.arrangement.candidate[0]
+    old, new = (
+        {
+            f"pod-{pod}": _evidence(seen, pod, slice(0, until))
+            for pod in np.flatnonzero(arm).tolist()
+        }
+        for arm in (~is_new, is_new)
+    )
+    return old, new
 
 
-def blocks(seen: Seen, until: int) -> Iterator[Block]:
-    """Blocks of each half before a slot, washout left out; the last may be unfinished."""
+def pair_of_blocks(seen: Seen, pair: int, until: int) -> Iterator[Block]:
+    """What each pod did in one pair before a slot; the first slot of a block is its washout."""
     length = seen.arrangement.block_slots
-    for start in range(0, until, length):
-        for half, pods in enumerate(seen.arrangement.pods):
-            is_new = bool(seen.arrangement.candidate[start, half])
-            yield Block(
-                start // (2 * length),
-                f"half-{half}",
-                Role.CANDIDATE if is_new else Role.BASELINE,
-                _evidence(seen, half, slice(start + 1, min(until, start + length)), pods),
-            )
+    for start in (2 * length * pair, 2 * length * pair + length):
+        if start >= until:
+            return
+        slots = slice(start + 1, min(until, start + length))
+        for pod in range(seen.arrangement.pods):
+            is_new = seen.arrangement.candidate[start, pod]
+            role = Role.CANDIDATE if is_new else Role.BASELINE
+            yield Block(pair, f"pod-{pod}", role, _evidence(seen, pod, slots))
 
 
-def _evidence(seen: Seen, half: int, slots: slice, pods: int) -> ArmEvidence:
-    sums = seen.sums[slots, half].sum(axis=0)
-    strata = {KEYS[at]: RequestSums(*row.tolist()) for at, row in enumerate(sums) if row[0] > 0.0}
+def _evidence(seen: Seen, pod: int, slots: slice) -> ArmEvidence:
+    sums = seen.sums[slots, pod].sum(axis=0)
+    rows = zip(KEYS, sums.tolist(), strict=True)
     return ArmEvidence(
-        strata=strata,
-        first_token=_latencies(FIRST_TOKEN_S, seen.first_token[slots, half]),
-        inter_token=_latencies(INTER_TOKEN_S, seen.inter_token[slots, half]),
+        strata={key: RequestSums(*row) for key, row in rows if row[0] > 0.0},
+        first_token=_latencies(FIRST_TOKEN_S, seen.first_token[slots, pod]),
+        inter_token=_latencies(INTER_TOKEN_S, seen.inter_token[slots, pod]),
         answered_requests=float(sums[:, 0].sum()),
-        failed_requests=float(seen.failed[slots, half].sum()),
-        restarts=float(seen.restarts[slots, half].sum()),
-        pods=pods,
+        failed_requests=float(seen.failed[slots, pod].sum()),
+        restarts=float(seen.restarts[slots, pod].sum()),
+        pods=1,
     )
 
 

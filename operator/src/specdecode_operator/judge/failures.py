@@ -19,7 +19,7 @@ def check_failures(
             "Restarts",
             baseline.restarts,
             candidate.restarts,
-            baseline.restarts + guard.max_restarts,
+            guard.max_restarts + baseline.restarts * max(1, candidate.pods) / max(1, baseline.pods),
         ),
         _check_count(
             "SelfTest",

@@ -29,10 +29,8 @@ def judge_pods(baseline: Pods, candidate: Pods, guard: Guard, elapsed_s: float) 
         return judgement
     if min(len(baseline), len(candidate)) < 2:
         return _withhold(judgement, guard, "OnePod", "an arm has one pod, which may be the cause")
-    # Equal pods' spread is in the verdict already; here the question is a single odd one.
-    plain = replace(guard, pod_spread=0.0)
     for left_out, old, new in _without_each(baseline, candidate):
-        if judge(old, new, plain, elapsed_s).verdict is not judgement.verdict:
+        if judge(old, new, guard, elapsed_s).verdict is not judgement.verdict:
             message = f"{judgement.message}, but not without pod {left_out}"
             return _withhold(judgement, guard, "RestsOnOnePod", message)
     return judgement
