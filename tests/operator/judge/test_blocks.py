@@ -88,7 +88,8 @@ def test_only_pods_that_finished_both_roles_make_a_pair(arm):
         Block(1, "a", NEW, arm(50, 4)),
         Block(1, "a", OLD, arm(20, 5), is_finished=False),
     ]
-    ((old, new),) = complete_pairs(blocks)
+    ((old, new),), others = complete_pairs(blocks)
+    assert others == blocks[2:]
     assert (old.answered_requests, new.answered_requests) == (50, 51)
     assert judge_blocks(blocks, GUARD, 60.0).baseline_requests == 50 + 99 + 20
 

@@ -10,45 +10,63 @@ from specdecode_operator.judge.failures import check_failures, log_e_value
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.tails import check_tail, check_tail_by_pair
+from specdecode_operator.judge.pooled import pool
+from specdecode_operator.judge.rails import check_rails, check_rails_by_pair
 
 GUARD = Guard()
 
 
-def test_the_tail_is_above_the_bound_nearest_to_the_95th_percentile(latencies):
+def tails(of_arm, old, new, requests):
+    """Arms with these latencies of first tokens, and so many requests."""
+    return tuple(
+        replace(of_arm(requests, seed), first_token=tail) for seed, tail in ((1, old), (2, new))
+    )
+
+
+def named(rails, name):
+    return next((rail for rail in rails if rail.name == name), None)
+
+
+def test_the_tail_is_above_the_bound_nearest_to_the_95th_percentile(arm, latencies):
     old, new = latencies(800, 150, 40, 10), latencies(800, 100, 90, 10)
-    rail = check_tail("FirstToken", (old, new), (1000, 1000), 0.5, 0.01)
+    rail = named(check_rails(tails(arm, old, new, 1000), GUARD), "FirstToken")
     assert (rail.baseline, rail.candidate, rail.limit) == pytest.approx((0.05, 0.10, 0.075))
     assert not rail.is_broken  # 2.5 points over among 1000: not at every look
-    many = check_tail("FirstToken", (latencies(8e4, 15e3, 4e3, 1e3), new), (1e5, 1e5), 0.5, 0.01)
-    assert not many.is_broken
-    sure = [Latencies(part.bounds_s, tuple(9 * n for n in part.counts)) for part in (old, new)]
-    assert check_tail("FirstToken", tuple(sure), (9000, 9000), 0.5, 0.01).is_broken
+    assert named(check_rails(tails(arm, old, new, 9000), GUARD), "FirstToken").is_broken
+    assert not named(check_rails(tails(arm, new, old, 9000), GUARD), "FirstToken").is_broken
+    judgement = judge(*tails(arm, old, new, 9000), GUARD, 60.0)
+    assert (judgement.verdict, judgement.reason) == (Verdict.ROLL_BACK, "FirstTokenRail")
 
 
-def test_tokens_of_one_request_count_as_one(latencies):
-    old, new = latencies(8000, 1500, 400, 100), latencies(8000, 1000, 900, 100)
-    assert check_tail("InterToken", (old, new), (1e4, 1e4), 0.5, 0.01).is_broken
-    assert not check_tail("InterToken", (old, new), (100, 100), 0.5, 0.01).is_broken
-
-
-def test_no_tail_without_observations_or_with_other_buckets(latencies):
-    some = latencies(10, 5, 1, 0)
-    assert check_tail("FirstToken", (Latencies(), Latencies()), (9, 9), 0.5, 0.01) is None
-    assert check_tail("FirstToken", (some, Latencies()), (9, 9), 0.5, 0.01) is None
-    assert check_tail("FirstToken", (latencies(9, 0, 0, 0), some), (9, 9), 0.5, 0.01) is None
+def test_no_tail_without_observations_or_with_other_buckets(arm, latencies):
+    some, none = latencies(10, 5, 1, 0), Latencies()
+    for old, new in ((none, none), (some, none), (latencies(9, 0, 0, 0), some)):
+        assert named(check_rails(tails(arm, old, new, 90), GUARD), "FirstToken") is None
     with pytest.raises(ValueError, match="the same"):
-        check_tail("FirstToken", (some, Latencies((1.0,), (5, 5))), (9, 9), 0.5, 0.01)
+        check_rails(tails(arm, some, Latencies((1.0,), (5, 5)), 90), GUARD)
 
 
-def test_tails_by_pair_need_pairs_that_agree(latencies):
-    old, new = latencies(80, 15, 4, 1), latencies(70, 10, 15, 5)
-    pooled = latencies(1600, 300, 80, 20), latencies(1400, 200, 300, 100)
-    agreed = check_tail_by_pair("FirstToken", pooled, [(old, new)] * 20, 0.5, 0.01)
-    assert agreed.is_broken
-    assert not check_tail_by_pair("FirstToken", pooled, [(old, new)], 0.5, 0.01).is_broken
-    mixed = [(old, new), (new, old)] * 10
-    assert not check_tail_by_pair("FirstToken", pooled, mixed, 0.5, 0.01).is_broken
+def test_tails_by_pair_need_pairs_that_agree(arm, latencies):
+    worse = tails(arm, latencies(80, 15, 4, 1), latencies(70, 10, 15, 5), 90)
+    better = worse[::-1]
+
+    def check(pairs):
+        compared = tuple(pool(pair[role] for pair in pairs) for role in (0, 1))
+        return named(check_rails_by_pair(compared, compared, pairs, GUARD), "FirstToken")
+
+    assert check([worse] * 20).is_broken
+    assert not check([worse]).is_broken
+    assert not check([worse, better] * 10).is_broken
+
+
+def test_more_retracted_requests_break_the_rail_of_memory(arm):
+    old, new = arm(3000, 1), arm(3000, 2)
+    few, many = replace(new, retracted_requests=40.0), replace(new, retracted_requests=300.0)
+    assert named(check_rails((old, few), GUARD), "Memory").is_broken is False
+    assert judge(old, many, GUARD, 60.0).reason == "MemoryRail"
+    pairs = [(replace(old, retracted_requests=9.0), many)] * 20
+    rails = check_rails_by_pair(pairs[0], pairs[0], pairs, GUARD)
+    assert named(rails, "Memory").is_broken
 
 
 def test_an_e_value_by_hand():
@@ -72,8 +90,8 @@ def test_equal_failure_rates_rarely_look_unequal_at_any_time(exposure):
     assert wrong / 800 <= alpha
 
 
-def test_ten_failures_against_none_are_enough(arm):
-    old, new = arm(400, 1), replace(arm(400, 2), failed_requests=12.0)
+def test_fourteen_failures_against_none_are_enough(arm):
+    old, new = arm(400, 1), replace(arm(400, 2), failed_requests=14.0)
     judgement = judge(old, new, GUARD, 60.0)
     assert (judgement.verdict, judgement.reason) == (Verdict.ROLL_BACK, "ErrorsRail")
     assert judge(new, old, GUARD, 60.0).verdict is Verdict.CONTINUE
