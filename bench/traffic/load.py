@@ -89,8 +89,8 @@ class Load:
     def wait_answers(self, count: int, seconds: float) -> None:
         """Wait until so many more requests have ended; traffic that stands still is a failure."""
         tally, deadline = self.tally, time.monotonic() + seconds
-        wanted = tally.answered + tally.failed + count
-        while tally.answered + tally.failed < wanted:
+        wanted = tally.sent + count
+        while tally.sent < wanted:
             if time.monotonic() > deadline:
                 tally.fail(f"fewer than {count} requests ended within {seconds:.0f} s")
                 return
@@ -113,8 +113,6 @@ class Load:
         self, connection: openai.AsyncOpenAI, client: Client, question: Question
     ) -> None:
         started = time.monotonic()
-        with self._lock:
-            self._tally.sent += 1
         for attempt in range(RETRIES + 1):
             try:
                 text = await ask(connection, self._model, question, client.is_stream)

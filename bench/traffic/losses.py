@@ -13,10 +13,10 @@ from traffic.victims import kill_container
 
 def engine_kill(scene: Scene) -> None:
     """Kill the process of an engine; what it was answering is lost, and nothing else."""
-    victim = scene.now().ready_pods[0]
+    before = scene.now()
     scene.load.allow_cuts()
-    kill_container(victim)
-    scene.wait("restarted container", lambda seen: _restarts(seen) > 0)
+    kill_container(before.ready_pods[0])
+    scene.wait("restarted container", lambda seen: _restarts(seen) > _restarts(before))
 
 
 def pod_deletion(scene: Scene) -> None:

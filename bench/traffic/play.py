@@ -26,9 +26,9 @@ EVENTS: tuple[Event, ...] = (
     changes.operator_upgrade,
 )
 QUICK: tuple[Event, ...] = (
-    changes.restart_change,
     changes.scale_up_and_down,
     changes.scale_up,
+    losses.pod_deletion,
     losses.engine_kill,
     losses.node_drain,
     control.operator_kill,

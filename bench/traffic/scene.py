@@ -88,6 +88,7 @@ class Scene:
 @contextmanager
 def staged(cluster: Cluster) -> Iterator[Scene]:
     """Stage two engines under traffic, on a cluster that holds operator and checkpoints."""
+    cluster.kubectl("delete", "sdd", NAME, PLAIN, "--ignore-not-found", "--wait")
     with reading() as reader:
         texts = _plain_texts(cluster, reader)
         try:

@@ -9,7 +9,6 @@ SHOWN = 5
 class Tally:
     """Counts of one event; owned by the load that fills it. A request counts where it ends."""
 
-    sent: int = 0
     answered: int = 0
     streamed: int = 0
     failed: int = 0
@@ -18,6 +17,11 @@ class Tally:
     """Attempts that ended with a killed process; each was tried again, and must be answered."""
     longest_s: float = 0.0
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def sent(self) -> int:
+        """Requests that have ended, one way or the other."""
+        return self.answered + self.failed
 
     def answer(self, seconds: float, *, is_stream: bool, is_right: bool) -> None:
         """Count a whole answer."""

@@ -50,9 +50,11 @@ class Outcome:
         """Counts of the event, for JSON."""
         counts = {key: value for key, value in asdict(self.tally).items() if key != "failures"}
         return {
+            "sent": self.tally.sent,
             **counts,
             "longest_s": round(self.tally.longest_s, 2),
             "converged_s": round(self.seconds, 1),
+            "looks": self.findings.looks,
             "fewest_ready": self.findings.fewest_ready,
             "untrue_s": round(self.longest_untrue_s, 1),
             "stray_s": round(self.longest_stray_s, 1),

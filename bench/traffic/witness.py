@@ -41,6 +41,7 @@ class Witness:
         self._is_over = threading.Event()
         self._looked = threading.Condition()
         self._latest: Seen | None = None
+        self._from_s = 0.0  # looks that began before this prove nothing
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Witness":
@@ -74,14 +75,14 @@ class Witness:
                 self._since = {}
 
     def wait(self, what: str, is_so: Callable[[Seen], bool], seconds: float) -> Seen:
-        """Wait for a look that shows something.
+        """Wait for a look from now on that shows something.
 
         Raises:
             DemoFailed: the time is over; the message tells what was seen last.
         """
         deadline = time.monotonic() + seconds
         with self._looked:
-            self._latest = None  # what was seen before what was just done proves nothing
+            self._latest, self._from_s = None, time.monotonic()
             while self._latest is None or not is_so(self._latest):
                 if not self._looked.wait(max(0.0, deadline - time.monotonic())):
                     raise DemoFailed(f"no {what} after {seconds:.0f} s: {self._last_story()}")
@@ -108,6 +109,7 @@ class Witness:
                 self._look(reader)
 
     def _look(self, reader: Reader) -> None:
+        began_s = time.monotonic()
         try:
             seen = reader.see(self._name)
         except httpx.HTTPError:
@@ -116,8 +118,9 @@ class Witness:
             return
         with self._looked:
             self._note(seen, time.monotonic())
-            self._latest = seen
-            self._looked.notify_all()
+            if began_s > self._from_s:
+                self._latest = seen
+                self._looked.notify_all()
 
     def _note(self, seen: Seen, now_s: float) -> None:
         findings = self._findings

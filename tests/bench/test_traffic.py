@@ -170,7 +170,7 @@ def test_a_pod_of_nobody_is_an_orphan():
 
 
 def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
-    tally = Tally(sent=3, answered=1, wrong_text=1)
+    tally = Tally(answered=1, wrong_text=1)
     tally.fail("refused")
     late = Findings(untrue={"short": PATIENCE_S - 1, "long": PATIENCE_S + 1}, fewest_ready=1)
     told = summary([Outcome("drain", 3.0, tally, late)])
@@ -182,7 +182,7 @@ def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
             "long, for 6.0 s",
         ]
     }
-    good = Outcome("steady", 1.0, Tally(sent=1, answered=1), Findings(fewest_ready=2))
+    good = Outcome("steady", 1.0, Tally(answered=1), Findings(fewest_ready=2))
     assert summary([good])["passed"] is True
 
 
