@@ -48,7 +48,7 @@ def _pace(spec: Spec) -> Manifest:
 
 def _stamped(name: str, pod_template: Manifest, config_hash: str) -> Manifest:
     stamped = copy.deepcopy(pod_template)
-    stamped["metadata"]["annotations"] = {names.ANNOTATION_CONFIG_HASH: config_hash}
+    stamped["metadata"].setdefault("annotations", {})[names.ANNOTATION_CONFIG_HASH] = config_hash
     boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
     stamped["spec"]["volumes"].insert(0, boot)
     return stamped
