@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from specdecode_operator import served
 from specdecode_operator.outcome import Obstacle, Stopped
 from specdecode_operator.plan import Refused
 from specdecode_operator.pods import Trouble
@@ -22,6 +23,7 @@ class Type(StrEnum):
     DEGRADED = "Degraded"
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
+    DEFINITION_CURRENT = "DefinitionCurrent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Facts:
     """Whether a pod of the newest configuration is ready."""
     has_fetched_models: bool = False
     """Whether every model that is fetched is there, in every pod."""
+    lacking: tuple[str, ...] = ()
+    """What the served definition would drop or refuse."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -65,6 +69,9 @@ def checks(facts: Facts) -> dict[Type, Check]:
         Type.DEGRADED: _degraded(facts),
         Type.CONFIG_RESOLVED: _config_resolved(facts),
     }
+    if facts.lacking:
+        check = Check(False, "DefinitionOutdated", served.sentence(facts.lacking))
+        found[Type.DEFINITION_CURRENT] = check
     model_ready = _model_ready(facts)
     return found | ({Type.MODEL_READY: model_ready} if model_ready else {})
 
