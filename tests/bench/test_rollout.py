@@ -11,6 +11,7 @@ import pytest
 
 from rollout import rules
 from rollout.arrangements import SLOTS, crossover, side_by_side, switchback
+from rollout.counters import in_turns_by_ledger
 from rollout.figures import try_all
 from rollout.fleet import ACCEPT, run_fleet
 from rollout.months import try_for_months
@@ -111,6 +112,24 @@ def test_ours_errs_less_than_its_rivals_with_equal_arms_and_finds_what_differs()
         rival = figures[name]
         assert rival.false_rollback + rival.false_promotion > 0.5
         assert ours.regret_requests < rival.regret_requests
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verdicts"),
+    [(GAIN, {Verdict.PROMOTE}), (EQUAL, {Verdict.INCONCLUSIVE}), (LOSS, {Verdict.ROLL_BACK})],
+)
+def test_restarts_change_no_verdict_when_the_ledger_counts(candidate, verdicts):
+    for seed in range(2):
+        seen = fleet(candidate=candidate, arrangement=crossover(seed), seed=seed)
+        # Each pod's process begins anew three times in the first half hour.
+        seen.restarts[[5, 31, 66], :] = 1
+        assert {in_turns_by_ledger(seen).verdict} == verdicts
+
+
+def test_the_ledger_counts_what_the_fleet_did():
+    seen = fleet(candidate=GAIN, arrangement=crossover(1))
+    seen.restarts[:] = 0
+    assert in_turns_by_ledger(seen) == rules.in_turns(seen)
 
 
 def test_without_an_error_budget_luck_promotes_in_the_long_run():
