@@ -151,6 +151,7 @@ def _effects(pairs: Sequence[Pair], compared: Pair) -> list[float]:
 
 
 def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
+    """None while so few pairs can prove nothing."""
     if len(effects) < 2:
         return None
     spread = max(statistics.stdev(effects), LEAST_SPREAD)
@@ -158,6 +159,8 @@ def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
         student_radius(spread, len(effects), alpha)
         for alpha in (guard.promote_alpha, guard.loss_alpha)
     )
+    if not math.isfinite(down + up):
+        return None
     return as_gain(statistics.mean(effects), down, up)
 
 
