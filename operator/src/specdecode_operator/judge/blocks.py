@@ -41,7 +41,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one pod did in one role within one pair, its washout left out."""
+    """What one pod did in one role within one pair, its washout left out.
+
+    Pods that change over together may stand as one, under one name.
+    """
 
     pair: int
     pod: str
