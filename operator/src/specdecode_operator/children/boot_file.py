@@ -36,7 +36,10 @@ def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
             max_queued_requests=spec.serving.max_queued_requests,
             chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
         ),
-        server=ServerBoot(drain_seconds=spec.lifecycle.drain_seconds),
+        server=ServerBoot(
+            drain_seconds=spec.lifecycle.drain_seconds,
+            request_labels=tuple(spec.serving.request_labels),
+        ),
         device="cpu" if spec.device == "CPU" else "cuda",
         threads=threads(spec),
     )
