@@ -67,7 +67,7 @@ def is_ready(pod: Manifest) -> bool:
 def is_stable(pod: Manifest) -> bool:
     """Whether a pod is of the resource's own Deployment."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get(names.LABEL_ROLE, names.ROLE_STABLE) == names.ROLE_STABLE
+    return bool(labels.get(names.LABEL_ROLE, names.ROLE_STABLE) == names.ROLE_STABLE)
 
 
 def is_scheduled(pod: Manifest) -> bool:

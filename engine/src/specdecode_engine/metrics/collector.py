@@ -40,6 +40,10 @@ GAUGES = {
     "num_steps": ("num_steps", "Draft depth of the latest decode round."),
     "num_draft_tokens": ("num_draft_tokens", "Nodes that it verified, root included."),
     "active_range": ("active_range", "Lower bound of the batch sizes whose slot decided it."),
+    "load": (
+        "load",
+        "Requests that run and wait, by places, corrected by the accept length of late.",
+    ),
     "accept_length": ("accept_length", "Tokens per request and decode round, since the start."),
 }
 
