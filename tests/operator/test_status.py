@@ -440,3 +440,12 @@ def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
     assert conditions(tell(world(deployment=replicas(1), pods=pods)))["ModelReady"][0] == "True"
     found = conditions(tell(world(deployment={"replicas": 1}, pods=[lost])))
     assert found["ModelReady"] == found["Ready"] == ("False", "OutOfSpace")
+
+
+def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
+    observed = world()
+    decided = plan(observed, SETTINGS)
+    told = status(observed, decided, Outcome(), NOW, ("spec.download",))
+    assert conditions(told)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
+    assert "drops or refuses spec.download; upgrade it" in message(told, "DefinitionCurrent")
+    assert "DefinitionCurrent" not in conditions(tell(observed))

@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from specdecode_operator import served
 from specdecode_operator.creation import Refusal
 from specdecode_operator.outcome import Obstacle, Stopped
 from specdecode_operator.plan import Refused
@@ -23,6 +24,7 @@ class Type(StrEnum):
     DEGRADED = "Degraded"
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
+    DEFINITION_CURRENT = "DefinitionCurrent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Facts:
     strategy: str = "Auto"
     is_in_place: bool = False
     """Whether the newest rollout ends engines before it starts new ones."""
+    lacking: tuple[str, ...] = ()
+    """What the served definition would drop or refuse."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -69,6 +73,9 @@ def checks(facts: Facts) -> dict[Type, Check]:
         Type.DEGRADED: _degraded(facts),
         Type.CONFIG_RESOLVED: _config_resolved(facts),
     }
+    if facts.lacking:
+        check = Check(False, "DefinitionOutdated", served.sentence(facts.lacking))
+        found[Type.DEFINITION_CURRENT] = check
     model_ready = _model_ready(facts)
     return found | ({Type.MODEL_READY: model_ready} if model_ready else {})
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from specdecode_api import names
@@ -11,6 +11,7 @@ from specdecode_api.report import Progress
 from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.definition import Definition
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
@@ -39,6 +40,7 @@ class Reconciler:
     metrics: Metrics
     now: Callable[[], datetime]
     peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
+    definition: Definition = field(default_factory=Definition)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
@@ -119,7 +121,8 @@ class Reconciler:
         if decided.is_ending:
             return
         now = self.now()
-        told = status(observed, decided, outcome, now)
+        told = status(observed, decided, outcome, now, self.definition.lacking)
+        told = self.definition.keep(told)
         if told == observed.resource.get("status"):
             return
         self.cache.put(await self.cluster.apply_status(observed.resource, told))

@@ -4,21 +4,21 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from http import HTTPStatus
 
 from prometheus_client import disable_created_metrics, start_http_server
 
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import ApiError, Cluster, connect
+from specdecode_operator.cluster import Cluster, connect
+from specdecode_operator.definition import Definition
 from specdecode_operator.election import Election, LeadershipLost
 from specdecode_operator.errors import StartError
+from specdecode_operator.gate import pass_gate
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.inbox import Inbox
-from specdecode_operator.kinds import RESOURCE
+from specdecode_operator.leading import Turn, lead, work_together
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.peek import Peek, open_peek
@@ -27,11 +27,8 @@ from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
 from specdecode_operator.watching import obey_signals, watch
-from specdecode_operator.worker import work
 
 log = logging.getLogger(__name__)
-
-START_RETRY_S = 2.0
 
 
 async def run(settings: Settings) -> None:
@@ -67,82 +64,54 @@ async def _reconcile_all(
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
-    reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek)
-    gate = Gate(queue)
-    resync = Resync(
-        cluster, cache, settings.namespaces, gate.add, gate.add_after, metrics, time.monotonic
+    definition = Definition()
+    reconciler = Reconciler(
+        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, definition
     )
-    metrics.watch_leadership(lambda: gate.is_open)
-    if not await _start_gate(resync, settings.start_timeout_seconds, stop):
+    turn = Turn(queue, cache.known_keys)
+    metrics.watch_leadership(lambda: turn.has_come)
+    resync = Resync(
+        cluster, cache, settings.namespaces, turn.add, turn.add_after, metrics, time.monotonic
+    )
+    if not await pass_gate(cluster, resync, settings.start_timeout_seconds, stop):
         return
+    await definition.look(cluster, metrics)
+    election = _election(settings, cluster)
+    ends: list[Exception] = []
 
     def vitals() -> Vitals:
         age_s = time.monotonic() - (resync.last_success or 0.0)
         return Vitals(age_s, settings.resync_seconds, queue.oldest_s())
 
-    async def lead() -> None:
-        """Work while the Lease is ours; losing it ends the process, as nothing else is safe."""
-        if election is not None and await election.win():
-            await resync.once()
-        gate.open(cache.known_keys())
-        async with asyncio.TaskGroup() as working:
-            tasks = [working.create_task(work(queue, reconciler)) for _ in range(settings.workers)]
-            try:
-                await (election.keep() if election is not None else stop.wait())
-            except LeadershipLost as error:
-                ends.append(error)
-            finally:
-                for task in tasks:
-                    task.cancel()
-
     async def lead_or_stop() -> None:
+        """Losing the Lease ends the process: nothing else is safe."""
         try:
-            await lead()
-        except StartError as error:
+            await lead(
+                turn,
+                election,
+                resync.once,
+                lambda: work_together(queue, reconciler, settings.workers),
+            )
+        except (LeadershipLost, StartError) as error:
             ends.append(error)
-        if ends:
             stop.set()
 
-    election = _election(settings, cluster)
-    ends: list[Exception] = []
-    registry = register(Inbox(cache, gate.add, metrics), vitals, cluster.configuration)
+    registry = register(Inbox(cache, turn.add, metrics), vitals, cluster.configuration)
     async with asyncio.TaskGroup() as group:
+        looking = definition.look_on(cluster, metrics, settings.resync_seconds, turn.add_all)
         tasks = [
             group.create_task(lead_or_stop()),
             group.create_task(resync.forever(settings.resync_seconds)),
+            group.create_task(looking),
         ]
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
         for task in tasks:
             task.cancel()
-    if election is not None:
-        await election.release()
     if ends:
         raise StartError(str(ends[0])) from ends[0]
-
-
-class Gate:
-    """Lets keys into the queue while this process works; a standby only watches."""
-
-    def __init__(self, queue: Queue[Key]) -> None:
-        self._queue = queue
-        self.is_open = False
-
-    def open(self, keys: Iterable[Key]) -> None:
-        """Begin, with every known key."""
-        self.is_open = True
-        for key in keys:
-            self._queue.add(key)
-
-    def add(self, key: Key) -> None:
-        """Have a key worked on."""
-        if self.is_open:
-            self._queue.add(key)
-
-    def add_after(self, key: Key, delay_s: float) -> None:
-        """Have a key worked on after a delay."""
-        if self.is_open:
-            self._queue.add_after(key, delay_s)
+    if election is not None:
+        await election.release()
 
 
 def _election(settings: Settings, cluster: Cluster) -> Election | None:
@@ -156,32 +125,3 @@ def _election(settings: Settings, cluster: Cluster) -> Election | None:
         clock=time.monotonic,
         now=lambda: datetime.now(UTC),
     )
-
-
-async def _start_gate(resync: Resync, timeout_s: float, stop: asyncio.Event) -> bool:
-    """List everything before the first decision; False when told to stop meanwhile.
-
-    Without it a child whose event comes late looks missing. It also finds a missing definition,
-    which Kopf would wait for in silence, and missing rights.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not stop.is_set():
-        try:
-            await resync.once()
-            return True
-        except ApiError as error:
-            sentence = f"{error}{_remedy(error)}"
-            if time.monotonic() > deadline:
-                raise StartError(sentence) from error
-            log.warning("cannot start yet", extra={"why": sentence})
-        await asyncio.sleep(START_RETRY_S)
-    return False
-
-
-def _remedy(error: ApiError) -> str:
-    if error.code == HTTPStatus.NOT_FOUND:
-        definition = f"{RESOURCE.plural}.{RESOURCE.group}"
-        return f"; install the definition {definition}: helm install … --set crds.install=true"
-    if error.code == HTTPStatus.FORBIDDEN:
-        return "; grant the operator's service account this verb, as the chart does"
-    return ""

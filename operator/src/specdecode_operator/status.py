@@ -1,5 +1,6 @@
 """The status of a resource: counts, address, hash and conditions, complete on every write."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from specdecode_api.report import ModelState
@@ -16,15 +17,25 @@ from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, rollout
 
 
-def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> Manifest:
-    """The whole status after `plan` came to `outcome`; what is not in it is removed."""
+def status(
+    observed: Observed,
+    plan: Plan,
+    outcome: Outcome,
+    now: datetime,
+    lacking: tuple[str, ...] = (),
+) -> Manifest:
+    """The whole status after `plan` came to `outcome`; what is not in it is removed.
+
+    `lacking` names what the served definition would drop.
+    """
     seen = observed.with_children(outcome.written, outcome.removed)
     metadata = observed.resource["metadata"]
     previous = observed.resource.get("status") or {}
     deployment = _deployment(seen)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
-    checks = conditions.checks(_facts(seen, plan, outcome, deployment, config_hash))
+    facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
+    checks = conditions.checks(facts)
     merged = conditions.merge(checks, previous.get("conditions") or [], metadata["generation"], now)
     return as_manifest(
         Status.model_validate(

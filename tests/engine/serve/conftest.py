@@ -129,7 +129,8 @@ class RunningServer:
         self._load = load
         self._socket = listen("127.0.0.1", 0)
         self._made: Future[tuple[Service, asyncio.AbstractEventLoop]] = Future()
-        host, port = self._socket.getsockname()
+        self.address: tuple[str, int] = self._socket.getsockname()
+        host, port = self.address
         self.url = f"http://{host}:{port}"
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

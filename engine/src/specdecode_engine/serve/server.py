@@ -12,6 +12,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.api_keys import NoApiKeys
 from specdecode_engine.serve.app import build_app
+from specdecode_engine.serve.farewell import close_idle
 from specdecode_engine.serve.service import Failed, Load, Service
 from specdecode_engine.serve.table_watch import Reread
 
@@ -59,6 +60,7 @@ class SignalledServer(uvicorn.Server):
     async def _end(self) -> int:
         lifecycle = self._service.lifecycle
         await lifecycle.ending()
+        close_idle(self.server_state.connections)
         if lifecycle.failure is None:
             await self._drain()
         self.should_exit = True
