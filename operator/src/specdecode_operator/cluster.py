@@ -16,7 +16,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from specdecode_api import names
-from specdecode_operator.kinds import BY_KIND, EVENT, RESOURCE, Kind, Manifest
+from specdecode_operator.kinds import BY_KIND, EVENT, LEASE, RESOURCE, Kind, Manifest
 from specdecode_operator.metrics import Metrics
 
 PAGE = 500
@@ -113,6 +113,18 @@ class Cluster:
                 return None
             raise
 
+    async def create(self, lease: Manifest) -> Manifest:
+        """Create a Lease; a conflict tells that somebody was faster."""
+        _check(LEASE.verbs, "create", LEASE)
+        path = LEASE.path(lease["metadata"]["namespace"])
+        return await self._request("POST", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
+
+    async def replace(self, lease: Manifest) -> Manifest:
+        """Replace the version of a Lease that was read; a conflict tells that it is older."""
+        _check(LEASE.verbs, "update", LEASE)
+        path = LEASE.path(lease["metadata"]["namespace"], lease["metadata"]["name"])
+        return await self._request("PUT", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
+
     async def apply(self, manifest: Manifest, *, force: bool, is_trial: bool = False) -> Manifest:
         """Write a child by server-side apply; a trial answers what would be stored.
 
@@ -175,6 +187,28 @@ class Cluster:
         """Plural names, and sub-resources, that a group serves; needs no rights of its own."""
         found = await self._request("GET", f"/apis/{group}/{version}")
         return [str(each["name"]) for each in found["resources"]]
+
+    async def served_schema(self) -> Manifest | None:
+        """The published schema of resources, or None; every account may read it."""
+        path = f"/openapi/v3/apis/{RESOURCE.group}/{RESOURCE.version}"
+        document = await self._request("GET", path)
+        wanted = {"group": RESOURCE.group, "version": RESOURCE.version, "kind": RESOURCE.kind}
+        for schema in document.get("components", {}).get("schemas", {}).values():
+            if wanted in schema.get("x-kubernetes-group-version-kind", ()):
+                return dict(schema)
+        return None
+
+    async def may(self, attributes: dict[str, str]) -> bool:
+        """Whether this account has a right, by the attributes of an access review."""
+        group = "authorization.k8s.io/v1"
+        review = {
+            "apiVersion": group,
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = f"/apis/{group}/selfsubjectaccessreviews"
+        answer = await self._request("POST", path, {}, review)
+        return bool(answer["status"]["allowed"])
 
     async def try_create(self, manifest: Manifest) -> Manifest:
         """Ask what creating a resource would give, without creating it."""

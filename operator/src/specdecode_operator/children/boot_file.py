@@ -13,6 +13,7 @@ from specdecode_api.boot import (
 )
 from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.v1alpha1 import Spec, resolve
+from specdecode_operator.children import api_keys
 from specdecode_operator.children.models import Mounts
 
 
@@ -38,6 +39,7 @@ def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
         ),
         server=ServerBoot(
             drain_seconds=spec.lifecycle.drain_seconds,
+            api_key_path=api_keys.path(spec),
             request_labels=tuple(spec.serving.request_labels),
         ),
         device="cpu" if spec.device == "CPU" else "cuda",
