@@ -309,7 +309,7 @@ def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
 
 
 @pytest.mark.parametrize(
-    ("stated", "seconds"), [({}, 7 + 90 + 10), ({"terminationGracePeriodSeconds": 300}, 300)]
+    ("stated", "seconds"), [({}, 7 + 90 + 25), ({"terminationGracePeriodSeconds": 300}, 300)]
 )
 def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, example, build):
     resource = example()
