@@ -29,7 +29,7 @@ _SPEC: Manifest = {
     "pageSize": 8,
     "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
     "serving": {"kvCacheSize": "64Mi", "threads": 1, "maxRunningRequests": 16},
-    "lifecycle": {"preStopSeconds": 4, "drainSeconds": 40, "terminationGracePeriodSeconds": 60},
+    "lifecycle": {"preStopSeconds": 4, "drainSeconds": 40},
 }
 _SPECULATION: Manifest = {
     "algorithm": "EAGLE3",

@@ -26,7 +26,7 @@ spec:
   model: {{uri: "pvc://models/target", servedName: tiny}}
   pageSize: 8
   replicas: {replicas}
-  lifecycle: {{preStopSeconds: 3, drainSeconds: 40, terminationGracePeriodSeconds: 60}}
+  lifecycle: {{preStopSeconds: 3, drainSeconds: 40}}
   resources: {{requests: {{cpu: 50m, memory: 512Mi}}}}
   serving: {{kvCacheSize: 64Mi, threads: 1}}
   speculation:

@@ -308,6 +308,16 @@ def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
     assert script.index("/drain") < script.index("sleep(7)")
 
 
+@pytest.mark.parametrize(
+    ("stated", "seconds"), [({}, 7 + 90 + 10), ({"terminationGracePeriodSeconds": 300}, 300)]
+)
+def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, example, build):
+    resource = example()
+    resource["spec"]["lifecycle"] = {"preStopSeconds": 7, "drainSeconds": 90, **stated}
+    pod = build(resource)["Deployment"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == seconds
+
+
 def test_startup_may_take_as_long_as_the_resource_says(example, build):
     manifest = example(lifecycle={"startupTimeoutSeconds": 601})
     deployment = build(manifest)["Deployment"]["spec"]

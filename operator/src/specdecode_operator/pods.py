@@ -121,8 +121,9 @@ def describe(report: ModelReport) -> str:
         return f"{report.role}: another pod downloads it into the same claim"
     if report.state is ModelState.DOWNLOADING and report.bytes_total:
         percent = 100 * report.bytes_done // report.bytes_total
-        done, total = report.bytes_done / 1e9, report.bytes_total / 1e9
-        return f"{report.role}: {done:.2f} of {total:.2f} GB ({percent} %)"
+        unit, name = (1e9, "GB") if report.bytes_total >= 1e9 else (1e6, "MB")
+        done, total = report.bytes_done / unit, report.bytes_total / unit
+        return f"{report.role}: {done:.2f} of {total:.2f} {name} ({percent} %)"
     return f"{report.role}: {report.state.lower()}"
 
 

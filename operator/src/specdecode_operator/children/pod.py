@@ -54,7 +54,7 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             "serviceAccountName": name,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": spec.lifecycle.termination_grace_period_seconds,
+            "terminationGracePeriodSeconds": spec.lifecycle.grace_seconds,
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
