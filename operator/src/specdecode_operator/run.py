@@ -84,7 +84,7 @@ async def _reconcile_all(
         age_s = time.monotonic() - (resync.last_success or 0.0)
         return Vitals(age_s, settings.resync_seconds, queue.oldest_s())
 
-    registry = register(Inbox(cache, queue.add, metrics), vitals, cluster.configuration)
+    registry = register(Inbox(cache, queue.add, metrics), vitals, cluster.renewed)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work(queue, reconciler)) for _ in range(settings.workers)]
         tasks.append(group.create_task(resync.forever(settings.resync_seconds)))
