@@ -47,15 +47,20 @@ class Reconciler:
         observed = self.cache.observe(key)
         if observed is None:
             return None
+        observed = replace(observed, at=self.now())
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.peek(observed.pods))
         decided = plan(observed, self.settings)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
-        if is_fetching:
-            return LOOK_AT_PROGRESS_S
-        return LOOK_AGAIN_S if outcome.stopped else None
+        waits_s = (
+            LOOK_AT_PROGRESS_S if is_fetching else None,
+            LOOK_AGAIN_S if outcome.stopped else None,
+            decided.pace.look_again_s,
+            pods.patience_left_s(observed.pods, observed.at),
+        )
+        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     async def _act(self, observed: Observed, decided: Plan) -> Outcome:
         """Write the workload after all it needs; what cannot be written stops what builds on it."""
