@@ -32,6 +32,8 @@ ROLE_STABLE: Final = "stable"
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
+# On a Deployment: the configuration whose rollout goes on in place.
+ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 
 ENGINE_CONTAINER: Final = "engine"
 FETCH_CONTAINER: Final = "fetch"
@@ -41,6 +43,7 @@ SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
+API_KEYS_FOLDER: Final = "/etc/specdecode-keys"
 MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"
 TERMINATION_LOG: Final = "/dev/termination-log"

@@ -10,6 +10,7 @@ from specdecode_operator import children, downloads, matching
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.pace import SURGE, Pace, pace
 from specdecode_operator.resource import Resource, ResourceError, parse
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
@@ -58,6 +59,7 @@ class Plan:
     """How far the models are that the pods fetch."""
     refused: Refused | None = None
     is_ending: bool = False
+    pace: Pace = SURGE
 
 
 def plan(observed: Observed, settings: Settings) -> Plan:
@@ -71,6 +73,9 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         resource = parse(observed.resource)
         pins = downloads.pins(observed, resource)
         built = children.build(resource, settings.engine_image, pins)
+        way = pace(observed, resource, built.config_hash)
+        if way.is_in_place:
+            built = children.build(resource, settings.engine_image, pins, is_in_place=True)
     except ResourceError as error:
         return Plan(refused=Refused(Refusal.INVALID, error.sentences))
     if missing := missing_in_release(resource):
@@ -82,6 +87,7 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         writes=tuple(write for write in writes if write is not None),
         prunes=tuple(_prunes(observed, built)),
         models=tuple(downloads.statuses(observed, resource, pins)),
+        pace=way,
     )
 
 

@@ -6,6 +6,7 @@ from starlette.requests import ClientDisconnect
 
 from specdecode_engine.request import RequestRefused
 from specdecode_engine.serve import chat, completions, errors, health, models, speculation
+from specdecode_engine.serve.authorization import Authorization
 from specdecode_engine.serve.core import EngineFailed
 from specdecode_engine.serve.farewell import Farewell
 from specdecode_engine.serve.service import Service
@@ -21,4 +22,6 @@ def build_app(service: Service) -> FastAPI:
     known = (errors.ApiError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
     for kind in (*known, Exception):
         app.add_exception_handler(kind, errors.answer_error)
+    if service.keys is not None:
+        app.add_middleware(Authorization, keys=service.keys)
     return app
