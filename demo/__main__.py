@@ -71,10 +71,19 @@ def install_chart(cluster: Cluster, *more: str) -> None:
         "upgrade", "--install", "specdecode", "charts/specdecode",
         "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
         "--set", "image.repository=specdecode-operator", "--set", "image.tag=dev",
-        "--set", f"engine.image={ENGINE_IMAGE}", *more,
+        "--set", f"engine.image={ENGINE_IMAGE}",
+        # An image of the same name may be newer than the pod that runs it.
+        "--set-string", f"podAnnotations.built-from={_operator_sources()}", *more,
     )  # fmt: skip
-    # An image of the same name may be newer than the pod that runs it.
     cluster.kubectl("-n", NAMESPACE, "rollout", "status", "deployment", "--timeout=5m")
+
+
+def _operator_sources() -> str:
+    """Name the sources that the operator's image was just built from."""
+    from localnode.images import IMAGES, input_files, inputs_hash
+
+    image = next(image for image in IMAGES if image.name == OPERATOR_IMAGE)
+    return inputs_hash(input_files(image, ROOT), ROOT, image.name)
 
 
 def resource_state(cluster: Cluster, name: str = MODEL) -> str | None:
