@@ -63,6 +63,7 @@ def _counts(seen: Seen, built: Built, told: Manifest) -> Iterator[tuple[str, obj
     yield "configHash", built.config_hash, told.get("configHash")
     yield "replicas", len(seen.living_pods), told.get("replicas")
     yield "readyReplicas", len(seen.ready_pods), told.get("readyReplicas")
+    yield "routableReplicas", seen.routable, told.get("routableReplicas")
     yield "updatedReplicas", len(current), told.get("updatedReplicas")
 
 
