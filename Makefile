@@ -30,9 +30,11 @@ lint: setup ## Check format, style, types, import contracts and generated files
 	$(RUN) mypy
 	$(RUN) lint-imports
 	$(RUN) python -m specdecode_api --check
+	$(RUN) python scripts/chart_values.py --check
 
-manifests: setup ## Write the CRD, the boot file's schema and the field reference from the contract
+manifests: setup ## Write the CRD, the boot file's schema, the field reference and the chart's table of values
 	$(RUN) python -m specdecode_api
+	$(RUN) python scripts/chart_values.py
 
 models: setup ## Train the example models anew (about half an hour)
 	$(RUN) python examples/models/train.py

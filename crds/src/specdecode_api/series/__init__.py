@@ -5,6 +5,7 @@ Operator, rules and dashboards ask for these; docs/metrics.md is written from th
 
 from typing import Final
 
+from specdecode_api.names import METRIC_PREFIX as PREFIX
 from specdecode_api.series.about import FACTS, HASHES, IDENTITY, INFO, PROCESS_START
 from specdecode_api.series.bands import (
     BATCH_BANDS,
@@ -15,7 +16,7 @@ from specdecode_api.series.bands import (
     batch_band,
     prompt_length,
 )
-from specdecode_api.series.core import CORE, GRAPHS, RETRACTED_REQUESTS
+from specdecode_api.series.core import CORE, GRAPHS, RETRACTED_REQUESTS, TABLE
 from specdecode_api.series.depths import (
     DEPTH_BUSY_SECONDS,
     DEPTH_REQUEST_ROUNDS,
@@ -40,7 +41,6 @@ from specdecode_api.series.requests import (
     REQUESTS,
     STRATUM,
     SUMS,
-    TABLE,
     UNSORTED_REQUESTS,
 )
 
@@ -74,6 +74,7 @@ __all__ = [
     "PORTIONS",
     "POSITION_ACCEPTED",
     "POSITION_REACHED",
+    "PREFIX",
     "PROCESS_START",
     "PROMPT_BOUNDS_TOKENS",
     "RANGES",

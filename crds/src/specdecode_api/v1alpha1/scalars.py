@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from specdecode_api.location import CLAIM_PATTERN, URI_RULES
+from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
 from specdecode_api.rules import Checked, Rule, as_validations
 
@@ -93,6 +94,17 @@ WebAddress = Annotated[
     _text(
         "https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*",
         "write https://HOST or https://HOST:PORT/PATH, without '/' at the end",
+    ),
+]
+
+
+RequestLabel = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=32),
+    _text(
+        REQUEST_LABEL_PATTERN,
+        "a request label has at most 32 lower case letters, digits and ._- and begins and ends "
+        "with a letter or digit",
     ),
 ]
 

@@ -4,9 +4,10 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
+from specdecode_api import names
 from specdecode_api.document import HOT, RESTART, ResourceRecord
 from specdecode_api.rules import Rule
-from specdecode_api.v1alpha1.scalars import ByteSize, Int, ObjectName, SecretKey
+from specdecode_api.v1alpha1.scalars import ByteSize, Int, ObjectName, RequestLabel, SecretKey
 
 SPARE_SECONDS: Final = 10
 """What a pod needs to end after its drain, before Kubernetes kills it."""
@@ -70,6 +71,13 @@ class Serving(ResourceRecord):
         default=None,
         description="Keys of which clients must show one, as OpenAI's clients do; none is asked "
         "for where absent.",
+    )
+    request_labels: list[RequestLabel] = Field(
+        default=[],
+        max_length=names.MAX_REQUEST_LABELS,
+        json_schema_extra=RESTART,
+        description=f"Values of the header {names.HEADER_LABEL} that requests are counted apart "
+        "by, such as code and chat; every other value counts as none.",
     )
 
 

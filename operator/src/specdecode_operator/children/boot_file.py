@@ -38,7 +38,9 @@ def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
             chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
         ),
         server=ServerBoot(
-            drain_seconds=spec.lifecycle.drain_seconds, api_key_path=api_keys.path(spec)
+            drain_seconds=spec.lifecycle.drain_seconds,
+            api_key_path=api_keys.path(spec),
+            request_labels=tuple(spec.serving.request_labels),
         ),
         device="cpu" if spec.device == "CPU" else "cuda",
         threads=threads(spec),
