@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import LastWords, Reason
+from specdecode_api.report import Degradation, LastWords, Reason
 from specdecode_api.v1alpha1 import Status
 from specdecode_operator import events, pods
 from specdecode_operator.kinds import child_id
@@ -472,3 +472,13 @@ def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
     observed = world()
     observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
     assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")
+
+
+def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
+    worse = Degradation(reason="CapturedPassesMissed", message="over budget")
+    seen = world(deployment=replicas(1), pods=[SERVING])
+    told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
+    assert conditions(told)["Ready"] == ("True", "Serving")
+    assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
+    assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
+    assert "hold" not in told
