@@ -451,6 +451,16 @@ def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
     assert "DefinitionCurrent" not in conditions(tell(observed))
 
 
+def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
+    worse = Degradation(reason="CapturedPassesMissed", message="over budget")
+    seen = world(deployment=replicas(1), pods=[SERVING])
+    told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
+    assert conditions(told)["Ready"] == ("True", "Serving")
+    assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
+    assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
+    assert "hold" not in told
+
+
 def test_fields_of_a_newer_definition_are_left_out_and_named(world):
     """The definition is upgraded before the operator, and its new defaults reach the old one."""
     before = world()
@@ -472,13 +482,3 @@ def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
     observed = world()
     observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
     assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")
-
-
-def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
-    worse = Degradation(reason="CapturedPassesMissed", message="over budget")
-    seen = world(deployment=replicas(1), pods=[SERVING])
-    told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
-    assert conditions(told)["Ready"] == ("True", "Serving")
-    assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
-    assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
-    assert "hold" not in told
