@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 500
 MAX_MESSAGE = 800
+_UNTYPED = "failed to create typed patch object"
+"""What server-side apply says of an unknown field, or of a value of another type."""
 _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 
@@ -38,6 +40,8 @@ class ApiError(Exception):
     @property
     def is_transient(self) -> bool:
         """Whether the same request may succeed later, without anybody changing anything."""
+        if _UNTYPED in str(self):  # the API server's own fault, says its code: 500
+            return False
         return self.code in (0, 401, 408, 409, 429) or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 

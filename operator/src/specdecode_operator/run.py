@@ -28,6 +28,7 @@ from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.rights import Right, lease_rights, rights
 from specdecode_operator.settings import Settings
+from specdecode_operator.visits import Visits
 from specdecode_operator.watching import obey_signals, watch
 
 log = logging.getLogger(__name__)
@@ -67,10 +68,11 @@ async def _reconcile_all(
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
     definition = Definition()
-    reconciler = Reconciler(
-        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, definition
-    )
     turn = Turn(queue, cache.known_keys)
+    visits = Visits(peek, cache.pods, turn.add)
+    reconciler = Reconciler(
+        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, definition, visits.of
+    )
     metrics.watch_leadership(lambda: turn.has_come)
     resync = Resync(
         cluster, cache, settings.namespaces, turn.add, turn.add_after, metrics, time.monotonic
@@ -106,6 +108,7 @@ async def _reconcile_all(
             group.create_task(lead_or_stop()),
             group.create_task(resync.forever(settings.resync_seconds)),
             group.create_task(looking),
+            group.create_task(visits.forever()),
         ]
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
