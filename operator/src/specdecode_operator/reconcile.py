@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from specdecode_api import names
-from specdecode_api.report import Progress
+from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
@@ -41,13 +41,14 @@ class Reconciler:
     now: Callable[[], datetime]
     peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
     definition: Definition = field(default_factory=Definition)
+    degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
         observed = self.cache.observe(key)
         if observed is None:
             return None
-        observed = replace(observed, at=self.now())
+        observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.peek(observed.pods))
