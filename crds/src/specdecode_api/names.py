@@ -29,9 +29,17 @@ LABEL_ROLE: Final = f"{GROUP}/role"
 PART_OF: Final = "specdecode"
 COMPONENT_ENGINE: Final = "engine"
 ROLE_STABLE: Final = "stable"
+ROLE_CANARY: Final = "canary"
+ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, beside a canary
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
+
+# What a person may ask of a trial; the value is the trial's id, so that it cannot hit a later one.
+ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"
+ANNOTATION_RESUME: Final = f"{GROUP}/rollout-resume"
+ANNOTATION_PROMOTE: Final = f"{GROUP}/rollout-promote"
+ANNOTATION_ABORT: Final = f"{GROUP}/rollout-abort"
 
 ENGINE_CONTAINER: Final = "engine"
 FETCH_CONTAINER: Final = "fetch"

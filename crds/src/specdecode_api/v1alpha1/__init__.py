@@ -8,6 +8,17 @@ from specdecode_api.v1alpha1.download import Download, TokenSecret
 from specdecode_api.v1alpha1.model import Draft, Model
 from specdecode_api.v1alpha1.resolve import ResolvedSpeculation, resolve
 from specdecode_api.v1alpha1.resources import Resources
+from specdecode_api.v1alpha1.rollout import Canary, Guard, Rollout, Switchback
+from specdecode_api.v1alpha1.rollout_status import (
+    ArmShown,
+    Effective,
+    HistoryEntry,
+    Interval,
+    Recommendation,
+    StratumShown,
+    TableSteps,
+    TrialStatus,
+)
 from specdecode_api.v1alpha1.serving import Lifecycle, Serving
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation
@@ -16,20 +27,32 @@ from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
 
 __all__ = [
     "Adaptive",
+    "ArmShown",
     "BatchSizeEntry",
+    "Canary",
     "Condition",
     "Download",
     "Draft",
+    "Effective",
+    "Guard",
+    "HistoryEntry",
+    "Interval",
     "Lifecycle",
     "Model",
     "ModelStatus",
+    "Recommendation",
     "ResolvedSpeculation",
     "Resources",
+    "Rollout",
     "Serving",
     "Spec",
     "SpecDecodeDeployment",
     "Speculation",
     "Status",
+    "StratumShown",
+    "Switchback",
+    "TableSteps",
     "TokenSecret",
+    "TrialStatus",
     "resolve",
 ]
