@@ -1,0 +1,195 @@
+"""Arms that take turns on the same pods: each pair of blocks is one observation.
+
+One pod: a switchback, its two blocks one after the other. Several pods: a crossover, half of them
+begin with the candidate and all change over in the middle of the pair. Either way a pod is compared
+with itself, so a slow pod is slow in both arms; requests of one block share its load, so pairs of
+blocks, not requests, are what is counted, and their own spread says how far they can be trusted.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specdecode_operator.judge.accept import check_accept
+from specdecode_operator.judge.confidence import radius, student_radius, tuned_information
+from specdecode_operator.judge.decision import Findings, conclude
+from specdecode_operator.judge.evidence import ArmEvidence
+from specdecode_operator.judge.failures import check_failures
+from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.judge import RAILS, as_gain, stratum_effects, unmet_floors
+from specdecode_operator.judge.judgement import Interval, Judgement, Rail
+from specdecode_operator.judge.pooled import pool, request_count
+from specdecode_operator.judge.ratio import seconds_per_token
+from specdecode_operator.judge.standardised import difference, pooled_rates, seen_to_expected
+from specdecode_operator.judge.stratified import contrast
+from specdecode_operator.judge.tails import check_tail_by_pair
+
+
+class Role(StrEnum):
+    """Which arm a pod runs."""
+
+    BASELINE = "baseline"
+    CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one pod did in one role within one pair, its washout left out."""
+
+    pair: int
+    pod: str
+    role: Role
+    evidence: ArmEvidence
+
+
+FEWEST = 10.0  # requests of each role, for a pair to be an observation
+LEAST_SPREAD = 0.001  # between pairs; equal blocks prove nothing faster
+
+Pair = tuple[ArmEvidence, ArmEvidence]  # of the baseline, of the candidate
+
+
+def schedule(seed: int, pairs: int) -> tuple[tuple[Role, Role], ...]:
+    """Order of the two roles in each pair, random, and balanced within every four pairs.
+
+    In a crossover this is the order of one half of the pods; the other half takes the reverse.
+    """
+    draw = random.Random(seed)
+    first = (Role.BASELINE, Role.CANDIDATE)
+    orders: list[tuple[Role, Role]] = []
+    while len(orders) < pairs:
+        four = [first, first, first[::-1], first[::-1]]
+        draw.shuffle(four)
+        orders += four
+    return tuple(orders[:pairs])
+
+
+def judge_blocks(blocks: Sequence[Block], guard: Guard, elapsed_s: float) -> Judgement:
+    """Judge by pairs in which a pod ran both roles; what has only one of them is left out.
+
+    Failures and the early alarm are looked for in all blocks, those of an unfinished pair too.
+    """
+    everything = _by_role(blocks)
+    pairs = complete_pairs(blocks)
+    compared = pool(old for old, _ in pairs), pool(new for _, new in pairs)
+    time = contrast(*compared, seconds_per_token, guard.min_stratum_requests)
+    effects = _effects(pairs, compared)
+    counts = request_count(compared[0]), request_count(compared[1])
+    alarm = check_accept(*everything, guard, guard.alarm_alpha / 2)
+    found = Findings(
+        baseline_requests=request_count(everything[0]),
+        candidate_requests=request_count(everything[1]),
+        gain=_gain(effects, guard),
+        accept=alarm.accept,
+        alarm=alarm.reason or _heavy_loss(compared, guard),
+        rails=_rails(everything, compared, pairs, guard),
+        unmet=(
+            *_missing_pairs(len(effects), guard),
+            *unmet_floors(counts, time.coverage, guard, elapsed_s),
+        ),
+        strata=stratum_effects(time),
+        coverage=time.coverage,
+        pairs=len(effects),
+        elapsed_s=elapsed_s,
+    )
+    return conclude(found, guard)
+
+
+def complete_pairs(blocks: Sequence[Block]) -> list[Pair]:
+    """Both arms of each pair, over the pods that ran both roles in it."""
+    cells: dict[int, dict[str, dict[Role, list[ArmEvidence]]]] = {}
+    for block in blocks:
+        roles = cells.setdefault(block.pair, {}).setdefault(block.pod, {})
+        roles.setdefault(block.role, []).append(block.evidence)
+    pairs = []
+    for _, pods in sorted(cells.items()):
+        both = [roles for roles in pods.values() if len(roles) == len(Role)]
+        if both:
+            old, new = (
+                pool(evidence for roles in both for evidence in roles[role]) for role in Role
+            )
+            pairs.append((old, new))
+    return pairs
+
+
+def _by_role(blocks: Sequence[Block]) -> Pair:
+    old, new = (pool(block.evidence for block in blocks if block.role is role) for role in Role)
+    return old, new
+
+
+def _effects(pairs: Sequence[Pair], compared: Pair) -> list[float]:
+    """log(candidate / baseline) of seconds per token, pair by pair, at the same mix."""
+    rates = pooled_rates(pool(compared), seconds_per_token, 1.0)
+    effects = []
+    for old, new in pairs:
+        if min(request_count(old), request_count(new)) < FEWEST:
+            continue
+        effect = difference(
+            seen_to_expected(new, rates, seconds_per_token),
+            seen_to_expected(old, rates, seconds_per_token),
+        )
+        if effect is not None:
+            effects.append(effect.value)
+    return effects
+
+
+def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
+    if len(effects) < 2:
+        return None
+    spread = max(statistics.stdev(effects), LEAST_SPREAD)
+    down, up = (
+        student_radius(spread, len(effects), alpha)
+        for alpha in (guard.promote_alpha, guard.loss_alpha)
+    )
+    return as_gain(statistics.mean(effects), down, up)
+
+
+def _heavy_loss(compared: Pair, guard: Guard) -> tuple[str, str] | None:
+    """A loss beyond `heavy_loss` by the requests of complete pairs, few as these may be."""
+    if min(request_count(arm) for arm in compared) < guard.min_stratum_requests:
+        return None
+    rates = pooled_rates(pool(compared), seconds_per_token, 1.0)
+    effect = difference(
+        *(seen_to_expected(arm, rates, seconds_per_token) for arm in reversed(compared))
+    )
+    if effect is None:
+        return None
+    alpha = guard.alarm_alpha / 2
+    away = radius(effect.variance, alpha, tuned_information(guard.heavy_loss, alpha))
+    if effect.value - away <= math.log1p(guard.heavy_loss):
+        return None
+    slower = math.expm1(effect.value)
+    return "HeavyLoss", f"decode time per token {slower:+.1%} after the first pairs of blocks"
+
+
+def _missing_pairs(count: int, guard: Guard) -> tuple[tuple[str, str], ...]:
+    if count >= guard.min_pairs:
+        return ()
+    return (("TooFewPairs", f"{count} of {guard.min_pairs} pairs of blocks"),)
+
+
+def _rails(
+    everything: Pair, compared: Pair, pairs: Sequence[Pair], guard: Guard
+) -> tuple[Rail, ...]:
+    each = guard.rail_alpha / RAILS
+    rise = guard.tail_rise
+    tails = (
+        check_tail_by_pair(
+            "FirstToken",
+            (compared[0].first_token, compared[1].first_token),
+            [(old.first_token, new.first_token) for old, new in pairs],
+            rise,
+            each,
+        ),
+        check_tail_by_pair(
+            "InterToken",
+            (compared[0].inter_token, compared[1].inter_token),
+            [(old.inter_token, new.inter_token) for old, new in pairs],
+            rise,
+            each,
+        ),
+    )
+    failures = check_failures(*everything, guard, each)
+    return (*(rail for rail in tails if rail is not None), *failures)
