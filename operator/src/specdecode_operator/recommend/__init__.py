@@ -1,0 +1,1 @@
+"""Which table a fleet would decode fastest with, from what it has measured."""
