@@ -77,7 +77,7 @@ seccompProfile:
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [create, get, list, patch, watch]
+  verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, delete, get, list, patch, watch]
