@@ -49,6 +49,7 @@ SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
+RECORD_FILE_NAME: Final = "record.json"
 MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"
 TERMINATION_LOG: Final = "/dev/termination-log"

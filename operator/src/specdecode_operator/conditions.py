@@ -22,13 +22,16 @@ class Type(StrEnum):
     DEGRADED = "Degraded"
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
+    CANARY_HEALTHY = "CanaryHealthy"
+    RECOMMENDATION_READY = "RecommendationReady"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """What holds now for one type."""
 
-    status: bool
+    status: bool | None
+    """None: not known yet."""
     reason: str
     message: str = ""
 
@@ -54,6 +57,10 @@ class Facts:
     """Whether a pod of the newest configuration is ready."""
     has_fetched_models: bool = False
     """Whether every model that is fetched is there, in every pod."""
+    trial: Check | None = None
+    """None while nothing is tried."""
+    recommendation: Check | None = None
+    """None where nothing is learned."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -65,8 +72,12 @@ def checks(facts: Facts) -> dict[Type, Check]:
         Type.DEGRADED: _degraded(facts),
         Type.CONFIG_RESOLVED: _config_resolved(facts),
     }
-    model_ready = _model_ready(facts)
-    return found | ({Type.MODEL_READY: model_ready} if model_ready else {})
+    optional = {
+        Type.MODEL_READY: _model_ready(facts),
+        Type.CANARY_HEALTHY: facts.trial,
+        Type.RECOMMENDATION_READY: facts.recommendation,
+    }
+    return found | {kind: check for kind, check in optional.items() if check is not None}
 
 
 def merge(
@@ -79,7 +90,7 @@ def merge(
         if kind not in found:
             continue
         check = found[kind]
-        status = "True" if check.status else "False"
+        status = "Unknown" if check.status is None else str(check.status)
         old = before.get(kind.value, {})
         has_moved = old.get("status") != status
         merged.append(

@@ -55,6 +55,13 @@ def is_ready(pod: Manifest) -> bool:
     return not is_ending and condition(pod, "Ready").get("status") == "True"
 
 
+def restarts(pod: Manifest) -> int:
+    """How often the engine of a pod was started anew."""
+    status = pod.get("status") or {}
+    engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
+    return int(engine.get("restartCount", 0))
+
+
 def is_fetching(pod: Manifest) -> bool:
     """Whether a pod is at its downloads now."""
     is_ending = pod["metadata"].get("deletionTimestamp") is not None

@@ -24,6 +24,7 @@ from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import Lookout, open_lookout
 from specdecode_operator.watching import obey_signals, watch
 from specdecode_operator.worker import work
 
@@ -51,21 +52,29 @@ async def run(settings: Settings) -> None:
         async with (
             connect(settings.kubeconfig, metrics, timeout_s) as cluster,
             open_peek() as peek,
+            open_lookout(time.monotonic) as lookout,
         ):
-            await _reconcile_all(settings, cluster, peek, metrics, stop)
+            await _reconcile_all(settings, cluster, peek, lookout, metrics, stop)
     finally:
         server.shutdown()
         server.server_close()
 
 
 async def _reconcile_all(
-    settings: Settings, cluster: Cluster, peek: Peek, metrics: Metrics, stop: asyncio.Event
+    settings: Settings,
+    cluster: Cluster,
+    peek: Peek,
+    lookout: Lookout,
+    metrics: Metrics,
+    stop: asyncio.Event,
 ) -> None:
     cache = Cache()
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
-    reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek)
+    reconciler = Reconciler(
+        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, lookout
+    )
     resync = Resync(
         cluster, cache, settings.namespaces, queue.add, queue.add_after, metrics, time.monotonic
     )

@@ -7,12 +7,14 @@ from specdecode_api.v1alpha1 import ModelStatus, Status
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url
-from specdecode_operator.conditions import Facts
+from specdecode_operator.conditions import Check, Facts
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, rollout
+from specdecode_operator.trial import telling as trial_telling
+from specdecode_operator.trial.telling import Told
 
 
 def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> Manifest:
@@ -23,7 +25,9 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
     deployment = _deployment(seen)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
-    checks = conditions.checks(_facts(seen, plan, outcome, deployment, config_hash))
+    told = trial_telling.tell(plan.step, seen) if plan.step else None
+    facts = _facts(seen, plan, outcome, deployment, config_hash)
+    checks = conditions.checks(facts)
     merged = conditions.merge(checks, previous.get("conditions") or [], metadata["generation"], now)
     return as_manifest(
         Status.model_validate(
@@ -36,6 +40,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
                 "url": url(metadata["name"], metadata["namespace"]),
                 "configHash": config_hash,
                 "models": _models(plan, previous),
+                **_rollout(told, previous),
                 "conditions": merged,
             }
         )
@@ -45,6 +50,19 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
 def as_manifest(record: Status) -> Manifest:
     """A status as the API server stores it."""
     return record.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def _rollout(told: Told | None, previous: Manifest) -> Manifest:
+    """Where trials stand; of a refused spec what was said before stays."""
+    if told is None:
+        kept = ("recommendation", "trial", "history", "rolloutRequests", "effective")
+        return {name: previous.get(name) for name in kept}
+    return {
+        "trial": told.trial,
+        "history": list(told.history) or None,
+        "rolloutRequests": list(told.requests) or None,
+        "effective": told.effective,
+    }
 
 
 def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
@@ -57,6 +75,12 @@ def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
 def _deployment(seen: Observed) -> Manifest | None:
     found = seen.children.get(ChildId(DEPLOYMENT.kind, seen.resource["metadata"]["name"]))
     return found if found is not None and is_controlled_by(found, seen.uid) else None
+
+
+def _trial_check(plan: Plan) -> Check | None:
+    if plan.step is None or plan.step.record.trial is None:
+        return None
+    return Check(*trial_telling.health(plan.step.record.trial))
 
 
 def _facts(
@@ -84,4 +108,5 @@ def _facts(
         ),
         has_fetched_models=bool(plan.models)
         and all(model.state is ModelState.READY for model in plan.models),
+        trial=_trial_check(plan),
     )

@@ -30,14 +30,14 @@ class Guard(ResourceRecord):
     )
     min_requests: Int = Field(
         default=200,
-        ge=1,
+        ge=2,
         le=1_000_000,
         json_schema_extra=HOT,
         description="Requests that each arm has to answer before a verdict, alarms apart.",
     )
     min_stratum_requests: Int = Field(
         default=20,
-        ge=1,
+        ge=2,
         le=100_000,
         json_schema_extra=HOT,
         description="Requests of each arm that a kind of request needs to be compared.",

@@ -138,6 +138,15 @@ class HistoryEntry(ResourceRecord):
     )
 
 
+class RolloutRequest(ResourceRecord):
+    """What a person asked of a trial by annotation, and what came of it."""
+
+    verb: Literal["pause", "resume", "promote", "abort"] = Field(description="What was asked.")
+    id: Hash = Field(description="Id of the trial that it names.")
+    is_done: bool = Field(description="Whether there was such a trial, or such an edit.")
+    message: Sentence = Field(default="", description="What came of it, in a sentence.")
+
+
 class Effective(ResourceRecord):
     """The configuration in force, and why it is not the spec's where it is not."""
 

@@ -12,6 +12,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     Effective,
     HistoryEntry,
     Recommendation,
+    RolloutRequest,
     TrialStatus,
 )
 from specdecode_api.v1alpha1.scalars import Int
@@ -97,6 +98,15 @@ class Status(ResourceRecord):
         default=None,
         max_length=MAX_HISTORY,
         description="Trials that ended, the newest first, with the evidence of their verdicts.",
+    )
+    rollout_requests: list[RolloutRequest] | None = Field(
+        default=None,
+        max_length=4,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["verb"],
+        },
+        description="Annotations that ask something of a trial, and their answers.",
     )
     effective: Effective | None = Field(
         default=None,

@@ -61,9 +61,7 @@ def threads(spec: Spec) -> int | None:
     return max(1, math.floor(amount(limit)))
 
 
-def _speculation(
-    spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]
-) -> SpeculationBoot:
+def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) -> SpeculationBoot:
     wanted = spec.speculation
     resolved = resolve(wanted)
     return SpeculationBoot(

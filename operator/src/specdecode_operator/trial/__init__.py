@@ -6,8 +6,9 @@ is kept, in one ConfigMap of the resource, so that an operator may end at any po
 written from the record and never read.
 """
 
-from specdecode_operator.trial.machine import Step, advance
+from specdecode_operator.trial.beginning import Proposal
+from specdecode_operator.trial.machine import Step, advance, look_every_s, tables
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.sight import Sight
 
-__all__ = ["Record", "Sight", "Step", "advance"]
+__all__ = ["Proposal", "Record", "Sight", "Step", "advance", "look_every_s", "tables"]

@@ -32,6 +32,8 @@ class InForce:
     """What serves: the accepted spec, or the spec itself, and the tuned table over it."""
 
     resource: Resource
+    plain: children.Built
+    """Without a tuned table."""
     built: children.Built
     tuned: Tuned | None
 
@@ -64,13 +66,13 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
     plain = children.build(current, image)
     tuned = record.tuned
     if tuned is None or tuned.base != plain.arm or not _fits(tuned.table, plain):
-        return InForce(current, plain, None)
-    return InForce(current, children.build(current, image, tuned=tuned.table), tuned)
+        return InForce(current, plain, plain, None)
+    return InForce(current, plain, children.build(current, image, tuned=tuned.table), tuned)
 
 
 def difference(now: InForce, wanted: Resource, built: children.Built, image: str) -> Difference:
     """Compare what should serve with what the spec wants, `built` being the latter."""
-    if built.arm == now.built.arm:
+    if built.arm in (now.plain.arm, now.built.arm):
         return Difference.NONE
     same_but_table = _with_table_of(wanted, now.resource.spec)
     if same_but_table is None or not built.entries or not now.built.entries:

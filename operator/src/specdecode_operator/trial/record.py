@@ -5,7 +5,7 @@ as it stands.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -136,25 +136,41 @@ def read(text: str) -> Record:
 
 
 def _trial_document(trial: Trial) -> Document:
-    bare = replace(trial, ledgers={}, blocks=())
+    bare = replace(trial, ledgers={}, blocks=(), partial=())
     limit = LEDGER_BYTES // max(1, len(trial.ledgers))
     return {
         **_TRIAL.dump_python(bare, mode="json"),
         "ledgers": {name: json.loads(dump(each, limit)) for name, each in trial.ledgers.items()},
-        "blocks": [
-            [each.pair, each.pod, each.role.value, evidence_document(each.evidence)]
-            for each in trial.blocks
-        ],
+        "blocks": _blocks_document(trial.blocks),
+        "partial": _blocks_document(trial.partial),
     }
 
 
+def _blocks_document(blocks: Iterable[Block]) -> list[list[Any]]:
+    return [
+        [
+            each.pair,
+            each.pod,
+            each.role.value,
+            each.evidence.pods,
+            evidence_document(each.evidence),
+        ]
+        for each in blocks
+    ]
+
+
+def _blocks(document: Iterable[list[Any]]) -> tuple[Block, ...]:
+    return tuple(
+        Block(pair, pod, Role(role), replace(evidence_of(evidence), pods=count))
+        for pair, pod, role, count, evidence in document
+    )
+
+
 def _trial(document: Document) -> Trial:
-    bare = _TRIAL.validate_python({**document, "ledgers": {}, "blocks": ()})
+    bare = _TRIAL.validate_python({**document, "ledgers": {}, "blocks": (), "partial": ()})
     return replace(
         bare,
         ledgers={name: load(json.dumps(each)) for name, each in document["ledgers"].items()},
-        blocks=tuple(
-            Block(pair, pod, Role(role), evidence_of(evidence))
-            for pair, pod, role, evidence in document["blocks"]
-        ),
+        blocks=_blocks(document["blocks"]),
+        partial=_blocks(document["partial"]),
     )

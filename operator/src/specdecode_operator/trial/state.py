@@ -119,10 +119,17 @@ class Trial:
     ledgers: Mapping[str, Ledger] = field(default_factory=lambda: MappingProxyType({}))
     """By pod where pods take turns; under "" where arms have pods of their own."""
     blocks: tuple[Block, ...] = ()
+    partial: tuple[Block, ...] = ()
+    """Of the turn that ran when the judge was asked last, where it was told of them."""
     judgement: Judgement | None = None
     hold: str = ""
     """Why it does not go on."""
     ruling: Ruling | None = None
+
+    @property
+    def heard(self) -> tuple[Block, ...]:
+        """The blocks that the judge was told of last."""
+        return (*self.blocks, *self.partial)
 
     def elapsed_s(self, now_s: float) -> float:
         """Time since it began, without pauses."""
