@@ -10,7 +10,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-controller bench-graphs bench-operator bench-gpu gpu-carry \
+        demo serve bench-engine bench-controller bench-rollout bench-graphs bench-operator bench-gpu gpu-carry \
         test test-unit test-kernels test-apiserver test-node lossless clean
 
 help: ## List every target with one line
@@ -88,6 +88,9 @@ gpu-carry: setup ## Fetch wheels for a GPU machine that has only torch and trans
 
 bench-controller: setup ## Regret of every depth policy on simulated machines, from SEED (QUICK=1: under a minute)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(QUICK),--quick)
+
+bench-rollout: setup ## How often the judge of trials errs on simulated fleets, from SEED (QUICK=1: under a minute)
+	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick)
 
 bench-operator: setup ## Latency, writes and load of the operator on a real API server (QUICK=1: shorter)
 	@PYTHONPATH=cluster:bench $(RUN) python -m operator_bench $(if $(QUICK),--quick)

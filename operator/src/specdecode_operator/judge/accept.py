@@ -12,9 +12,9 @@ from specdecode_operator.judge.confidence import radius, tuned_information
 from specdecode_operator.judge.evidence import ArmEvidence
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Interval
-from specdecode_operator.judge.pooled import pool, request_count
-from specdecode_operator.judge.ratio import LogRatio, Measure, seconds_per_token, tokens_per_round
-from specdecode_operator.judge.standardised import difference, pooled_rates, seen_to_expected
+from specdecode_operator.judge.pooled import request_count
+from specdecode_operator.judge.ratio import seconds_per_token, tokens_per_round
+from specdecode_operator.judge.standardised import compare
 
 FEWEST = 15.0  # requests of each arm
 EARLY = 0.5  # difference on the logarithmic scale where the alarm should be quickest
@@ -34,8 +34,8 @@ def check_accept(
     """Compare accept lengths; None and silence below `FEWEST` requests."""
     if min(request_count(baseline), request_count(candidate)) < FEWEST:
         return Alarm()
-    accept = _compare(baseline, candidate, tokens_per_round)
-    time = _compare(baseline, candidate, seconds_per_token)
+    accept = compare(baseline, candidate, tokens_per_round)
+    time = compare(baseline, candidate, seconds_per_token)
     if accept is None or time is None:
         return Alarm()
     tuned = tuned_information(EARLY, alpha)
@@ -54,10 +54,3 @@ def check_accept(
         f" {math.expm1(time.value):+.0%}: the draft does not fit"
     )
     return Alarm(interval, ("AcceptLengthFell", message))
-
-
-def _compare(baseline: ArmEvidence, candidate: ArmEvidence, measure: Measure) -> LogRatio | None:
-    rates = pooled_rates(pool((baseline, candidate)), measure, 1.0)
-    return difference(
-        seen_to_expected(candidate, rates, measure), seen_to_expected(baseline, rates, measure)
-    )

@@ -23,7 +23,12 @@ from specdecode_operator.judge.judge import RAILS, as_gain, stratum_effects, unm
 from specdecode_operator.judge.judgement import Interval, Judgement, Rail
 from specdecode_operator.judge.pooled import pool, request_count
 from specdecode_operator.judge.ratio import seconds_per_token
-from specdecode_operator.judge.standardised import difference, pooled_rates, seen_to_expected
+from specdecode_operator.judge.standardised import (
+    compare,
+    difference,
+    pooled_rates,
+    seen_to_expected,
+)
 from specdecode_operator.judge.stratified import contrast
 from specdecode_operator.judge.tails import check_tail_by_pair
 
@@ -150,10 +155,7 @@ def _heavy_loss(compared: Pair, guard: Guard) -> tuple[str, str] | None:
     """A loss beyond `heavy_loss` by the requests of complete pairs, few as these may be."""
     if min(request_count(arm) for arm in compared) < guard.min_stratum_requests:
         return None
-    rates = pooled_rates(pool(compared), seconds_per_token, 1.0)
-    effect = difference(
-        *(seen_to_expected(arm, rates, seconds_per_token) for arm in reversed(compared))
-    )
+    effect = compare(*compared, seconds_per_token)
     if effect is None:
         return None
     alpha = guard.alarm_alpha / 2

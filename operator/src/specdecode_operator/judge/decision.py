@@ -76,7 +76,9 @@ def _compare(found: Findings, guard: Guard) -> Answer | None:
         return None
     if gain.lower > worst and (guard.aim is Aim.NO_LOSS or gain.estimate >= guard.min_gain):
         return Verdict.PROMOTE, *_praise(guard, seen)
-    if guard.aim is Aim.GAIN and gain.upper < guard.min_gain:
+    # Where it looks like a loss, going on tells a loss (never tried again) from too small a gain.
+    is_futile = gain.upper < guard.min_gain and gain.estimate > -guard.margin
+    if guard.aim is Aim.GAIN and is_futile:
         message = f"{seen}: below the least gain of {guard.min_gain:.1%}, the baseline stays"
         return Verdict.INCONCLUSIVE, "GainTooSmall", message
     return None

@@ -19,7 +19,7 @@ def check_failures(
             "Restarts",
             baseline.restarts,
             candidate.restarts,
-            baseline.restarts + guard.max_restarts,
+            guard.max_restarts + baseline.restarts * max(1, candidate.pods) / max(1, baseline.pods),
         ),
         _check_count(
             "SelfTest",
@@ -56,15 +56,13 @@ def _check_errors(
         arm.failed_requests / count if count else 0.0
         for arm, count in zip((baseline, candidate), seen, strict=True)
     ]
-    old, new = (_chance_failures(arm, guard) for arm in (baseline, candidate))
+    # Failures that come with a restart come all at once. The candidate's do not count; if the
+    # baseline's did not either, a crash of the baseline would speak against the candidate.
+    explained = guard.restart_failures * candidate.restarts
+    old, new = baseline.failed_requests, max(0.0, candidate.failed_requests - explained)
     exposure = seen[1] / sum(seen) if sum(seen) else 0.0
     broken = log_e_value(old, new, exposure) >= -math.log(alpha)
     return Rail("Errors", rates[0], rates[1], rates[0], broken)
-
-
-def _chance_failures(arm: ArmEvidence, guard: Guard) -> float:
-    """Failures that can be taken for independent: a restart takes those in flight with it."""
-    return max(0.0, arm.failed_requests - guard.restart_failures * arm.restarts)
 
 
 def _check_count(name: str, old: float, new: float, limit: float) -> Rail:

@@ -1,6 +1,7 @@
 """Evidence of several pods or blocks as that of one arm."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum
 
@@ -27,6 +28,19 @@ def pool(parts: Iterable[ArmEvidence]) -> ArmEvidence:
         pods=sum(part.pods for part in parts),
         self_test_failures=sum(part.self_test_failures for part in parts),
     )
+
+
+def over_batch_sizes(arm: ArmEvidence) -> ArmEvidence:
+    """The arm with strata of all batch sizes taken together.
+
+    A candidate that is much slower fills its own pods with waiting work: it leaves the bands that
+    it could be compared in.
+    """
+    strata: dict[Stratum, RequestSums] = {}
+    for stratum, sums in arm.strata.items():
+        wider = replace(stratum, batch_size=0)
+        strata[wider] = strata.get(wider, RequestSums()) + sums
+    return replace(arm, strata=strata)
 
 
 def request_count(arm: ArmEvidence) -> float:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 
 from specdecode_operator.judge.evidence import ArmEvidence, Stratum
+from specdecode_operator.judge.pooled import over_batch_sizes, pool
 from specdecode_operator.judge.ratio import STEADIEST, LogRatio, Measure
 
 Rates = Mapping[Stratum, float]
@@ -40,6 +41,17 @@ def seen_to_expected(arm: ArmEvidence, rates: Rates, measure: Measure) -> LogRat
     spread *= requests / seen**2
     variance = max(spread, STEADIEST**2) / (requests - 1.0)
     return LogRatio(math.log(ratio), variance)
+
+
+def compare(baseline: ArmEvidence, candidate: ArmEvidence, measure: Measure) -> LogRatio | None:
+    """log(candidate / baseline) over everything, batch sizes taken together.
+
+    For what is large: a few requests suffice, and a candidate cannot hide in bands of its own.
+    """
+    arms = over_batch_sizes(baseline), over_batch_sizes(candidate)
+    rates = pooled_rates(pool(arms), measure, 1.0)
+    old, new = (seen_to_expected(arm, rates, measure) for arm in arms)
+    return difference(new, old)
 
 
 def difference(new: LogRatio | None, old: LogRatio | None) -> LogRatio | None:
