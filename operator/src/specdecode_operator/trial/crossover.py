@@ -20,7 +20,6 @@ from specdecode_operator.trial.state import End, Kind, Phase, Ruling, Trial, Tur
 
 MAX_PODS = 8
 """Pods that take turns, an even number of several; more would only make the record larger."""
-MAX_PAIRS = 512
 PATIENCE_S = 300.0
 """How long pods may take to come to their tables, at the begin and at the end."""
 
@@ -29,7 +28,7 @@ def role_in(trial: Trial, uid: str) -> Role | None:
     """Role of a pod in the present turn; None for one that takes no turns."""
     if uid not in trial.pods:
         return None
-    first, second = schedule(trial.seed, MAX_PAIRS)[min(trial.turn.pair, MAX_PAIRS - 1)]
+    first, second = schedule(trial.seed, trial.turn.pair + 1)[-1]
     is_second_half = trial.turn.number % 2 == 1
     begins_reversed = trial.pods.index(uid) % 2 == 1
     return second if is_second_half != begins_reversed else first
