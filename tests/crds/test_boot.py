@@ -13,6 +13,7 @@ from specdecode_api.table import default_table
 LEAST = {"model": {"path": "/models/target"}}
 EVERYTHING = {
     "version": 1,
+    "config_hash": "v1-0",
     "model": {
         "path": "/models/target",
         "served_name": "meta/llama",
@@ -64,7 +65,7 @@ EVERYTHING = {
         "chunked_prefill_tokens": 16,
         "overlap": False,
     },
-    "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
+    "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5, "request_labels": ["code"]},
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",
     "attention_backend": "torch",

@@ -66,4 +66,12 @@ PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
 
+HEADER_LABEL: Final = "X-Specdecode-Label"
+"""Marks a request with one of the labels that the engine was told of."""
+
+MAX_REQUEST_LABELS: Final = 4
+MAX_CONFIG_HASH_LENGTH: Final = 63
+REQUEST_LABEL_PATTERN: Final = "[a-z0-9]([a-z0-9._-]{0,30}[a-z0-9])?"
+"""One to 32 characters."""
+
 METRIC_PREFIX: Final = "specdecode_"

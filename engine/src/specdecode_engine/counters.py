@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from specdecode_engine.depth.decision import Decision, Reason
+from specdecode_api.series import batch_band
+from specdecode_engine.depth.decision import Decision, Feedback, Reason
+from specdecode_engine.depth.survival import count_round
 
 
 @dataclass(slots=True)
@@ -36,6 +38,23 @@ class DecodeTotals:
 
 
 @dataclass(slots=True)
+class DepthTotals:
+    """Monotonic totals of the decode rounds of one depth in one band of batch sizes."""
+
+    rounds: int = 0
+    request_rounds: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class PositionTotals:
+    """How often the draft reached a position behind accepted tokens only, and was kept there."""
+
+    reached: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
 class Counters:
     """Owned by the engine core."""
 
@@ -45,6 +64,8 @@ class Counters:
     decode: DecodeTotals = field(default_factory=DecodeTotals)
     ranges: dict[int, DecodeTotals] = field(default_factory=dict)  # by lower bound
     switches: dict[tuple[int, Reason], int] = field(default_factory=dict)
+    depths: dict[tuple[int, int], DepthTotals] = field(default_factory=dict)  # by band, depth
+    positions: dict[tuple[int, int], PositionTotals] = field(default_factory=dict)
     latest: Decision | None = None  # of the newest decode round
 
     def decide(self, decision: Decision) -> None:
@@ -58,3 +79,16 @@ class Counters:
         """Count a finished round, for the range that decided it too."""
         self.decode.add(totals)
         self.ranges.setdefault(decision.slot, DecodeTotals()).add(totals)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Count what a finished round says of its depth and its draft, whatever policy runs."""
+        band, num_steps = batch_band(feedback.batch_size), feedback.decision.num_steps
+        depth = self.depths.setdefault((band, num_steps), DepthTotals())
+        depth.rounds += 1
+        depth.request_rounds += feedback.batch_size
+        depth.busy_seconds += feedback.seconds
+        reached, accepted = count_round(feedback.accepted, num_steps)
+        for place, trials in enumerate(reached):
+            position = self.positions.setdefault((band, place + 1), PositionTotals())
+            position.reached += trials
+            position.accepted += accepted[place]

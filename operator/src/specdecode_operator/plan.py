@@ -106,7 +106,7 @@ def plan(
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}
-        built = children.build(resource, image, pins, tuned)
+        built = children.build(resource, image, pins, tuned) if pins else step.now.built
         beside = _beside(observed, step, image, pins, tuned)
     except ResourceError as error:
         return Plan(refused=Refused(Refusal.INVALID, error.sentences))

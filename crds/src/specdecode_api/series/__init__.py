@@ -5,6 +5,7 @@ Operator, rules and dashboards ask for these; docs/metrics.md is written from th
 
 from typing import Final
 
+from specdecode_api.names import METRIC_PREFIX as PREFIX
 from specdecode_api.series.about import FACTS, HASHES, IDENTITY, INFO, PROCESS_START
 from specdecode_api.series.bands import (
     BATCH_BANDS,
@@ -74,6 +75,7 @@ __all__ = [
     "PORTIONS",
     "POSITION_ACCEPTED",
     "POSITION_REACHED",
+    "PREFIX",
     "PROCESS_START",
     "PROMPT_BOUNDS_TOKENS",
     "RANGES",

@@ -11,6 +11,7 @@ from specdecode_api.duration import (
     is_duration,
 )
 from specdecode_api.location import CLAIM_PATTERN, URI_RULES
+from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
 from specdecode_api.rules import Checked, Rule, as_validations
 
@@ -89,6 +90,17 @@ Percent = Annotated[
     str,
     StringConstraints(min_length=2, max_length=6),
     _text(PERCENT_PATTERN, "a percentage is a number below 100 with a percent sign: write '2.5%'"),
+]
+
+
+RequestLabel = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=32),
+    _text(
+        REQUEST_LABEL_PATTERN,
+        "a request label has at most 32 lower case letters, digits and ._- and begins and ends "
+        "with a letter or digit",
+    ),
 ]
 
 

@@ -4,9 +4,10 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
+from specdecode_api import names
 from specdecode_api.document import RESTART, ResourceRecord
 from specdecode_api.rules import Rule
-from specdecode_api.v1alpha1.scalars import ByteSize, Int
+from specdecode_api.v1alpha1.scalars import ByteSize, Int, RequestLabel
 
 SPARE_SECONDS: Final = 10
 """What a pod needs to end after its drain, before Kubernetes kills it."""
@@ -47,6 +48,13 @@ class Serving(ResourceRecord):
         le=1024,
         json_schema_extra=RESTART,
         description="Processor threads of an engine on a CPU; the engine's choice where absent.",
+    )
+    request_labels: list[RequestLabel] = Field(
+        default=[],
+        max_length=names.MAX_REQUEST_LABELS,
+        json_schema_extra=RESTART,
+        description=f"Values of the header {names.HEADER_LABEL} that requests are counted apart "
+        "by, such as code and chat; every other value counts as none.",
     )
 
 

@@ -27,6 +27,44 @@ class RangeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class StratumSnapshot:
+    """Sums over the requests of one stratum; labels and sums as the series of them have them."""
+
+    labels: tuple[str, ...]
+    sums: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """What was counted while one table decided."""
+
+    table_hash: str
+    strata: tuple[StratumSnapshot, ...]
+    retracted_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class DepthSnapshot:
+    """Rounds of one depth in one band of batch sizes."""
+
+    band: int
+    num_steps: int
+    rounds_total: int
+    request_rounds_total: int
+    busy_seconds_total: float
+
+
+@dataclass(frozen=True, slots=True)
+class PositionSnapshot:
+    """Drafted tokens at one position in one band: those that mattered, and those kept."""
+
+    band: int
+    position: int
+    reached_total: int
+    accepted_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class CoreSnapshot:
     """The core's state and totals at the end of a step.
 
@@ -57,6 +95,11 @@ class CoreSnapshot:
     reason: str = ""  # why that one runs at its depth
     num_draft_tokens: int = 1
     ranges: tuple[RangeSnapshot, ...] = ()
+    tables: tuple[TableSnapshot, ...] = ()
+    mixed_requests_total: int = 0
+    unsorted_requests_total: int = 0
+    depths: tuple[DepthSnapshot, ...] = ()
+    positions: tuple[PositionSnapshot, ...] = ()
     graphs: GraphReport = field(default_factory=lambda: GraphReport("off"))
 
     @property

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Request
@@ -61,7 +62,7 @@ class Service:
             on_failure=self._fail,
             clock=clock,
         )
-        self.metrics = EngineMetrics(lambda: self.engine.snapshot)
+        self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
         self.watch = TableWatch(boot, reread, self.tables) if reread else None
 
@@ -80,6 +81,23 @@ class Service:
     def facts(self) -> Mapping[str, object]:
         """What the engine said about itself when it was loaded."""
         return self._facts
+
+    def describe(self) -> Mapping[str, str]:
+        """What this engine runs, by the labels of `series.INFO`."""
+        boot, speculation = self.boot, self.boot.speculation
+        return {
+            "config_hash": boot.config_hash,
+            "table_hash": self.tables.table_hash,
+            "version": version("specdecode-engine"),
+            "model": boot.model.path,
+            "draft": speculation.draft_path or "",
+            "algorithm": speculation.algorithm.value,
+            "policy": speculation.policy.value,
+            "topk": str(speculation.topk),
+            "page_size": str(boot.memory.page_size),
+            "device": str(self._facts.get("device_name", "")),
+            "dtype": str(self._facts.get("dtype", "")),
+        }
 
     @property
     def limits(self) -> Limits:

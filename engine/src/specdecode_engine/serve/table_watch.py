@@ -88,7 +88,8 @@ def _table_of(boot: EngineBoot) -> tuple[object, object]:
 
 
 def _without_table(boot: EngineBoot) -> dict[str, Any]:
-    return boot.model_dump(mode="json", exclude={"speculation": {"table", "table_path", "tuned"}})
+    tables = {"table", "table_path", "tuned"}
+    return boot.model_dump(mode="json", exclude={"speculation": tables, "config_hash": True})
 
 
 def _differences(left: Any, right: Any, place: str = "") -> Iterator[str]:

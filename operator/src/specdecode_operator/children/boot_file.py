@@ -42,7 +42,10 @@ def boot_file(
             max_queued_requests=spec.serving.max_queued_requests,
             chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
         ),
-        server=ServerBoot(drain_seconds=spec.lifecycle.drain_seconds),
+        server=ServerBoot(
+            drain_seconds=spec.lifecycle.drain_seconds,
+            request_labels=tuple(spec.serving.request_labels),
+        ),
         device="cpu" if spec.device == "CPU" else "cuda",
         threads=threads(spec),
     )

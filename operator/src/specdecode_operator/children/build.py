@@ -79,6 +79,7 @@ def build(
     # Without defaults: a release that adds a field to the boot file replaces no pod.
     said = boot.model_dump(mode="json", exclude_defaults=True)
     fingerprint = config_hash(template, said)
+    boot = boot.model_copy(update={"config_hash": fingerprint})
     files = config_map(name, fingerprint, boot, pins)
     workload = deployment(name, spec, template, fingerprint, role)
     shared = [

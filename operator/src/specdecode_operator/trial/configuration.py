@@ -36,6 +36,8 @@ class InForce:
     """Without a tuned table."""
     built: children.Built
     tuned: Tuned | None
+    of: tuple[Mapping[str, Any] | None, Tuned | None]
+    """What the record said of it, by which it is known again."""
 
     @property
     def table(self) -> Table:
@@ -64,10 +66,11 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
         hot = {name: manifest["spec"][name] for name in _NOT_GUARDED if name in manifest["spec"]}
         current = parse({**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}})
     plain = children.build(current, image)
-    tuned = record.tuned
+    tuned, said = record.tuned, (record.accepted, record.tuned)
     if tuned is None or tuned.base != plain.arm or not _fits(tuned.table, plain):
-        return InForce(current, plain, plain, None)
-    return InForce(current, plain, children.build(current, image, tuned=tuned.table), tuned)
+        return InForce(current, plain, plain, None, said)
+    built = children.build(current, image, tuned=tuned.table)
+    return InForce(current, plain, built, tuned, said)
 
 
 def difference(now: InForce, wanted: Resource, built: children.Built, image: str) -> Difference:

@@ -106,8 +106,10 @@ class Situation:
         """What the spec says about trials."""
         return self.resource.spec.rollout
 
-    def in_force(self, record: Record) -> InForce:
-        """What should serve."""
+    def in_force(self, record: Record, known: InForce | None = None) -> InForce:
+        """What should serve; `known` where the record still says the same of it."""
+        if known is not None and known.of == (record.accepted, record.tuned):
+            return known
         return in_force(self.observed.resource, self.resource, record, self.image)
 
     def scene(self, trial: Trial) -> Scene:
@@ -144,18 +146,19 @@ def advance(
     resource = parse(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
     situation = Situation(observed, resource, sight, proposal, asked(annotations), now_s, image)
-    record, target = _wanted(record, situation)
+    record, target, now = _wanted(record, situation)
     record = _hear(record, situation.asked, target)
     if record.trial is not None:
-        record = _go_on(record, record.trial, target, situation)
-        # What the end of a trial put in force may be what the spec asks for.
-        record, target = _wanted(record, situation)
+        record = _go_on(record, record.trial, target, now, situation)
+        if record.trial is None or record.trial.phase.is_ending:
+            # What the end of a trial put in force may be what the spec asks for.
+            record, target, now = _wanted(record, situation)
     if record.trial is None:
-        record = _begin(record, target, situation)
-    return _with_pods(record, target, situation)
+        record = _begin(record, target, now, situation)
+    return _with_pods(record, target, situation.in_force(record, now), situation)
 
 
-def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None]:
+def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
     """What the spec asks for and is not in force; the record brought in line with the spec."""
     resource = situation.resource
     if not situation.rollout.guarded:
@@ -163,18 +166,19 @@ def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None
     elif record.accepted is None:
         record = replace(record, accepted=_part(resource))
     now = situation.in_force(record)
-    if now.tuned is None:
+    if now.tuned is None and record.tuned is not None:
         record = replace(record, tuned=None)
     if record.accepted is None:
-        return record, None
+        return record, None, now
     built = children.build(resource, situation.image)
     found = difference(now, resource, built, situation.image)
     if found is Difference.NONE and record.trial is None and built.arm == now.plain.arm:
         # Back at the accepted spec, which needs no trial; a table tried for an edit goes with it.
         is_edits = record.tuned is not None and record.tuned.origin is Origin.EDIT
         tuned = None if is_edits else record.tuned
-        return replace(record, accepted=_part(resource), tuned=tuned), None
-    return record, edit_target(record, now, resource, built, found)
+        record = replace(record, accepted=_part(resource), tuned=tuned)
+        return record, None, situation.in_force(record, now)
+    return record, edit_target(record, now, resource, built, found), now
 
 
 def _part(resource: Resource) -> dict[str, object]:
@@ -187,9 +191,11 @@ def _hear(record: Record, wanted: Asked, target: Target | None) -> Record:
     return replace(record, requests=answers(wanted, record.requests, running, pending))
 
 
-def _go_on(record: Record, trial: Trial, target: Target | None, situation: Situation) -> Record:
+def _go_on(
+    record: Record, trial: Trial, target: Target | None, now: InForce, situation: Situation
+) -> Record:
     """Measure, rule or settle."""
-    now, scene = situation.in_force(record), situation.scene(trial)
+    scene = situation.scene(trial)
     if trial.phase.is_ending:
         is_settled = _is_settled(trial, scene)
         return close(record, trial, scene.guard, situation.now_s) if is_settled else record
@@ -265,8 +271,7 @@ def _is_settled(trial: Trial, scene: Scene) -> bool:
     return is_new and progress_of(live) is Progress.COMPLETE
 
 
-def _begin(record: Record, target: Target | None, situation: Situation) -> Record:
-    now = situation.in_force(record)
+def _begin(record: Record, target: Target | None, now: InForce, situation: Situation) -> Record:
     if target is not None:
         return _begin_edit(record, target, now, situation)
     proposal = situation.proposal
@@ -297,10 +302,10 @@ def _serves_nobody(now: InForce, situation: Situation) -> bool:
     return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_fault
 
 
-def _with_pods(record: Record, target: Target | None, situation: Situation) -> Step:
+def _with_pods(record: Record, target: Target | None, now: InForce, situation: Situation) -> Step:
     """The step, with the pods that a trial needs beside the stable ones."""
-    now, trial = situation.in_force(record), record.trial
-    step = Step(record, now, None if target is None else target)
+    trial = record.trial
+    step = Step(record, now, target)
     if trial is None or trial.kind is not Kind.CANARY or trial.phase is Phase.ROLLING_BACK:
         return step
     manifest = situation.observed.resource
