@@ -8,7 +8,7 @@ import numpy as np
 
 from rollout.arrangements import SLOT_S, SLOTS
 from rollout.fleet import Floats, Seen
-from rollout.scrape import arms, elapsed_s, pair_of_blocks
+from rollout.scrape import accumulate, arms, elapsed_s, pair_of_blocks
 from specdecode_operator.judge.blocks import Block, judge_blocks
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Verdict
@@ -50,26 +50,26 @@ def in_turns(seen: Seen) -> End:
 
 def side_by_side(seen: Seen) -> End:
     """The operator's judge over arms on pods of their own, every minute."""
-    guard = Guard()
+    guard, so_far = Guard(), accumulate(seen)
     for until in range(1, SLOTS + 1, LOOK_SLOTS):
-        judgement = judge_pods(*arms(seen, until), guard, elapsed_s(until))
+        judgement = judge_pods(*arms(so_far, until), guard, elapsed_s(until))
         if judgement.verdict in ENDS:
             return End(judgement.verdict, until, judgement.reason)
     return End(Verdict.INCONCLUSIVE, SLOTS)
 
 
-def threshold(seen: Seen) -> End:
+def threshold(seen: Seen, window_slots: int = WINDOW_SLOTS) -> End:
     """Fixed thresholds by the minute: over +3 % four times, or under -3 % ten times."""
-    time = _seconds_per_token(seen)
+    time = _seconds_per_token(seen, window_slots)
     ratios = time[:, 1] / time[:, 0]
     failures = successes = 0
     for window, ratio in enumerate(ratios, start=1):
         failures += ratio >= 1.03
         successes += ratio <= 0.97
         if failures > FAILURES:
-            return End(Verdict.ROLL_BACK, window * WINDOW_SLOTS)
+            return End(Verdict.ROLL_BACK, window * window_slots)
         if successes >= SUCCESSES:
-            return End(Verdict.PROMOTE, window * WINDOW_SLOTS)
+            return End(Verdict.PROMOTE, window * window_slots)
     return End(Verdict.INCONCLUSIVE, SLOTS)
 
 
@@ -91,15 +91,15 @@ def peeking_z(seen: Seen) -> End:
 
 def _by_arm(seen: Seen) -> Floats:
     """Sums over strata, unstratified, [slots, arms, fields]."""
-    is_new = seen.arrangement.candidate[0]
+    is_new = seen.arrangement.candidate[..., None]
     sums = seen.sums.sum(axis=2)
-    return np.stack([sums[:, ~is_new].sum(axis=1), sums[:, is_new].sum(axis=1)], axis=1)
+    return np.stack([(sums * ~is_new).sum(axis=1), (sums * is_new).sum(axis=1)], axis=1)
 
 
-def _seconds_per_token(seen: Seen) -> Floats:
+def _seconds_per_token(seen: Seen, window_slots: int) -> Floats:
     """Of every window, unstratified, [windows, arms]."""
-    by_slot = _by_arm(seen)[: SLOTS // WINDOW_SLOTS * WINDOW_SLOTS]
-    windows = by_slot.reshape(-1, WINDOW_SLOTS, *by_slot.shape[1:]).sum(axis=1)
+    by_slot = _by_arm(seen)[: SLOTS // window_slots * window_slots]
+    windows = by_slot.reshape(-1, window_slots, *by_slot.shape[1:]).sum(axis=1)
     return np.asarray(windows[..., 3] / windows[..., 1])
 
 

@@ -1,6 +1,7 @@
 """Evidence for the judge out of a fleet's counts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,48 +19,62 @@ KEYS = tuple(Stratum(band, *CLASS_STRATA[kind]) for band in BANDS for kind in ra
 assert len(KEYS) == STRATA
 
 
-def arms(seen: Seen, until: int) -> tuple[dict[str, ArmEvidence], dict[str, ArmEvidence]]:
+def accumulate(seen: Seen) -> Seen:
+    """Counts since the start of the trial, in place of those of each slot."""
+    return replace(
+        seen,
+        sums=np.cumsum(seen.sums, axis=0),
+        first_token=np.cumsum(seen.first_token, axis=0),
+        inter_token=np.cumsum(seen.inter_token, axis=0),
+        failed=np.cumsum(seen.failed, axis=0),
+        restarts=np.cumsum(seen.restarts, axis=0),
+    )
+
+
+def arms(so_far: Seen, until: int) -> tuple[dict[str, ArmEvidence], dict[str, ArmEvidence]]:
     """All that each pod of the baseline and of the candidate counted before a slot."""
-    is_new = seen.arrangement.candidate[0]
+    is_new = so_far.arrangement.candidate[0]
     old, new = (
-        {
-            f"pod-{pod}": _evidence(seen, pod, slice(0, until))
-            for pod in np.flatnonzero(arm).tolist()
-        }
-        for arm in (~is_new, is_new)
+        {f"pod-{pod}": _evidence(so_far, slice(until - 1, until), [pod]) for pod in arm}
+        for arm in (np.flatnonzero(~is_new).tolist(), np.flatnonzero(is_new).tolist())
     )
     return old, new
 
 
 def pair_of_blocks(seen: Seen, pair: int, until: int) -> Iterator[Block]:
-    """What each pod did in one pair before a slot; the first slot of a block is its washout."""
+    """What was counted in one pair before a slot; the first slot of a block is its washout.
+
+    Pods that change over together stand here as one.
+    """
     length = seen.arrangement.block_slots
     for start in (2 * length * pair, 2 * length * pair + length):
         if start >= until:
             return
-        slots = slice(start + 1, min(until, start + length))
-        for pod in range(seen.arrangement.pods):
-            is_new = seen.arrangement.candidate[start, pod]
-            role = Role.CANDIDATE if is_new else Role.BASELINE
-            yield Block(pair, f"pod-{pod}", role, _evidence(seen, pod, slots))
+        slots, is_finished = slice(start + 1, min(until, start + length)), start + length <= until
+        is_new = seen.arrangement.candidate[start]
+        for role, members in ((Role.BASELINE, ~is_new), (Role.CANDIDATE, is_new)):
+            pods = np.flatnonzero(members).tolist()
+            if pods:
+                evidence = _evidence(seen, slots, pods)
+                yield Block(pair, f"pods {pods}", role, evidence, is_finished)
 
 
-def _evidence(seen: Seen, pod: int, slots: slice) -> ArmEvidence:
-    sums = seen.sums[slots, pod].sum(axis=0)
+def _evidence(seen: Seen, slots: slice, pods: list[int]) -> ArmEvidence:
+    sums = seen.sums[slots, pods].sum(axis=(0, 1))
     rows = zip(KEYS, sums.tolist(), strict=True)
     return ArmEvidence(
         strata={key: RequestSums(*row) for key, row in rows if row[0] > 0.0},
-        first_token=_latencies(FIRST_TOKEN_S, seen.first_token[slots, pod]),
-        inter_token=_latencies(INTER_TOKEN_S, seen.inter_token[slots, pod]),
+        first_token=_latencies(FIRST_TOKEN_S, seen.first_token[slots, pods]),
+        inter_token=_latencies(INTER_TOKEN_S, seen.inter_token[slots, pods]),
         answered_requests=float(sums[:, 0].sum()),
-        failed_requests=float(seen.failed[slots, pod].sum()),
-        restarts=float(seen.restarts[slots, pod].sum()),
-        pods=1,
+        failed_requests=float(seen.failed[slots, pods].sum()),
+        restarts=float(seen.restarts[slots, pods].sum()),
+        pods=len(pods),
     )
 
 
 def _latencies(bounds_s: tuple[float, ...], counts: Floats) -> Latencies:
-    return Latencies(bounds_s, tuple(np.sum(counts, axis=0).tolist()))
+    return Latencies(bounds_s, tuple(np.sum(counts, axis=(0, 1)).tolist()))
 
 
 def elapsed_s(until: int) -> float:

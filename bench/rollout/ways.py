@@ -28,8 +28,16 @@ def reported() -> tuple[Way, ...]:
 
 
 def others() -> tuple[Way, ...]:
-    """The operator's judge where tables cannot be exchanged on four pods."""
+    """The rivals in turns too, and the operator's judge where four pods cannot take turns."""
     return (
+        Way("threshold in turns", "four in turns", crossover, rules.threshold),
+        Way("peeking_z in turns", "four in turns", crossover, rules.peeking_z),
+        Way(
+            "threshold, five minutes",
+            "two and two",
+            lambda seed: side_by_side(),
+            lambda seen: rules.threshold(seen, 5 * rules.WINDOW_SLOTS),
+        ),
         Way(
             "ours, two pods in turns",
             "two in turns",

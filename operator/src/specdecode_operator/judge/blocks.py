@@ -48,6 +48,7 @@ class Block:
     pod: str
     role: Role
     evidence: ArmEvidence
+    is_finished: bool = True  # a block that still grows is no observation yet
 
 
 FEWEST = 10.0  # requests of each role, for a pair to be an observation
@@ -72,7 +73,7 @@ def schedule(seed: int, pairs: int) -> tuple[tuple[Role, Role], ...]:
 
 
 def judge_blocks(blocks: Sequence[Block], guard: Guard, elapsed_s: float) -> Judgement:
-    """Judge by pairs in which a pod ran both roles; what has only one of them is left out.
+    """Judge by pairs in which a pod finished both roles; what has only one is left out.
 
     Failures and the early alarm are looked for in all blocks, those of an unfinished pair too.
     """
@@ -103,9 +104,11 @@ def judge_blocks(blocks: Sequence[Block], guard: Guard, elapsed_s: float) -> Jud
 
 
 def complete_pairs(blocks: Sequence[Block]) -> list[Pair]:
-    """Both arms of each pair, over the pods that ran both roles in it."""
+    """Both arms of each pair, over the pods that finished both roles in it."""
     cells: dict[int, dict[str, dict[Role, list[ArmEvidence]]]] = {}
     for block in blocks:
+        if not block.is_finished:
+            continue
         roles = cells.setdefault(block.pair, {}).setdefault(block.pod, {})
         roles.setdefault(block.role, []).append(block.evidence)
     pairs = []

@@ -16,7 +16,8 @@ def pool(parts: Iterable[ArmEvidence]) -> ArmEvidence:
     strata: dict[Stratum, RequestSums] = {}
     for part in parts:
         for stratum, sums in part.strata.items():
-            strata[stratum] = strata.get(stratum, RequestSums()) + sums
+            known = strata.get(stratum)
+            strata[stratum] = sums if known is None else known + sums
     return ArmEvidence(
         strata=strata,
         first_token=_add(part.first_token for part in parts),
@@ -39,7 +40,8 @@ def over_batch_sizes(arm: ArmEvidence) -> ArmEvidence:
     strata: dict[Stratum, RequestSums] = {}
     for stratum, sums in arm.strata.items():
         wider = replace(stratum, batch_size=0)
-        strata[wider] = strata.get(wider, RequestSums()) + sums
+        known = strata.get(wider)
+        strata[wider] = sums if known is None else known + sums
     return replace(arm, strata=strata)
 
 
