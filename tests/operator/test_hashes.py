@@ -59,6 +59,7 @@ OTHERS = {
     ("serving", "chunkedPrefillTokens"): 128,
     ("serving", "kvCacheSize"): "1Gi",
     ("serving", "threads"): 2,
+    ("serving", "requestLabels"): ["chat"],
     ("lifecycle", "preStopSeconds"): 1,
     ("lifecycle", "drainSeconds"): 30,
     ("lifecycle", "terminationGracePeriodSeconds"): 120,

@@ -54,10 +54,10 @@ class Tables:
             self.refuse(TUNED, fault)
             return
         entries = self._speculation.tuned
-        table = depth_table(entries)
+        table = depth_table(entries, self._speculation.policy)
         assert table is not None, "an empty tuned table is none"
         core.reload(table)
-        self._note(entries, TUNED)
+        self._note(entries, table, TUNED)
 
     async def take_boot(self, speculation: SpeculationBoot, source: str) -> None:
         """Choose by what a changed boot file says: its tuned table where that can be used.
@@ -118,9 +118,9 @@ class Tables:
         if table is None:
             raise TableRefused("there is no table in it; restart to do without one")
         await self._reload(table)
-        self._note(entries, source)
+        self._note(entries, table, source)
 
-    def _note(self, entries: Mapping[str, TableEntry], source: str) -> None:
+    def _note(self, entries: Mapping[str, TableEntry], table: DepthTable, source: str) -> None:
         self.entries = entries
         self.table_hash = table.table_hash
         self.source = source

@@ -72,8 +72,9 @@ def look_every_s(observed: Observed, record: Record) -> float | None:
     resource = parse(observed.resource)
     if record.trial is not None:
         return pace_of(resource.spec.rollout).look_s
-    is_asleep = resource.spec.rollout.mode == "Manual" or resource.spec.replicas == 0
-    return None if is_asleep or resource.spec.speculation.algorithm == "NONE" else REST_LOOK_S
+    learns = resource.spec.rollout.mode != "Manual"
+    has_table = resource.spec.speculation.algorithm != "NONE"
+    return REST_LOOK_S if learns and has_table and any(map(pods.is_ready, observed.pods)) else None
 
 
 def tables(observed: Observed, record: Record) -> Mapping[str, Table]:
