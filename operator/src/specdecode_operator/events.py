@@ -35,6 +35,14 @@ def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Ma
     return (*told, *_of_trials(resource, status, now))
 
 
+def ended_trials(resource: Manifest, status: Manifest) -> tuple[Manifest, ...]:
+    """Entries of the history that the resource's status does not have yet."""
+    before = (resource.get("status") or {}).get("history") or ()
+    known = [_run_of(each) for each in before]
+    found = status.get("history") or ()
+    return tuple(each for each in found if _run_of(each) not in known)
+
+
 def _of_trials(resource: Manifest, status: Manifest, now: datetime) -> Iterator[Manifest]:
     """A trial that begins, rests, goes on or ends, and annotations that hit none."""
     before, trial = (resource.get("status") or {}), status.get("trial") or {}
@@ -46,11 +54,9 @@ def _of_trials(resource: Manifest, status: Manifest, now: datetime) -> Iterator[
         word = "Paused" if trial["phase"] == "Paused" else "Resumed"
         message = f"trial {trial['id']} is {word.lower()}"
         yield _told(resource, f"Trial{word}", message, timestamp(now), now)
-    known = [_run_of(each) for each in before.get("history") or ()]
-    for ended in status.get("history") or ():
-        if _run_of(ended) not in known:
-            message = f"trial {ended['id']} ends: {ended['reason']}, {ended.get('message', '')}"
-            yield _told(resource, f"Trial{ended['verdict']}", message, ended["endedAt"], now)
+    for ended in ended_trials(resource, status):
+        message = f"trial {ended['id']} ends: {ended['reason']}, {ended.get('message', '')}"
+        yield _told(resource, f"Trial{ended['verdict']}", message, ended["endedAt"], now)
     heard = [(each["verb"], each["id"]) for each in before.get("rolloutRequests") or ()]
     for request in status.get("rolloutRequests") or ():
         if not request["isDone"] and (request["verb"], request["id"]) not in heard:

@@ -14,7 +14,7 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
-from specdecode_operator.trial import Proposal, Record, Sight, Step
+from specdecode_operator.trial import Record, Sight, Step
 from specdecode_operator.trial.record import BadRecord, read, write
 from specdecode_operator.trial.state import Table
 
@@ -85,7 +85,6 @@ def plan(
     settings: Settings,
     now_s: float = 0.0,
     sight: Sight | None = None,
-    proposal: Proposal | None = None,
 ) -> Plan:
     """Compare what is with what should be.
 
@@ -94,7 +93,6 @@ def plan(
     Args:
         now_s: seconds since 1970.
         sight: what the pods said, where they were looked at.
-        proposal: a table that is worth a trial, where there is one.
     """
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
@@ -102,7 +100,7 @@ def plan(
         if missing := missing_in_release(parse(observed.resource)):
             return Plan(refused=Refused(Refusal.NOT_AVAILABLE, missing))
         record, image = recorded(observed), settings.engine_image
-        step = trial.advance(observed, record, sight, proposal, now_s, image)
+        step = trial.advance(observed, record, sight, now_s, image)
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}

@@ -152,6 +152,8 @@ class Reconciler:
             return
         self.cache.put(await self.cluster.apply_status(observed.resource, told))
         self.metrics.status_writes.inc()
+        for ended in events.ended_trials(observed.resource, told):
+            self.metrics.trials.labels(kind=ended["kind"], verdict=ended["verdict"]).inc()
         for event in events.transitions(observed.resource, told, now):
             await self.cluster.post_event(event)
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from specdecode_api.report import ModelState
-from specdecode_api.v1alpha1 import ModelStatus, Status
+from specdecode_api.v1alpha1 import ModelStatus, Recommendation, Status
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url
@@ -13,6 +13,7 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, rollout
+from specdecode_operator.trial import Step, learning
 from specdecode_operator.trial import telling as trial_telling
 from specdecode_operator.trial.telling import Told
 
@@ -26,6 +27,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
     told = trial_telling.tell(plan.step, seen) if plan.step else None
+    recommendation = _recommendation(plan.step, metadata, previous, now)
     facts = _facts(seen, plan, outcome, deployment, config_hash)
     checks = conditions.checks(facts)
     merged = conditions.merge(checks, previous.get("conditions") or [], metadata["generation"], now)
@@ -41,6 +43,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
                 "configHash": config_hash,
                 "models": _models(plan, previous),
                 **_rollout(told, previous),
+                "recommendation": recommendation,
                 "conditions": merged,
             }
         )
@@ -55,7 +58,7 @@ def as_manifest(record: Status) -> Manifest:
 def _rollout(told: Told | None, previous: Manifest) -> Manifest:
     """Where trials stand; of a refused spec what was said before stays."""
     if told is None:
-        kept = ("recommendation", "trial", "history", "rolloutRequests", "effective")
+        kept = ("trial", "history", "rolloutRequests", "effective")
         return {name: previous.get(name) for name in kept}
     return {
         "trial": told.trial,
@@ -81,6 +84,40 @@ def _trial_check(plan: Plan) -> Check | None:
     if plan.step is None or plan.step.record.trial is None:
         return None
     return Check(*trial_telling.health(plan.step.record.trial))
+
+
+def _recommendation(
+    step: Step | None, metadata: Manifest, previous: Manifest, now: datetime
+) -> Recommendation | Manifest | None:
+    """What is recommended; what was said before where nobody has looked since."""
+    before: Manifest = previous.get("recommendation") or {}
+    if step is None:
+        return before or None
+    if not _learns(step):
+        return None
+    if step.advice is None:
+        is_same = previous.get("configHash") == step.now.built.config_hash
+        return before if before and is_same else None
+    place = metadata["name"], metadata["namespace"]
+    return learning.shown(step.advice, *place, before, conditions.timestamp(now))
+
+
+def _recommendation_check(plan: Plan, resource: Manifest) -> Check | None:
+    step = plan.step
+    if step is None or not _learns(step):
+        return None
+    told = (resource.get("status") or {}).get("conditions") or ()
+    kind = conditions.Type.RECOMMENDATION_READY
+    before = next((each for each in told if each["type"] == kind), None)
+    if step.advice is None and before is not None:
+        return Check(before["status"] == "True", before["reason"], before["message"])
+    said = learning.condition(step.advice, step.held)
+    return Check(said.is_ready, said.reason, said.message)
+
+
+def _learns(step: Step) -> bool:
+    spec = step.now.resource.spec
+    return spec.rollout.mode != "Manual" and bool(step.now.table)
 
 
 def _facts(
@@ -109,4 +146,5 @@ def _facts(
         has_fetched_models=bool(plan.models)
         and all(model.state is ModelState.READY for model in plan.models),
         trial=_trial_check(plan),
+        recommendation=_recommendation_check(plan, seen.resource),
     )

@@ -6,6 +6,7 @@ Every step reads the record from its ConfigMap, as a new operator process would.
 import copy
 import random
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,7 +14,7 @@ from specdecode_api import names
 from specdecode_api.series import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_operator import trial
-from specdecode_operator.fleet import Reading
+from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
 from specdecode_operator.fleet.sums import add
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, child_id
@@ -89,8 +90,7 @@ class World:
         self.cannot_start = set()  # config hashes
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
         self.requests_per_s = 2.0
-        self.proposal = None
-        self.served = []
+        self.seconds_by_depth = {}
         self.statuses = []
         self._numbers = iter(range(1, 10**6))
 
@@ -113,13 +113,13 @@ class World:
     def reconcile(self):
         observed = self.observed
         sight = self._look(observed) if trial.look_every_s(observed, self.record) else None
-        decided = plan(observed, SETTINGS, self.now_s, sight, self.proposal)
+        decided = plan(observed, SETTINGS, self.now_s, sight)
         assert decided.refused is None, decided.refused
         for write in decided.writes:
             self._apply(write.manifest)
         for child in decided.prunes:
             self.children.pop(child_id(child))
-        now = __import__("datetime").datetime.fromtimestamp(self.now_s, __import__("datetime").UTC)
+        now = datetime.fromtimestamp(self.now_s, UTC)
         told = status(observed, decided, Outcome(tuple(w.manifest for w in decided.writes)), now)
         self.resource = {**self.resource, "status": told}
         self.statuses.append(told)
@@ -146,10 +146,24 @@ class World:
                 engine.start_s,
                 engine.arm,
                 {engine.arm: ArmEvidence()} | engine.counted,
+                *self._figures(engine),
+                {"policy": engine.policy.value, "version": "test"},
             )
             for engine in self._serving()
         }
         return Sight(self.now_s, readings, {}, refusals)
+
+    def _figures(self, engine):
+        """Rounds by depth and acceptance by position, as of an engine that tries its depths."""
+        if not self.seconds_by_depth:
+            return {}, {}
+        prepared = {1, 3, 5}
+        rounds = {
+            (4, depth): DepthTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_depth[depth])
+            for depth in prepared
+        }
+        positions = {(4, place): PositionTotals(20_000.0, 16_000.0) for place in range(1, 6)}
+        return rounds, positions
 
     # --- what a cluster does
 
@@ -252,8 +266,9 @@ class World:
     # --- time
 
     def depth(self, engine):
-        first = min(engine.entries, key=int, default=None)
-        return max(engine.entries[first].candidate_steps) if first else None
+        """Deepest candidate at a batch size of four, which is what all requests see."""
+        bounds = sorted((int(bound) for bound in engine.entries if int(bound) <= 4), reverse=True)
+        return max(engine.entries[str(bounds[0])].candidate_steps) if bounds else None
 
     def speed(self, engine):
         config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]

@@ -10,6 +10,7 @@ from specdecode_operator.trial.state import Origin, Trial
 LOOK_S = 15.0
 """Between looks at the pods of a running trial, or sooner where its turns are short."""
 LOOKS_PER_TURN = 4
+PROMOTE_ALPHA = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,15 @@ class Pace:
         return min(LOOK_S, max(1.0, shortest / LOOKS_PER_TURN))
 
 
-def guard_of(rollout: Rollout, trial: Trial) -> Guard:
+def guard_of(rollout: Rollout, trial: Trial | None = None) -> Guard:
     """What a trial must show: an edit no loss, a recommendation a gain."""
     wanted = rollout.guard
+    is_edit = trial is not None and trial.origin is Origin.EDIT
     return Guard(
-        aim=Aim.NO_LOSS if trial.origin is Origin.EDIT else Aim.GAIN,
+        aim=Aim.NO_LOSS if is_edit else Aim.GAIN,
         min_gain=part_of_one(wanted.min_gain),
         margin=part_of_one(wanted.margin),
-        promote_alpha=trial.promote_alpha,
+        promote_alpha=trial.promote_alpha if trial else PROMOTE_ALPHA,
         min_requests=wanted.min_requests,
         min_stratum_requests=wanted.min_stratum_requests,
         min_duration_s=duration_s(wanted.min_duration),

@@ -18,7 +18,6 @@ from specdecode_operator.rollout import rollout as progress_of
 from specdecode_operator.trial import canary, crossover
 from specdecode_operator.trial.beginning import (
     NEEDS_RESTART,
-    Proposal,
     begin_edit,
     begin_proposal,
     edit_target,
@@ -33,6 +32,7 @@ from specdecode_operator.trial.configuration import (
     in_force,
 )
 from specdecode_operator.trial.guard import guard_of, pace_of
+from specdecode_operator.trial.learning import Advice, advise, proposal_of
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.scene import Scene, uid_of
 from specdecode_operator.trial.sight import Sight
@@ -65,6 +65,10 @@ class Step:
     """Configuration of the canary's pods, where there are any, with their number as replicas."""
     baseline: Resource | None = None
     """Configuration of fresh pods of the old one, where there are any."""
+    advice: Advice | None = None
+    """What the pods' figures speak for; None where they were not asked."""
+    held: str = ""
+    """Why a recommended table is not tried."""
 
 
 def look_every_s(observed: Observed, record: Record) -> float | None:
@@ -97,7 +101,6 @@ class Situation:
     observed: Observed
     resource: Resource
     sight: Sight | None
-    proposal: Proposal | None
     asked: Asked
     now_s: float
     image: str
@@ -113,8 +116,8 @@ class Situation:
             return known
         return in_force(self.observed.resource, self.resource, record, self.image)
 
-    def scene(self, trial: Trial) -> Scene:
-        """What a trial looks at."""
+    def scene(self, trial: Trial | None = None) -> Scene:
+        """What a trial, or whoever learns, looks at."""
         return Scene(
             self.observed,
             self.sight,
@@ -130,14 +133,12 @@ def advance(
     observed: Observed,
     record: Record,
     sight: Sight | None,
-    proposal: Proposal | None,
     now_s: float,
     image: str,
 ) -> Step:
     """Go a step.
 
     Args:
-        proposal: a recommended table that is worth a trial, if there is one.
         now_s: seconds since 1970.
         image: engine image where the spec names none.
 
@@ -146,7 +147,7 @@ def advance(
     """
     resource = parse(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
-    situation = Situation(observed, resource, sight, proposal, asked(annotations), now_s, image)
+    situation = Situation(observed, resource, sight, asked(annotations), now_s, image)
     record, target, now = _wanted(record, situation)
     record = _hear(record, situation.asked, target)
     if record.trial is not None:
@@ -154,9 +155,14 @@ def advance(
         if record.trial is None or record.trial.phase.is_ending:
             # What the end of a trial put in force may be what the spec asks for.
             record, target, now = _wanted(record, situation)
+    advice = None
+    if situation.rollout.mode != "Manual" and (record.trial is None or sight is None):
+        advice = advise(now, situation.scene())
+    held = ""
     if record.trial is None:
-        record = _begin(record, target, now, situation)
-    return _with_pods(record, target, situation.in_force(record, now), situation)
+        record, held = _begin(record, target, advice, now, situation)
+    step = _with_pods(record, target, situation.in_force(record, now), situation)
+    return replace(step, advice=advice, held=held)
 
 
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
@@ -272,15 +278,23 @@ def _is_settled(trial: Trial, scene: Scene) -> bool:
     return is_new and progress_of(live) is Progress.COMPLETE
 
 
-def _begin(record: Record, target: Target | None, now: InForce, situation: Situation) -> Record:
+def _begin(
+    record: Record,
+    target: Target | None,
+    advice: Advice | None,
+    now: InForce,
+    situation: Situation,
+) -> tuple[Record, str]:
+    """Begin a trial if there is something to try; else why a recommended table is not tried."""
     if target is not None:
-        return _begin_edit(record, target, now, situation)
-    proposal = situation.proposal
-    if proposal is None or situation.rollout.mode != "Auto" or proposal.arm == now.built.arm:
-        return record
-    if why_held(record, now, proposal.arm, situation.now_s):
-        return record
-    return begin_proposal(record, now, proposal.table, proposal.arm, situation.now_s)
+        return _begin_edit(record, target, now, situation), "an edit of the spec goes first"
+    proposal = proposal_of(advice, now)
+    if proposal is None or proposal.arm == now.built.arm:
+        return record, ""
+    held = why_held(record, now, proposal.arm, situation.now_s)
+    if held or situation.rollout.mode != "Auto":
+        return record, held
+    return begin_proposal(record, now, proposal.table, proposal.arm, situation.now_s), ""
 
 
 def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Record:

@@ -3,17 +3,18 @@
 from dataclasses import asdict, dataclass
 
 from specdecode_api import names
-from specdecode_api.v1alpha1 import Effective, HistoryEntry, RolloutRequest, TableSteps, TrialStatus
+from specdecode_api.v1alpha1 import Effective, HistoryEntry, RolloutRequest, TrialStatus
 from specdecode_api.v1alpha1.rollout_status import MAX_PODS
 from specdecode_operator.judge.blocks import Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.observed import Observed
 from specdecode_operator.trial import crossover
 from specdecode_operator.trial.closing import arms, interval, shown, timestamp
+from specdecode_operator.trial.learning import steps_of
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.scene import is_alive, name_of, role_of, uid_of
-from specdecode_operator.trial.state import Kind, Origin, Table, Target, Trial
+from specdecode_operator.trial.state import Kind, Origin, Target, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,6 @@ def tell(step: Step, observed: Observed) -> Told:
             RolloutRequest.model_validate(asdict(each)) for each in record.requests.values()
         ),
     )
-
-
-def steps_of(table: Table) -> dict[str, TableSteps]:
-    """A table as the status shows it."""
-    return {
-        bound: TableSteps(candidate_steps=sorted(entry.candidate_steps))
-        for bound, entry in table.items()
-    }
 
 
 def _running(trial: Trial, observed: Observed) -> TrialStatus:
