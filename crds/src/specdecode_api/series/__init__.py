@@ -16,7 +16,7 @@ from specdecode_api.series.bands import (
     batch_band,
     prompt_length,
 )
-from specdecode_api.series.core import CORE, GRAPHS, RETRACTED_REQUESTS
+from specdecode_api.series.core import CORE, GRAPHS, RETRACTED_REQUESTS, TABLE
 from specdecode_api.series.depths import (
     DEPTH_BUSY_SECONDS,
     DEPTH_REQUEST_ROUNDS,
@@ -41,7 +41,6 @@ from specdecode_api.series.requests import (
     REQUESTS,
     STRATUM,
     SUMS,
-    TABLE,
     UNSORTED_REQUESTS,
 )
 

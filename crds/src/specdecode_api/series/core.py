@@ -1,6 +1,11 @@
 """What the engine core counts: rounds, tokens, seconds, its cache, its captured passes."""
 
+from typing import Final
+
 from specdecode_api.series.form import counter, gauge
+
+TABLE: Final = "table"
+"""Label of what is counted by the hash of the table in force."""
 
 ROUNDS = counter("rounds", "Decode rounds run.")
 REQUEST_ROUNDS = counter("request_rounds", "Decode rounds, counted once per request in them.")
@@ -20,7 +25,9 @@ CACHE_HIT_TOKENS = counter(
 CACHE_EVICTED_PAGES = counter(
     "prefix_cache_evicted_pages", "Cached pages that were given up for memory."
 )
-RETRACTED_REQUESTS = counter("retracted_requests", "Requests sent back to the queue for memory.")
+RETRACTED_REQUESTS = counter(
+    "retracted_requests", "Requests sent back to the queue for memory.", TABLE
+)
 
 RUNNING_REQUESTS = gauge("running_requests", "Requests that take part in steps.")
 WAITING_REQUESTS = gauge("waiting_requests", "Requests that wait for a place or for memory.")

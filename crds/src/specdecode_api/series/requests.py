@@ -6,10 +6,10 @@ per token without a log of requests. Only the last tables are told: see `MAX_TAB
 
 from typing import Final
 
+from specdecode_api.series.core import TABLE
 from specdecode_api.series.depths import BATCH_BAND
 from specdecode_api.series.form import counter, histogram
 
-TABLE: Final = "table"
 STRATUM: Final = (BATCH_BAND, "sampling", "grammar", "prompt", "request_label")
 """Labels of comparable requests, in the order of a stratum's fields."""
 

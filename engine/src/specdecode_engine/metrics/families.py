@@ -19,6 +19,7 @@ def filled(series: Series, values: Iterable[tuple[tuple[str, ...], float]]) -> M
     """Return the family of a series with a value for each tuple of labels."""
     family = family_of(series)
     for labels, value in values:
+        assert len(labels) == len(series.labels), (series.family, labels)
         family.add_metric(labels, value)
     return family
 
