@@ -65,13 +65,13 @@ def _run(cluster: Cluster, console: Console) -> dict[str, object]:
     return {"answer_tokens": streamed.tokens, "accept_length": round(accepted, 3)}
 
 
-def install_chart(cluster: Cluster) -> None:
-    """Install or upgrade the operator and wait until it runs."""
+def install_chart(cluster: Cluster, *more: str) -> None:
+    """Install or upgrade the operator, with more words for helm, and wait until it runs."""
     cluster.helm(
         "upgrade", "--install", "specdecode", "charts/specdecode",
         "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
         "--set", "image.repository=specdecode-operator", "--set", "image.tag=dev",
-        "--set", f"engine.image={ENGINE_IMAGE}",
+        "--set", f"engine.image={ENGINE_IMAGE}", *more,
     )  # fmt: skip
     # An image of the same name may be newer than the pod that runs it.
     cluster.kubectl("-n", NAMESPACE, "rollout", "status", "deployment", "--timeout=5m")

@@ -62,6 +62,13 @@ class OperatorProcess:
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
+    def peak_mib(self) -> float:
+        """The most memory it has had resident, in MiB."""
+        assert self.process is not None, "start it first"
+        text = Path("/proc", str(self.process.pid), "status").read_text()
+        (line,) = (each for each in text.splitlines() if each.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+
     async def metrics(self) -> dict[str, float]:
         """Its metrics, without their prefix, summed over labels."""
         async with (

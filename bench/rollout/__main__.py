@@ -23,7 +23,7 @@ class Extent:
     loops: int
 
 
-FULL, QUICK = Extent(400, 40, 400), Extent(20, 2, 40)
+FULL, QUICK = Extent(250, 25, 400), Extent(20, 2, 40)
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ def arms(so_far: Seen, until: int) -> tuple[dict[str, ArmEvidence], dict[str, Ar
     """All that each pod of the baseline and of the candidate counted before a slot."""
     is_new = so_far.arrangement.candidate[0]
     old, new = (
-        {f"pod-{pod}": _evidence(so_far, slice(until - 1, until), [pod]) for pod in arm}
+        {f"pod-{pod}": counted(so_far, slice(until - 1, until), [pod]) for pod in arm}
         for arm in (np.flatnonzero(~is_new).tolist(), np.flatnonzero(is_new).tolist())
     )
     return old, new
@@ -55,11 +55,12 @@ def pair_of_blocks(seen: Seen, pair: int, until: int) -> Iterator[Block]:
         for role, members in ((Role.BASELINE, ~is_new), (Role.CANDIDATE, is_new)):
             pods = np.flatnonzero(members).tolist()
             if pods:
-                evidence = _evidence(seen, slots, pods)
+                evidence = counted(seen, slots, pods)
                 yield Block(pair, f"pods {pods}", role, evidence, is_finished)
 
 
-def _evidence(seen: Seen, slots: slice, pods: list[int]) -> ArmEvidence:
+def counted(seen: Seen, slots: slice, pods: list[int]) -> ArmEvidence:
+    """What some pods counted in some slots."""
     sums = seen.sums[slots, pods].sum(axis=(0, 1))
     rows = zip(KEYS, sums.tolist(), strict=True)
     return ArmEvidence(

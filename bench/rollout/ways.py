@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rollout import rules
 from rollout.arrangements import Arrangement, crossover, side_by_side, switchback
+from rollout.counters import in_turns_by_ledger
 from rollout.rules import Rule
 
 
@@ -38,6 +39,7 @@ def others() -> tuple[Way, ...]:
             lambda seed: side_by_side(),
             lambda seen: rules.threshold(seen, 5 * rules.WINDOW_SLOTS),
         ),
+        Way("ours, by the ledger", "four in turns", crossover, in_turns_by_ledger),
         Way(
             "ours, two pods in turns",
             "two in turns",

@@ -65,7 +65,13 @@ EVERYTHING = {
         "chunked_prefill_tokens": 16,
         "overlap": False,
     },
-    "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5, "request_labels": ["code"]},
+    "server": {
+        "host": "127.0.0.1",
+        "port": 0,
+        "drain_seconds": 0.5,
+        "api_key_path": "/keys",
+        "request_labels": ["code"],
+    },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",
     "attention_backend": "torch",
@@ -120,7 +126,8 @@ BAD = {
     ),
     "unlike any field": (
         {"server": {"xyzzy": 1}},
-        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds",
+        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds, "
+        "api_key_path",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

@@ -53,7 +53,7 @@ def test_only_known_fields_change_without_a_restart():
     }
     assert hot == {
         *("upHysteresis", "downHysteresis", "ceilingCoeff", "emaAlpha"),
-        *("updateInterval", "warmupBatches", "replicas"),
+        *("updateInterval", "warmupBatches", "replicas", "updateStrategy"),
     }
 
 

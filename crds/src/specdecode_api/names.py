@@ -34,6 +34,8 @@ ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, beside
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
+# On a Deployment: the configuration whose rollout goes on in place.
+ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 
 # What a person may ask of a trial; the value is the trial's id, so that it cannot hit a later one.
 ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"
@@ -50,6 +52,7 @@ BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
 RECORD_FILE_NAME: Final = "record.json"
+API_KEYS_FOLDER: Final = "/etc/specdecode-keys"
 MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"
 TERMINATION_LOG: Final = "/dev/termination-log"

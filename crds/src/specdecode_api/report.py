@@ -47,6 +47,7 @@ class Reason(StrEnum):
     NOT_ENOUGH_MEMORY = "NotEnoughMemory"
     CANNOT_SERVE = "CannotServe"
     BOOT_FILE_INVALID = "BootFileInvalid"
+    API_KEYS_MISSING = "ApiKeysMissing"
     ENGINE_FAILED = "EngineFailed"
     FETCHED = "Fetched"  # the only one that is no fault
 

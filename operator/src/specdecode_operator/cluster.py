@@ -176,6 +176,28 @@ class Cluster:
         found = await self._request("GET", f"/apis/{group}/{version}")
         return [str(each["name"]) for each in found["resources"]]
 
+    async def served_schema(self) -> Manifest | None:
+        """The published schema of resources, or None; every account may read it."""
+        path = f"/openapi/v3/apis/{RESOURCE.group}/{RESOURCE.version}"
+        document = await self._request("GET", path)
+        wanted = {"group": RESOURCE.group, "version": RESOURCE.version, "kind": RESOURCE.kind}
+        for schema in document.get("components", {}).get("schemas", {}).values():
+            if wanted in schema.get("x-kubernetes-group-version-kind", ()):
+                return dict(schema)
+        return None
+
+    async def may(self, attributes: dict[str, str]) -> bool:
+        """Whether this account has a right, by the attributes of an access review."""
+        group = "authorization.k8s.io/v1"
+        review = {
+            "apiVersion": group,
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = f"/apis/{group}/selfsubjectaccessreviews"
+        answer = await self._request("POST", path, {}, review)
+        return bool(answer["status"]["allowed"])
+
     async def try_create(self, manifest: Manifest) -> Manifest:
         """Ask what creating a resource would give, without creating it."""
         path = RESOURCE.path(manifest["metadata"]["namespace"])

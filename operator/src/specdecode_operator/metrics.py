@@ -32,6 +32,10 @@ class Metrics:
         self.resync_time = self._gauge(
             "resync_last_success_timestamp_seconds", "When a resync last came through."
         )
+        self.lacking_fields = self._gauge(
+            "definition_lacking_fields",
+            "Fields and values of this operator that the served definition would drop or refuse.",
+        )
         self._queue_depth = self._gauge("queue_depth", "Resources that wait.")
         self._queue_oldest = self._gauge("queue_oldest_seconds", "Longest wait of a resource.")
         self._resources = self._gauge("resources", "Resources.")

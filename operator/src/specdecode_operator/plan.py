@@ -11,6 +11,7 @@ from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.pace import SURGE, Pace, pace
 from specdecode_operator.resource import Resource, ResourceError, parse
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
@@ -65,6 +66,7 @@ class Plan:
     is_ending: bool = False
     step: Step | None = None
     """Where trials stand; None of a refused spec."""
+    pace: Pace = SURGE
 
 
 def recorded(observed: Observed) -> Record:
@@ -104,7 +106,10 @@ def plan(
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}
-        built = children.build(resource, image, pins, tuned) if pins else step.now.built
+        way = pace(observed, resource, step.now.built.config_hash)
+        built = step.now.built
+        if pins or way.is_in_place:
+            built = children.build(resource, image, pins, tuned=tuned, is_in_place=way.is_in_place)
         beside = _beside(observed, step, image, pins, tuned)
     except ResourceError as error:
         return Plan(refused=Refused(Refusal.INVALID, error.sentences))
@@ -120,6 +125,7 @@ def plan(
         prunes=tuple(_prunes(observed, desired, built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
+        pace=way,
     )
 
 
@@ -132,7 +138,7 @@ def _beside(
         record = children.record_map(step.now.resource.name, write(step.record))
         found.append(children.finished(record, step.now.resource))
     if step.baseline is not None:
-        built = children.build(step.baseline, image, pins, tuned, names.ROLE_BASELINE)
+        built = children.build(step.baseline, image, pins, tuned=tuned, role=names.ROLE_BASELINE)
         found += built.children
     if step.canary is not None:
         own_pins = downloads.pins(observed, step.canary)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from specdecode_api import names
@@ -11,6 +11,7 @@ from specdecode_api.report import Progress
 from specdecode_operator import events, pods, trial
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.definition import Definition
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
@@ -47,6 +48,7 @@ class Reconciler:
     now: Callable[[], datetime]
     peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
     lookout: Lookout
+    definition: Definition = field(default_factory=Definition)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
@@ -54,6 +56,7 @@ class Reconciler:
         if observed is None:
             self.lookout.forget(key)
             return None
+        observed = replace(observed, at=self.now())
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.peek(observed.pods))
@@ -62,11 +65,15 @@ class Reconciler:
         decided = plan(observed, self.settings, now_s, sight)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
-        waits = [look_again_s] if look_again_s is not None else []
-        waits += [LOOK_AT_PROGRESS_S] if is_fetching else []
-        waits += [LOOK_AGAIN_S] if outcome.stopped else []
-        waits += [LOOK_SOON_S] if _has_turned(decided, observed) else []
-        return min(waits, default=None)
+        waits_s = (
+            LOOK_AT_PROGRESS_S if is_fetching else None,
+            LOOK_AGAIN_S if outcome.stopped else None,
+            decided.pace.look_again_s,
+            pods.patience_left_s(observed.pods, observed.at),
+            look_again_s,
+            LOOK_SOON_S if _has_turned(decided, observed) else None,
+        )
+        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     async def _look(self, key: Key, observed: Observed) -> tuple[float | None, Sight | None]:
         """Look at the pods where that is due; says when it is the next time, if ever."""
@@ -147,7 +154,8 @@ class Reconciler:
         if decided.is_ending:
             return
         now = self.now()
-        told = status(observed, decided, outcome, now)
+        told = status(observed, decided, outcome, now, self.definition.lacking)
+        told = self.definition.keep(told)
         if told == observed.resource.get("status"):
             return
         self.cache.put(await self.cluster.apply_status(observed.resource, told))

@@ -5,18 +5,18 @@ import logging
 import random
 import time
 from datetime import UTC, datetime
-from http import HTTPStatus
 
 from prometheus_client import disable_created_metrics, start_http_server
 
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import ApiError, Cluster, connect
+from specdecode_operator.cluster import Cluster, connect
+from specdecode_operator.definition import Definition
 from specdecode_operator.errors import StartError
+from specdecode_operator.gate import pass_gate
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.inbox import Inbox
-from specdecode_operator.kinds import RESOURCE
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.peek import Peek, open_peek
@@ -29,8 +29,6 @@ from specdecode_operator.watching import obey_signals, watch
 from specdecode_operator.worker import work
 
 log = logging.getLogger(__name__)
-
-START_RETRY_S = 2.0
 
 
 async def run(settings: Settings) -> None:
@@ -72,16 +70,22 @@ async def _reconcile_all(
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
+    definition = Definition()
     reconciler = Reconciler(
-        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, lookout
+        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, lookout, definition
     )
     resync = Resync(
         cluster, cache, settings.namespaces, queue.add, queue.add_after, metrics, time.monotonic
     )
-    if not await _start_gate(resync, settings.start_timeout_seconds, stop):
+    if not await pass_gate(cluster, resync, settings.start_timeout_seconds, stop):
         return
-    for key in cache.known_keys():
-        queue.add(key)
+    await definition.look(cluster, metrics)
+
+    def look_at_all() -> None:
+        for key in cache.known_keys():
+            queue.add(key)
+
+    look_at_all()
 
     def vitals() -> Vitals:
         age_s = time.monotonic() - (resync.last_success or 0.0)
@@ -91,36 +95,9 @@ async def _reconcile_all(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work(queue, reconciler)) for _ in range(settings.workers)]
         tasks.append(group.create_task(resync.forever(settings.resync_seconds)))
+        looking = definition.look_on(cluster, metrics, settings.resync_seconds, look_at_all)
+        tasks.append(group.create_task(looking))
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
         for task in tasks:
             task.cancel()
-
-
-async def _start_gate(resync: Resync, timeout_s: float, stop: asyncio.Event) -> bool:
-    """List everything before the first decision; False when told to stop meanwhile.
-
-    Without it a child whose event comes late looks missing. It also finds a missing definition,
-    which Kopf would wait for in silence, and missing rights.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not stop.is_set():
-        try:
-            await resync.once()
-            return True
-        except ApiError as error:
-            sentence = f"{error}{_remedy(error)}"
-            if time.monotonic() > deadline:
-                raise StartError(sentence) from error
-            log.warning("cannot start yet", extra={"why": sentence})
-        await asyncio.sleep(START_RETRY_S)
-    return False
-
-
-def _remedy(error: ApiError) -> str:
-    if error.code == HTTPStatus.NOT_FOUND:
-        definition = f"{RESOURCE.plural}.{RESOURCE.group}"
-        return f"; install the definition {definition}: helm install … --set crds.install=true"
-    if error.code == HTTPStatus.FORBIDDEN:
-        return "; grant the operator's service account this verb, as the chart does"
-    return ""

@@ -1,5 +1,6 @@
 """The status of a resource: counts, address, hash and conditions, complete on every write."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from specdecode_api.report import ModelState
@@ -8,6 +9,7 @@ from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
+from specdecode_operator.creation import refusal
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
@@ -18,8 +20,17 @@ from specdecode_operator.trial import telling as trial_telling
 from specdecode_operator.trial.telling import Told
 
 
-def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> Manifest:
-    """The whole status after `plan` came to `outcome`; what is not in it is removed."""
+def status(
+    observed: Observed,
+    plan: Plan,
+    outcome: Outcome,
+    now: datetime,
+    lacking: tuple[str, ...] = (),
+) -> Manifest:
+    """The whole status after `plan` came to `outcome`; what is not in it is removed.
+
+    `lacking` names what the served definition would drop.
+    """
     seen = observed.with_children(outcome.written, outcome.removed)
     metadata = observed.resource["metadata"]
     previous = observed.resource.get("status") or {}
@@ -28,7 +39,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
     config_hash = plan.config_hash or previous.get("configHash")
     told = trial_telling.tell(plan.step, seen) if plan.step else None
     recommendation = _recommendation(plan.step, metadata, previous, now)
-    facts = _facts(seen, plan, outcome, deployment, config_hash)
+    facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
     checks = conditions.checks(facts)
     merged = conditions.merge(checks, previous.get("conditions") or [], metadata["generation"], now)
     return as_manifest(
@@ -37,6 +48,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
                 "observedGeneration": metadata["generation"],
                 "replicas": counts.get("replicas", 0),
                 "readyReplicas": counts.get("readyReplicas", 0),
+                "routableReplicas": sum(map(pods.is_ready, seen.pods)),
                 "updatedReplicas": counts.get("updatedReplicas", 0),
                 "selector": selector_text(service_selector(metadata["name"])),
                 "url": url(metadata["name"], metadata["namespace"]),
@@ -44,6 +56,7 @@ def status(observed: Observed, plan: Plan, outcome: Outcome, now: datetime) -> M
                 "models": _models(plan, previous),
                 **_rollout(told, previous),
                 "recommendation": recommendation,
+                "hold": conditions.hold(checks, previous.get("hold"), now),
                 "conditions": merged,
             }
         )
@@ -109,8 +122,9 @@ def _recommendation_check(plan: Plan, resource: Manifest) -> Check | None:
     told = (resource.get("status") or {}).get("conditions") or ()
     kind = conditions.Type.RECOMMENDATION_READY
     before = next((each for each in told if each["type"] == kind), None)
-    if step.advice is None and before is not None:
-        return Check(before["status"] == "True", before["reason"], before["message"])
+    if step.advice is None:
+        was_ready = before is not None and before["status"] == "True"
+        return Check(was_ready, before["reason"], before["message"]) if before else None
     said = learning.condition(step.advice, step.held)
     return Check(said.is_ready, said.reason, said.message)
 
@@ -118,6 +132,11 @@ def _recommendation_check(plan: Plan, resource: Manifest) -> Check | None:
 def _learns(step: Step) -> bool:
     spec = step.now.resource.spec
     return spec.rollout.mode != "Manual" and bool(step.now.table)
+
+
+def _strategy(resource: Manifest) -> str:
+    lifecycle = (resource.get("spec") or {}).get("lifecycle") or {}
+    return str(lifecycle.get("updateStrategy") or "Auto")
 
 
 def _facts(
@@ -136,8 +155,12 @@ def _facts(
         updated=(live.get("status") or {}).get("updatedReplicas", 0),
         rollout=progress,
         rollout_message=condition(live, "Progressing").get("message", ""),
-        failure=failing.get("message") if failing.get("status") == "True" else None,
-        trouble=pods.trouble(seen.pods, config_hash, seen.progress),
+        failure=refusal(failing.get("message", "")) if failing.get("status") == "True" else None,
+        trouble=pods.trouble(
+            filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
+        ),
+        strategy=_strategy(seen.resource),
+        is_in_place=plan.pace.is_in_place,
         refused=plan.refused,
         stopped=outcome.stopped,
         has_loaded_model=any(

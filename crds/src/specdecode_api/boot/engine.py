@@ -114,6 +114,11 @@ class ServerBoot(FileRecord):
         le=86_400,
         description="Longest wait for running requests after the signal to stop.",
     )
+    api_key_path: CheckpointPath | None = Field(
+        default=None,
+        description="File with API keys, one in a line, or folder of such files, of which clients "
+        "must show one; read again when it changes. No key is asked for where null.",
+    )
     request_labels: tuple[RequestLabel, ...] = Field(
         default=(),
         max_length=names.MAX_REQUEST_LABELS,

@@ -22,14 +22,18 @@ Float = Annotated[float, Field(strict=True)]
 Uri = Annotated[str, StringConstraints(min_length=8, max_length=1024), Checked(*URI_RULES)]
 
 
-def _text(pattern: str, message: str) -> Checked:
-    rule: Rule[str] = Rule(
+def text_rule(pattern: str, message: str) -> Rule[str]:
+    """The rule that a whole text is of a pattern."""
+    return Rule(
         cel=f"self.matches('^{pattern}$')",
         # fullmatch: `$` would let a newline at the end pass, in CEL it does not.
         holds=lambda text: re.fullmatch(pattern, text) is not None,
         message=message,
     )
-    return Checked(rule)
+
+
+def _text(pattern: str, message: str) -> Checked:
+    return Checked(text_rule(pattern, message))
 
 
 Image = Annotated[
@@ -64,6 +68,30 @@ SecretKey = Annotated[
     StringConstraints(min_length=1, max_length=253),
     _text("[-._a-zA-Z0-9]+", "a key of a Secret has letters, digits and ._-"),
 ]
+
+VariableName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=253),
+    _text(
+        "[A-Za-z_][A-Za-z0-9_]*",
+        "a variable has letters, digits and '_', and no digit first",
+    ),
+]
+
+MAX_FREE_FIELDS: Final = 64
+
+FreeObject = Annotated[
+    dict[str, Any],
+    Field(max_length=MAX_FREE_FIELDS),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": MAX_FREE_FIELDS,
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+    ),
+]
+"""An object in somebody else's words, which the API server keeps as it is."""
 
 WebAddress = Annotated[
     str,

@@ -10,6 +10,7 @@ from fastapi import Request
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.metrics import EngineMetrics
 from specdecode_engine.serve.admission import Limits
+from specdecode_engine.serve.api_keys import ApiKeys, read_digests
 from specdecode_engine.serve.async_engine import AsyncEngine
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.grammars import Grammars
@@ -34,6 +35,9 @@ class Service:
         stuck_seconds: a step that takes longer counts as dead.
         clock: seconds, monotonic.
         on_failure: told why the engine did not load or cannot go on.
+
+    Raises:
+        NoApiKeys: when the boot file asks for keys and there is none.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Service:
         on_failure: Failed = lambda error: None,
     ) -> None:
         self.boot = boot
+        self.keys = _keys(boot)
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = Lifecycle()
@@ -134,6 +139,13 @@ class Service:
 
     def _note_progress(self, words: str) -> None:
         self.lifecycle.progress = words
+
+
+def _keys(boot: EngineBoot) -> ApiKeys | None:
+    if boot.server.api_key_path is None:
+        return None
+    path = Path(boot.server.api_key_path)
+    return ApiKeys(path, read_digests(path))
 
 
 def service_of(request: Request) -> Service:

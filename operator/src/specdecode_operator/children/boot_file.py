@@ -15,6 +15,7 @@ from specdecode_api.boot import (
 )
 from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.v1alpha1 import Spec, resolve
+from specdecode_operator.children import api_keys
 from specdecode_operator.children.models import Mounts
 
 _NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
@@ -44,6 +45,7 @@ def boot_file(
         ),
         server=ServerBoot(
             drain_seconds=spec.lifecycle.drain_seconds,
+            api_key_path=api_keys.path(spec),
             request_labels=tuple(spec.serving.request_labels),
         ),
         device="cpu" if spec.device == "CPU" else "cuda",

@@ -56,8 +56,10 @@ def build(
     resource: Resource,
     engine_image: str,
     pins: Mapping[str, str] = _NO_PINS,
+    *,
     tuned: Mapping[str, TableEntry] = _NO_TABLE,
     role: str = names.ROLE_STABLE,
+    is_in_place: bool = False,
 ) -> Built:
     """Build all children, or those of one role of a trial.
 
@@ -65,6 +67,7 @@ def build(
         pins: commits of models that name a branch or a tag.
         tuned: table that is used in place of the spec's.
         role: of the pods; others than stable need only their boot file and their Deployment.
+        is_in_place: have the Deployment replace pods in place though the spec leaves that open.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -81,7 +84,8 @@ def build(
     fingerprint = config_hash(template, said)
     boot = boot.model_copy(update={"config_hash": fingerprint})
     files = config_map(name, fingerprint, boot, pins)
-    workload = deployment(name, spec, template, fingerprint, role)
+    in_place = is_in_place or spec.lifecycle.update_strategy == "InPlace"
+    workload = deployment(name, spec, template, fingerprint, is_in_place=in_place, role=role)
     shared = [
         service_account(name),
         files,

@@ -21,19 +21,26 @@ def deployment(
     spec: Spec,
     pod_template: Manifest,
     config_hash: str,
+    *,
+    is_in_place: bool = False,
     role: str = names.ROLE_STABLE,
 ) -> Manifest:
-    """Deployment that runs `pod_template` with the boot file of `config_hash`."""
+    """Deployment that runs `pod_template` with the boot file of `config_hash`.
+
+    In place, an engine ends before the next one starts; else that needs room of its own. The
+    annotation tells for which configuration it was decided so.
+    """
+    decided = {"annotations": {names.ANNOTATION_IN_PLACE: config_hash}} if is_in_place else {}
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,
-        "metadata": {"name": deployment_name(name, role), "labels": child_labels(name)},
+        "metadata": {"name": deployment_name(name, role), "labels": child_labels(name), **decided},
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": _deadline_seconds(spec),
             "selector": {"matchLabels": pod_selector(name, role)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(spec)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(is_in_place)},
             "template": _stamped(name, pod_template, config_hash, role),
         },
     }
@@ -45,14 +52,8 @@ def _deadline_seconds(spec: Spec) -> int:
     return math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds) + arrival
 
 
-def _pace(spec: Spec) -> Manifest:
-    """How a rollout replaces pods.
-
-    A surge pod needs a free GPU. A resource with one GPU replica often sits on the only free GPU,
-    where a surge would wait for ever for the pod that waits for it; so that pod goes first, and
-    the rollout costs a start. Looking for a free GPU before choosing is a later step.
-    """
-    if spec.device == "GPU" and spec.replicas <= 1:
+def _pace(is_in_place: bool) -> Manifest:
+    if is_in_place:
         return {"maxSurge": 0, "maxUnavailable": 1}
     return {"maxSurge": 1, "maxUnavailable": 0}
 
@@ -61,7 +62,7 @@ def _stamped(name: str, pod_template: Manifest, config_hash: str, role: str) -> 
     stamped = copy.deepcopy(pod_template)
     # After hashing: a canary's pods run what those that follow its promotion will run.
     stamped["metadata"]["labels"] |= pod_selector(name, role)
-    stamped["metadata"]["annotations"] = {names.ANNOTATION_CONFIG_HASH: config_hash}
+    stamped["metadata"].setdefault("annotations", {})[names.ANNOTATION_CONFIG_HASH] = config_hash
     boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
     stamped["spec"]["volumes"].insert(0, boot)
     return stamped

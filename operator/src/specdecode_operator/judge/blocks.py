@@ -17,11 +17,11 @@ from specdecode_operator.judge.accept import check_accept
 from specdecode_operator.judge.confidence import radius, student_radius, tuned_information
 from specdecode_operator.judge.decision import Findings, conclude
 from specdecode_operator.judge.evidence import ArmEvidence
-from specdecode_operator.judge.failures import check_failures
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import RAILS, as_gain, stratum_effects, unmet_floors
-from specdecode_operator.judge.judgement import Interval, Judgement, Rail
+from specdecode_operator.judge.judge import as_gain, stratum_effects, unmet_floors
+from specdecode_operator.judge.judgement import Interval, Judgement
 from specdecode_operator.judge.pooled import pool, request_count
+from specdecode_operator.judge.rails import Pair, check_rails_by_pair
 from specdecode_operator.judge.ratio import seconds_per_token
 from specdecode_operator.judge.standardised import (
     compare,
@@ -30,7 +30,6 @@ from specdecode_operator.judge.standardised import (
     seen_to_expected,
 )
 from specdecode_operator.judge.stratified import contrast
-from specdecode_operator.judge.tails import check_tail_by_pair
 
 
 class Role(StrEnum):
@@ -54,8 +53,6 @@ class Block:
 FEWEST = 10.0  # requests of each role, for a pair to be an observation
 LEAST_SPREAD = 0.001  # between pairs; equal blocks prove nothing faster
 
-Pair = tuple[ArmEvidence, ArmEvidence]  # of the baseline, of the candidate
-
 
 def schedule(seed: int, pairs: int) -> tuple[tuple[Role, Role], ...]:
     """Order of the two roles in each pair, random, and balanced within every four pairs.
@@ -77,9 +74,9 @@ def judge_blocks(blocks: Sequence[Block], guard: Guard, elapsed_s: float) -> Jud
 
     Failures and the early alarm are looked for in all blocks, those of an unfinished pair too.
     """
-    everything = _by_role(blocks)
-    pairs = complete_pairs(blocks)
+    pairs, others = complete_pairs(blocks)
     compared = pool(old for old, _ in pairs), pool(new for _, new in pairs)
+    everything = _with_others(compared, others)
     time = contrast(*compared, seconds_per_token, guard.min_stratum_requests)
     effects = _effects(pairs, compared)
     counts = request_count(compared[0]), request_count(compared[1])
@@ -90,7 +87,7 @@ def judge_blocks(blocks: Sequence[Block], guard: Guard, elapsed_s: float) -> Jud
         gain=_gain(effects, guard),
         accept=alarm.accept,
         alarm=alarm.reason or _heavy_loss(compared, guard),
-        rails=_rails(everything, compared, pairs, guard),
+        rails=check_rails_by_pair(everything, compared, pairs, guard),
         unmet=(
             *_missing_pairs(len(effects), guard),
             *unmet_floors(counts, time.coverage, guard, elapsed_s),
@@ -103,27 +100,37 @@ def judge_blocks(blocks: Sequence[Block], guard: Guard, elapsed_s: float) -> Jud
     return conclude(found, guard)
 
 
-def complete_pairs(blocks: Sequence[Block]) -> list[Pair]:
-    """Both arms of each pair, over the pods that finished both roles in it."""
-    cells: dict[int, dict[str, dict[Role, list[ArmEvidence]]]] = {}
+def complete_pairs(blocks: Sequence[Block]) -> tuple[list[Pair], list[Block]]:
+    """Both arms of each pair, over the pods that finished both roles in it; then other blocks."""
+    cells: dict[int, dict[str, list[Block]]] = {}
     for block in blocks:
-        if not block.is_finished:
-            continue
-        roles = cells.setdefault(block.pair, {}).setdefault(block.pod, {})
-        roles.setdefault(block.role, []).append(block.evidence)
-    pairs = []
+        cells.setdefault(block.pair, {}).setdefault(block.pod, []).append(block)
+    pairs: list[Pair] = []
+    others: list[Block] = []
     for _, pods in sorted(cells.items()):
-        both = [roles for roles in pods.values() if len(roles) == len(Role)]
+        both: list[Block] = []
+        for of_pod in pods.values():
+            (both if _is_complete(of_pod) else others).extend(of_pod)
         if both:
-            old, new = (
-                pool(evidence for roles in both for evidence in roles[role]) for role in Role
-            )
-            pairs.append((old, new))
-    return pairs
+            pairs.append(_by_role(both))
+    return pairs, others
+
+
+def _is_complete(of_pod: Sequence[Block]) -> bool:
+    return {block.role for block in of_pod} == set(Role) and all(
+        block.is_finished for block in of_pod
+    )
 
 
 def _by_role(blocks: Sequence[Block]) -> Pair:
     old, new = (pool(block.evidence for block in blocks if block.role is role) for role in Role)
+    return old, new
+
+
+def _with_others(compared: Pair, others: Sequence[Block]) -> Pair:
+    if not others:
+        return compared
+    old, new = (pool(arms) for arms in zip(compared, _by_role(others), strict=True))
     return old, new
 
 
@@ -173,28 +180,3 @@ def _missing_pairs(count: int, guard: Guard) -> tuple[tuple[str, str], ...]:
     if count >= guard.min_pairs:
         return ()
     return (("TooFewPairs", f"{count} of {guard.min_pairs} pairs of blocks"),)
-
-
-def _rails(
-    everything: Pair, compared: Pair, pairs: Sequence[Pair], guard: Guard
-) -> tuple[Rail, ...]:
-    each = guard.rail_alpha / RAILS
-    rise = guard.tail_rise
-    tails = (
-        check_tail_by_pair(
-            "FirstToken",
-            (compared[0].first_token, compared[1].first_token),
-            [(old.first_token, new.first_token) for old, new in pairs],
-            rise,
-            each,
-        ),
-        check_tail_by_pair(
-            "InterToken",
-            (compared[0].inter_token, compared[1].inter_token),
-            [(old.inter_token, new.inter_token) for old, new in pairs],
-            rise,
-            each,
-        ),
-    )
-    failures = check_failures(*everything, guard, each)
-    return (*(rail for rail in tails if rail is not None), *failures)

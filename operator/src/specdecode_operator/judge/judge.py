@@ -7,15 +7,12 @@ from specdecode_operator.judge.accept import check_accept
 from specdecode_operator.judge.confidence import radius, tuned_information
 from specdecode_operator.judge.decision import Findings, conclude
 from specdecode_operator.judge.evidence import ArmEvidence
-from specdecode_operator.judge.failures import check_failures
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judgement import Interval, Judgement, Rail, StratumEffect
+from specdecode_operator.judge.judgement import Interval, Judgement, StratumEffect
 from specdecode_operator.judge.pooled import request_count
+from specdecode_operator.judge.rails import check_rails
 from specdecode_operator.judge.ratio import LogRatio, seconds_per_token
 from specdecode_operator.judge.stratified import Contrast, contrast
-from specdecode_operator.judge.tails import check_tail
-
-RAILS = 3  # that are a matter of chance: first token, inter-token, errors
 
 
 def judge(
@@ -37,7 +34,7 @@ def judge(
         gain=gain,
         accept=alarm.accept,
         alarm=alarm.reason,
-        rails=_rails(baseline, candidate, counts, guard),
+        rails=check_rails((baseline, candidate), guard),
         unmet=unmet_floors(counts, time.coverage, guard, elapsed_s),
         strata=stratum_effects(time),
         coverage=time.coverage,
@@ -96,18 +93,3 @@ def _gain(ratio: LogRatio, guard: Guard, pods: float) -> Interval:
         normal = radius(ratio.variance, alpha, tuned_information(difference, alpha))
         away.append(normal + NormalDist().inv_cdf(1.0 - alpha) * guard.pod_spread * pods)
     return as_gain(ratio.value, *away)
-
-
-def _rails(
-    baseline: ArmEvidence, candidate: ArmEvidence, counts: tuple[float, float], guard: Guard
-) -> tuple[Rail, ...]:
-    each = guard.rail_alpha / RAILS
-    tails = (
-        check_tail(name, pair, counts, guard.tail_rise, each)
-        for name, pair in (
-            ("FirstToken", (baseline.first_token, candidate.first_token)),
-            ("InterToken", (baseline.inter_token, candidate.inter_token)),
-        )
-    )
-    failures = check_failures(baseline, candidate, guard, each)
-    return (*(rail for rail in tails if rail is not None), *failures)

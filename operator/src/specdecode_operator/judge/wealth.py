@@ -12,12 +12,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wealth:
-    """State of the budget: plain numbers, to be kept in a status."""
+    """State of the budget: plain numbers, to be kept in a status.
+
+    Raises:
+        ValueError: a share outside of 0 to 1, with its name and remedy.
+    """
 
     initial: float = 0.05
     payout: float = 0.05
     trials: int = 0  # started so far
     promotions: tuple[int, ...] = ()  # the numbers of the trials that were promoted, from 1
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "payout"):
+            value = getattr(self, name)
+            if not 0.0 < value < 1.0:
+                raise ValueError(f"error budget: {name} is {value}; set it between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,13 @@ def spend(wealth: Wealth, most: float = 0.01) -> Grant:
 
 
 def earn(wealth: Wealth) -> Wealth:
-    """The trial begun last was promoted."""
+    """The trial begun last was promoted.
+
+    Raises:
+        ValueError: no trial began yet, or this one has earned already.
+    """
+    if wealth.trials == 0 or wealth.trials in wealth.promotions:
+        raise ValueError(f"error budget: trial {wealth.trials} cannot earn; begin a trial first")
     return Wealth(wealth.initial, wealth.payout, wealth.trials, (*wealth.promotions, wealth.trials))
 
 

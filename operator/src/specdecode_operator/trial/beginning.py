@@ -1,13 +1,14 @@
 """What is to be tried next, and how: an edit of a guarded spec, or a recommended table."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import Rollout
 from specdecode_operator import children
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.wealth import spend
-from specdecode_operator.resource import Resource
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
@@ -31,7 +32,11 @@ class Proposal:
 
 
 def edit_target(
-    record: Record, now: InForce, wanted: Resource, built: children.Built, found: Difference
+    record: Record,
+    now: InForce,
+    spec: Mapping[str, Any],
+    built: children.Built,
+    found: Difference,
 ) -> Target | None:
     """What the spec asks for and is not in force; None where it is."""
     if found is Difference.NONE:
@@ -42,7 +47,6 @@ def edit_target(
         ended = record.ending_of(target.id)
         if ended is None or ended.reason != NEEDS_RESTART:
             return target
-    spec = wanted.spec.model_dump(by_alias=True, exclude_none=True, mode="json")
     return Target(target_id(built.arm), built.arm, None, accepted_part(spec))
 
 

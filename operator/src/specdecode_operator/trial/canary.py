@@ -40,7 +40,7 @@ def _broken(trial: Trial, scene: Scene) -> Ruling | None:
     """A canary that cannot start is worse than any figure."""
     found = scene.pods(names.ROLE_CANARY)
     failing = [pod for pod in found if reading_pods.restarts(pod) >= MAX_RESTARTS]
-    trouble = reading_pods.trouble(failing, trial.target.arm.config_hash, {})
+    trouble = reading_pods.trouble(failing, trial.target.arm.config_hash, {}, scene.observed.at)
     if trouble is None or not trouble.is_fault:
         return None
     return Ruling(End.ROLLED_BACK, trouble.reason, f"the canary does not start: {trouble.message}")
@@ -52,7 +52,7 @@ def _prepare(trial: Trial, scene: Scene) -> Trial:
     late = scene.now_s - trial.since_s > scene.startup_s
     if missing > 0:
         trouble = reading_pods.trouble(
-            scene.pods(names.ROLE_CANARY), trial.target.arm.config_hash, {}
+            scene.pods(names.ROLE_CANARY), trial.target.arm.config_hash, {}, scene.observed.at
         )
         why = trouble.message if trouble else "it starts"
         hold = f"{missing} of {scene.canary_replicas} canary pods do not serve yet: {why}"
@@ -73,7 +73,7 @@ def _has_fresh(trial: Trial, scene: Scene) -> bool:
 
 
 def _lacks_room(scene: Scene) -> bool:
-    trouble = reading_pods.trouble(scene.pods(names.ROLE_BASELINE), None, {})
+    trouble = reading_pods.trouble(scene.pods(names.ROLE_BASELINE), None, {}, scene.observed.at)
     return trouble is not None
 
 

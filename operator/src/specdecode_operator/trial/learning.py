@@ -60,10 +60,8 @@ def proposal_of(advice: Advice | None, now: InForce) -> Proposal | None:
     return Proposal(advice.entries, ArmKey(now.built.config_hash, advice.table_hash))
 
 
-def condition(advice: Advice | None, held: str) -> Verdict:
+def condition(advice: Advice, held: str) -> Verdict:
     """Say in a condition what came of the figures."""
-    if advice is None:
-        return Verdict(False, "NotEnoughTraffic", "nothing was measured yet")
     if isinstance(advice, NotYet):
         reason = "WithinNoise" if advice.reason == "NoGain" else "NotEnoughTraffic"
         return Verdict(False, reason, advice.message)

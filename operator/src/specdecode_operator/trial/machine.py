@@ -171,7 +171,7 @@ def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None
     if not situation.rollout.guarded:
         record = replace(record, accepted=None)
     elif record.accepted is None:
-        record = replace(record, accepted=_part(resource))
+        record = replace(record, accepted=_part(situation))
     now = situation.in_force(record)
     if now.tuned is None and record.tuned is not None:
         record = replace(record, tuned=None)
@@ -183,13 +183,13 @@ def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None
         # Back at the accepted spec, which needs no trial; a table tried for an edit goes with it.
         is_edits = record.tuned is not None and record.tuned.origin is Origin.EDIT
         tuned = None if is_edits else record.tuned
-        record = replace(record, accepted=_part(resource), tuned=tuned)
+        record = replace(record, accepted=_part(situation), tuned=tuned)
         return record, None, situation.in_force(record, now)
-    return record, edit_target(record, now, resource, built, found), now
+    return record, edit_target(record, now, situation.observed.resource["spec"], built, found), now
 
 
-def _part(resource: Resource) -> dict[str, object]:
-    return accepted_part(resource.spec.model_dump(by_alias=True, exclude_none=True, mode="json"))
+def _part(situation: Situation) -> dict[str, object]:
+    return accepted_part(situation.observed.resource["spec"])
 
 
 def _hear(record: Record, wanted: Asked, target: Target | None) -> Record:
@@ -313,7 +313,7 @@ def _serves_nobody(now: InForce, situation: Situation) -> bool:
         return True
     old = now.built.config_hash
     mine = [pod for pod in situation.observed.pods if pods.config_hash_of(pod) == old]
-    trouble = pods.trouble(mine, old, {})
+    trouble = pods.trouble(mine, old, {}, situation.observed.at)
     return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_fault
 
 
