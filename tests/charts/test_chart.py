@@ -156,6 +156,25 @@ def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
         assert granted == used
 
 
+def test_leases_are_granted_in_the_operators_namespace_and_only_its_own(template):
+    for flags in (SETS["default"], SETS["namespaced-values"]):
+        manifests = template(*flags)
+        (role,) = (
+            each
+            for each in of_kind(manifests, "Role")
+            if each["metadata"]["name"].endswith("-lease")
+        )
+        (operator,) = of_kind(manifests, "Deployment")
+        arguments = operator["spec"]["template"]["spec"]["containers"][0]["args"]
+        namespace, name = role["metadata"]["namespace"], role["rules"][1]["resourceNames"][0]
+        assert f"--lease-namespace={namespace}" in arguments
+        assert f"--lease-name={name}" in arguments
+        granted = [verb for rule in role["rules"] for verb in rule["verbs"]]
+        assert sorted(granted) == sorted(kinds.LEASE.verbs)
+        assert all(rule["resources"] == [kinds.LEASE.plural] for rule in role["rules"])
+        assert "resourceNames" not in role["rules"][0]  # a name cannot be asked of a create
+
+
 def test_roles_are_bound_to_the_account_that_the_pod_uses(template):
     for flags in SETS.values():
         manifests = template(*flags)
@@ -174,7 +193,8 @@ def test_watching_some_namespaces_grants_nothing_cluster_wide(template):
     manifests = template(*SETS["namespaced"])
     assert not [each for each in manifests if each["kind"].startswith("ClusterRole")]
     roles = [each for each in of_kind(manifests, "Role") if "annotations" not in each["metadata"]]
-    assert [each["metadata"]["namespace"] for each in roles] == ["team-a", "team-b"]
+    others = [each for each in roles if not each["metadata"]["name"].endswith("-lease")]
+    assert [each["metadata"]["namespace"] for each in others] == ["team-a", "team-b"]
     (deployment,) = of_kind(manifests, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {"--namespace=team-a", "--namespace=team-b"} <= set(container["args"])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from specdecode_api.series import batch_band
 from specdecode_engine.depth.decision import Decision, Feedback, Reason
 from specdecode_engine.depth.survival import count_round
+from specdecode_engine.load import RecentRounds
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Counters:
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)
+    recent: RecentRounds = field(default_factory=RecentRounds)
     ranges: dict[int, DecodeTotals] = field(default_factory=dict)  # by lower bound
     switches: dict[tuple[int, Reason], int] = field(default_factory=dict)
     depths: dict[tuple[int, int], DepthTotals] = field(default_factory=dict)  # by band, depth
@@ -78,6 +80,7 @@ class Counters:
     def count(self, decision: Decision, totals: DecodeTotals) -> None:
         """Count a finished round, for the range that decided it too."""
         self.decode.add(totals)
+        self.recent.count(totals.emitted_tokens, totals.request_rounds)
         self.ranges.setdefault(decision.slot, DecodeTotals()).add(totals)
 
     def learn(self, feedback: Feedback) -> None:

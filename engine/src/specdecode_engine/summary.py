@@ -50,6 +50,8 @@ def summarise(
         kv_pages_free=scheduler.available_pages,
         num_steps=num_steps,
         num_draft_tokens=shapes[num_steps].num_tokens,
+        places=scheduler.limits.max_running,
+        recent_accept_length=counters.recent.accept_length,
         active_range=latest.slot if latest else states[0].slot,
         reason=str(latest.reason) if latest else "",
         rounds_total=decode.rounds,

@@ -16,7 +16,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from specdecode_api import names
-from specdecode_operator.kinds import BY_KIND, EVENT, RESOURCE, Kind, Manifest
+from specdecode_operator.kinds import BY_KIND, EVENT, LEASE, RESOURCE, Kind, Manifest
 from specdecode_operator.metrics import Metrics
 
 PAGE = 500
@@ -112,6 +112,18 @@ class Cluster:
             if error.code == HTTPStatus.NOT_FOUND:
                 return None
             raise
+
+    async def create(self, lease: Manifest) -> Manifest:
+        """Create a Lease; a conflict tells that somebody was faster."""
+        _check(LEASE.verbs, "create", LEASE)
+        path = LEASE.path(lease["metadata"]["namespace"])
+        return await self._request("POST", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
+
+    async def replace(self, lease: Manifest) -> Manifest:
+        """Replace the version of a Lease that was read; a conflict tells that it is older."""
+        _check(LEASE.verbs, "update", LEASE)
+        path = LEASE.path(lease["metadata"]["namespace"], lease["metadata"]["name"])
+        return await self._request("PUT", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
 
     async def apply(self, manifest: Manifest, *, force: bool, is_trial: bool = False) -> Manifest:
         """Write a child by server-side apply; a trial answers what would be stored.

@@ -41,12 +41,17 @@ class Metrics:
         self._resources = self._gauge("resources", "Resources.")
         self._running = self._gauge("trials_running", "Resources whose trial runs.")
         self._ready = self._gauge("resources_ready", "Resources whose condition Ready is true.")
+        self._leading = self._gauge("leader", "1 while this process works, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
         """Read the queue's figures whenever metrics are read."""
         self._queue_depth.set_function(depth)
         self._queue_oldest.set_function(oldest_s)
+
+    def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
+        """Ask whether this process works whenever metrics are read."""
+        self._leading.set_function(lambda: float(is_leader()))
 
     def watch_resources(self, resources: Callable[[], Sequence[Manifest]]) -> None:
         """Count resources, and the ready ones among them, whenever metrics are read.

@@ -12,11 +12,13 @@ from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, connect
 from specdecode_operator.definition import Definition
+from specdecode_operator.election import Election, LeadershipLost
 from specdecode_operator.errors import StartError
 from specdecode_operator.gate import pass_gate
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.inbox import Inbox
+from specdecode_operator.leading import Turn, lead, work_together
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.peek import Peek, open_peek
@@ -26,7 +28,6 @@ from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
 from specdecode_operator.sighting import Lookout, open_lookout
 from specdecode_operator.watching import obey_signals, watch
-from specdecode_operator.worker import work
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ async def run(settings: Settings) -> None:
     """Run until told to stop.
 
     Raises:
-        StartError: when the first list does not come through in time.
+        StartError: when the first list does not come through in time, or the Lease is lost.
     """
     stop = asyncio.Event()
     obey_signals(stop)
@@ -74,30 +75,60 @@ async def _reconcile_all(
     reconciler = Reconciler(
         cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, lookout, definition
     )
+    turn = Turn(queue, cache.known_keys)
+    metrics.watch_leadership(lambda: turn.has_come)
     resync = Resync(
-        cluster, cache, settings.namespaces, queue.add, queue.add_after, metrics, time.monotonic
+        cluster, cache, settings.namespaces, turn.add, turn.add_after, metrics, time.monotonic
     )
     if not await pass_gate(cluster, resync, settings.start_timeout_seconds, stop):
         return
     await definition.look(cluster, metrics)
-
-    def look_at_all() -> None:
-        for key in cache.known_keys():
-            queue.add(key)
-
-    look_at_all()
+    election = _election(settings, cluster)
+    ends: list[Exception] = []
 
     def vitals() -> Vitals:
         age_s = time.monotonic() - (resync.last_success or 0.0)
         return Vitals(age_s, settings.resync_seconds, queue.oldest_s())
 
-    registry = register(Inbox(cache, queue.add, metrics), vitals, cluster.configuration)
+    async def lead_or_stop() -> None:
+        """Losing the Lease ends the process: nothing else is safe."""
+        try:
+            await lead(
+                turn,
+                election,
+                resync.once,
+                lambda: work_together(queue, reconciler, settings.workers),
+            )
+        except (LeadershipLost, StartError) as error:
+            ends.append(error)
+            stop.set()
+
+    registry = register(Inbox(cache, turn.add, metrics), vitals, cluster.configuration)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work(queue, reconciler)) for _ in range(settings.workers)]
-        tasks.append(group.create_task(resync.forever(settings.resync_seconds)))
-        looking = definition.look_on(cluster, metrics, settings.resync_seconds, look_at_all)
-        tasks.append(group.create_task(looking))
+        looking = definition.look_on(cluster, metrics, settings.resync_seconds, turn.add_all)
+        tasks = [
+            group.create_task(lead_or_stop()),
+            group.create_task(resync.forever(settings.resync_seconds)),
+            group.create_task(looking),
+        ]
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
         for task in tasks:
             task.cancel()
+    if ends:
+        raise StartError(str(ends[0])) from ends[0]
+    if election is not None:
+        await election.release()
+
+
+def _election(settings: Settings, cluster: Cluster) -> Election | None:
+    if not settings.leader_election:
+        return None
+    return Election(
+        cluster,
+        namespace=own_settings.lease_namespace(settings),
+        name=settings.lease_name,
+        identity=own_settings.identity(settings),
+        clock=time.monotonic,
+        now=lambda: datetime.now(UTC),
+    )

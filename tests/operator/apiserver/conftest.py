@@ -187,6 +187,9 @@ def kubeconfig(grant, template):
     return grant(template())
 
 
+_identities = itertools.count(1)
+
+
 @dataclass
 class Operator:
     """An operator in a process of its own."""
@@ -194,6 +197,8 @@ class Operator:
     kubeconfig: Path
     log: Path
     arguments: tuple[str, ...] = ("--all-namespaces",)
+    lease: str = "specdecode-operator"
+    identity: str = field(default_factory=lambda: f"operator-{next(_identities)}")
     ports: tuple[int, int] = field(default_factory=lambda: _free_ports())
     process: subprocess.Popen | None = None
 
@@ -207,6 +212,8 @@ class Operator:
             "--engine-image",
             "specdecode-engine:test",
         ]
+        command += ["--lease-namespace", SYSTEM, "--lease-name", self.lease]
+        command += ["--identity", self.identity]
         command += ["--health-port", str(health), "--metrics-port", str(metrics)]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)

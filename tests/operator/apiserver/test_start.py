@@ -32,8 +32,9 @@ def test_a_role_per_namespace_is_enough(
     flags = f"fullnameOverride=roles,crds.install=false,watchNamespaces={{{namespace}}}"
     manifests = template("--set", flags, "--set", "rbac.aggregate=false")
     assert not any(each["kind"].startswith("ClusterRole") for each in manifests)
+    arguments = ("--namespace", namespace)
     log = tmp_path / "log"
-    operator = make_operator(grant(manifests), log, ("--namespace", namespace))
+    operator = make_operator(grant(manifests), log, arguments, "roles")
     operator.start(until)
     try:
         chat(replicas=2)

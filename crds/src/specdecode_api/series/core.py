@@ -37,6 +37,9 @@ NUM_STEPS = gauge("num_steps", "Draft depth of the latest decode round.")
 NUM_DRAFT_TOKENS = gauge("num_draft_tokens", "Nodes that it verified, root included.")
 ACTIVE_RANGE = gauge("active_range", "Lower bound of the batch sizes whose slot decided it.")
 ACCEPT_LENGTH = gauge("accept_length", "Tokens per request and decode round, since the start.")
+LOAD = gauge(
+    "load", "Requests that run and wait, by places, corrected by the accept length of late."
+)
 
 GRAPH_BATCH_SIZES = gauge("graph_batch_sizes", "Batch sizes captured for a depth.", "steps")
 GRAPH_BYTES = gauge("graph_bytes", "Memory of a depth's captured passes.", "steps")
@@ -53,7 +56,7 @@ CORE = (
     ROUNDS, REQUEST_ROUNDS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
     DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS, CACHE_EVICTED_PAGES,
     RETRACTED_REQUESTS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS,
-    NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH,
+    NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
 )  # fmt: skip
 GRAPHS = (
     GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES, CAPTURED_ROUNDS,

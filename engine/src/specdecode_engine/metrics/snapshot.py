@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from specdecode_engine.depth.decision import RangeState
 from specdecode_engine.graph_plan.report import GraphReport
+from specdecode_engine.load import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class CoreSnapshot:
     active_range: int = 0  # lower bound of the range that decided the latest decode round
     reason: str = ""  # why that one runs at its depth
     num_draft_tokens: int = 1
+    places: int = 0  # requests that may decode together
+    recent_accept_length: float = 1.0
     ranges: tuple[RangeSnapshot, ...] = ()
     tables: tuple[TableSnapshot, ...] = ()
     mixed_requests_total: int = 0
@@ -107,3 +110,9 @@ class CoreSnapshot:
         """Tokens that one verify round adds to one request; 0 before the first round."""
         rounds = self.request_rounds_total
         return self.emitted_tokens_total / rounds if rounds else 0.0
+
+    @property
+    def load(self) -> float:
+        """Requests that run and wait, by places, corrected by the accept length of late."""
+        requests = self.running_requests + self.waiting_requests
+        return load(requests, self.places, self.recent_accept_length)
