@@ -13,6 +13,7 @@ from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import Canary, Guard, Rollout, Switchback
 from specdecode_api.v1alpha1.rollout_status import (
     ArmShown,
+    BandRates,
     Effective,
     HistoryEntry,
     Interval,
@@ -32,6 +33,7 @@ __all__ = [
     "Adaptive",
     "ApiKeys",
     "ArmShown",
+    "BandRates",
     "BatchSizeEntry",
     "Canary",
     "Condition",

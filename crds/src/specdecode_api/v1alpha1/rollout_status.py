@@ -40,6 +40,20 @@ class TableSteps(ResourceRecord):
 TableShown = Annotated[dict[str, TableSteps], Field(max_length=MAX_TABLE_ENTRIES)]
 
 
+class BandRates(ResourceRecord):
+    """What depths would bring at similar batch sizes."""
+
+    batch_size: Count = Field(description="Smallest batch of the band.")
+    rounds: Count = Field(description="Decode rounds that were measured.")
+    best: Depth | None = Field(
+        default=None, description="Depth to change to; absent where what is done now should stay."
+    )
+    rates: dict[str, Number] = Field(
+        max_length=MAX_CANDIDATES,
+        description="Depth to tokens per second of a request, as expected.",
+    )
+
+
 class Recommendation(ResourceRecord):
     """The table that the fleet's measurements speak for."""
 
@@ -56,6 +70,9 @@ class Recommendation(ResourceRecord):
         description="Stands for what it was learned on: model, draft, device, engine, page size."
     )
     made_at: Time = Field(description="When it was made or last changed.")
+    bands: list[BandRates] | None = Field(
+        default=None, max_length=16, description="What it rests on, by band of batch sizes."
+    )
     patch_hint: Annotated[str, StringConstraints(max_length=4096)] = Field(
         description="Command that puts it into the spec."
     )

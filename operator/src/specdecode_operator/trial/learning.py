@@ -6,11 +6,12 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_api.duration import part_of_one
+from specdecode_api.v1alpha1 import BandRates, TableSteps
 from specdecode_api.v1alpha1 import Recommendation as Shown
-from specdecode_api.v1alpha1 import TableSteps
 from specdecode_operator.children.hashes import canonical, digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.recommend import (
+    BandAdvice,
     Bounds,
     Current,
     NotYet,
@@ -100,7 +101,17 @@ def shown(
         rounds=int(advice.rounds),
         validity_key=digest(asdict(advice.key)),
         made_at=now,
+        bands=[_rates(band) for band in advice.bands],
         patch_hint=patch_command(advice, name, namespace),
+    )
+
+
+def _rates(band: BandAdvice) -> BandRates:
+    return BandRates(
+        batch_size=band.band,
+        rounds=int(band.rounds),
+        best=band.best,
+        rates={str(steps): f"{rate:.2f}" for steps, rate in sorted(band.rates.items())},
     )
 
 
