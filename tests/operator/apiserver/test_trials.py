@@ -25,8 +25,8 @@ from specdecode_operator.observed import Key
 pytestmark = pytest.mark.apiserver
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
-FREE_CHOICE = {"1": {"candidateSteps": [1, 7]}}
-TOO_DEEP = {"1": {"candidateSteps": [7]}}
+FREE_CHOICE = {"1": {"candidateSteps": [1, 16]}}
+TOO_DEEP = {"1": {"candidateSteps": [16]}}
 QUICK = {
     "guarded": True,
     "mode": "Manual",
@@ -61,6 +61,7 @@ class Kubelet:
         self._api, self._namespace, self._folder = api, namespace, folder
         self._numbers = count(2)
         self.engines = {}
+        self._ended = []
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -87,7 +88,7 @@ class Kubelet:
         return [pod["status"]["podIP"] for pod in pods if pod.get("status", {}).get("podIP")]
 
     def close(self):
-        for process, *_ in self.engines.values():
+        for process in (*self._ended, *(each[0] for each in self.engines.values())):
             process.kill()
             process.wait()
 
@@ -102,13 +103,13 @@ class Kubelet:
         self._api.create(POD, {"metadata": metadata, "spec": template["spec"]})
         file = self._folder / f"{name}.json"
         file.write_text(json.dumps(self._boot(f"chat-{config}", address)))
-        log = (self._folder / f"{name}.log").open("w")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "specdecode_engine", "--boot", str(file)],
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        with (self._folder / f"{name}.log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "specdecode_engine", "--boot", str(file)],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
         self.engines[name] = (process, address, owner, config)
 
     def _boot(self, name, address):
@@ -153,6 +154,7 @@ class Kubelet:
         """Endpoints forget the pod first, then its engine drains."""
         self._api.client.delete(POD.path(self._namespace, name), params={"gracePeriodSeconds": "0"})
         process.terminate()
+        self._ended.append(process)
         del self.engines[name]
 
 
@@ -267,7 +269,9 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
     ended = status()["history"][0]
     assert ended["id"] == half_way["id"]
     assert ended["startedAt"] == half_way["startedAt"]
-    assert (ended["kind"], ended["verdict"]) == ("Hot", "RolledBack"), ended
+    assert (ended["kind"], ended["verdict"]) == ("Hot", "RolledBack"), {
+        key: ended.get(key) for key in ("reason", "message", "interval", "arms", "strata")
+    }
     assert all(arm["requests"] > 0 for arm in ended["arms"])
     assert json.loads(ended["evidence"])["blocks"]
     assert load.failures == []
@@ -275,7 +279,7 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
     assert [len(texts) for texts in load.answers.values()] == [1, 1]
     for address in kubelet.addresses():
         url = f"http://{address}:{kubelet.port}{names.PATH_TABLE}"
-        assert httpx.get(url).json()["entries"]["1"]["candidate_steps"] == [1, 7]
+        assert httpx.get(url).json()["entries"]["1"]["candidate_steps"] == [1, 16]
     assert not status()["effective"]["followsSpec"]
     after = api.get(RESOURCE, namespace, "chat")
     wanted = {**before["spec"], "speculation": after["spec"]["speculation"]}
