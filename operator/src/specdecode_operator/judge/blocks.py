@@ -41,7 +41,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one pod did in one role within one pair, its washout left out."""
+    """What one pod did in one role within one pair, its washout left out.
+
+    Pods that change over together may stand as one, under one name.
+    """
 
     pair: int
     pod: str
@@ -57,7 +60,8 @@ LEAST_SPREAD = 0.001  # between pairs; equal blocks prove nothing faster
 def schedule(seed: int, pairs: int) -> tuple[tuple[Role, Role], ...]:
     """Order of the two roles in each pair, random, and balanced within every four pairs.
 
-    In a crossover this is the order of one half of the pods; the other half takes the reverse.
+    A longer schedule from the same seed begins with the shorter one. In a crossover this is the
+    order of one half of the pods; the other half takes the reverse.
     """
     draw = random.Random(seed)
     first = (Role.BASELINE, Role.CANDIDATE)
@@ -151,6 +155,7 @@ def _effects(pairs: Sequence[Pair], compared: Pair) -> list[float]:
 
 
 def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
+    """None while so few pairs can prove nothing."""
     if len(effects) < 2:
         return None
     spread = max(statistics.stdev(effects), LEAST_SPREAD)
@@ -158,6 +163,8 @@ def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
         student_radius(spread, len(effects), alpha)
         for alpha in (guard.promote_alpha, guard.loss_alpha)
     )
+    if not math.isfinite(down + up):
+        return None
     return as_gain(statistics.mean(effects), down, up)
 
 
