@@ -13,6 +13,7 @@ from specdecode_api.table import default_table
 LEAST = {"model": {"path": "/models/target"}}
 EVERYTHING = {
     "version": 1,
+    "config_hash": "v1-0",
     "model": {
         "path": "/models/target",
         "served_name": "meta/llama",
@@ -53,7 +54,13 @@ EVERYTHING = {
         "chunked_prefill_tokens": 16,
         "overlap": False,
     },
-    "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
+    "server": {
+        "host": "127.0.0.1",
+        "port": 0,
+        "drain_seconds": 0.5,
+        "api_key_path": "/keys",
+        "request_labels": ["code"],
+    },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",
     "attention_backend": "torch",
@@ -108,7 +115,8 @@ BAD = {
     ),
     "unlike any field": (
         {"server": {"xyzzy": 1}},
-        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds",
+        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds, "
+        "api_key_path",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

@@ -49,7 +49,7 @@ def test_only_known_fields_change_without_a_restart():
     hot = {name.rpartition(".")[2] for name, row in ROWS.items() if row.change == Change.HOT}
     assert hot == {
         *("upHysteresis", "downHysteresis", "ceilingCoeff", "emaAlpha"),
-        *("updateInterval", "warmupBatches", "replicas"),
+        *("updateInterval", "warmupBatches", "replicas", "updateStrategy"),
     }
 
 

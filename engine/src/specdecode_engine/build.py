@@ -28,12 +28,14 @@ from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, check_fit, load_draft
 from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.forward.target_pass import TargetPass
 from specdecode_engine.graph_plan.passes import PassKind
 from specdecode_engine.graph_plan.report import GraphReport
-from specdecode_engine.host import available_bytes, choose_device, default_threads
+from specdecode_engine.host import available_bytes, choose_device, default_threads, device_name
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.policies import depth_table, make_policy
 from specdecode_engine.profiling import profile_rounds
@@ -126,7 +128,8 @@ def _design(
     mode = choose_mode(boot.graphs.mode, loaded.device, attention.backends)
     log.info("graphs: %s, %s", mode.name, mode.reason)
     sizes = captured_sizes(boot, mode.name)
-    depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
+    table = depth_table(boot.speculation.entries, boot.speculation.policy)
+    depth = make_policy(boot.speculation, table, sizes)
     free = available_bytes(loaded.device)
     captures = plan_captures(boot, loaded, depth, sizes, mode.name, free)
     limits = plan_limits(boot, loaded, pool_tokens, free, captures.num_bytes)
@@ -180,9 +183,11 @@ def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
     loaded, limits = design.loaded, design.limits
     return {
         "device": str(loaded.device),
+        "device_name": device_name(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
         **design.attention.facts(),
+        **loaded.linears.facts(),
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
@@ -216,6 +221,7 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
     is_float32 = wanted == "auto" and device.type == "cpu"
     dtype = torch.float32 if is_float32 else _DTYPES.get(wanted)
     check_attention(boot, device, dtype)
+    linears = _choose_linears(boot, device, dtype)
     target = Llama.load(
         Path(boot.model.path),
         dtype=dtype,
@@ -223,6 +229,7 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
         context_length=boot.model.context_length,
         progress=progress,
         open_store=open_store,
+        linears=linears,
     )
     trained = target.config.rope.trained_positions
     if target.context_length > trained:
@@ -230,8 +237,16 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
             f"model.context_length {target.context_length} is more than the {trained} positions "
             f"that {boot.model.path} was trained for; lower it"
         )
-    draft = load_draft(boot, target, device, progress, open_store)
-    return Loaded(target, draft, device, target.dtype, kv_dtype(boot, target.dtype))
+    draft = load_draft(boot, target, device, progress, open_store, linears)
+    kept = linears.report()
+    log.info("linear maps: %s (%s)", kept.name, kept.reason)
+    return Loaded(target, draft, device, target.dtype, kv_dtype(boot, target.dtype), kept)
+
+
+def _choose_linears(boot: EngineBoot, device: torch.device, dtype: torch.dtype | None) -> Linears:
+    """Choose by the type that weights will have; without any word on it they are not packed."""
+    known = dtype or LlamaConfig.load(Path(boot.model.path)).dtype
+    return Linears() if known is None else Linears.choose(device, known)
 
 
 def _pool(loaded: Loaded, limits: Limits, attention: Attention, poison: bool) -> KvPool:

@@ -34,8 +34,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="specdecode-operator",
         description="Turns SpecDecodeDeployment resources into engine pods.",
         epilog="Settings of `run` are read from SPECDECODE_* first: ENGINE_IMAGE, NAMESPACES, "
-        "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, LOG_LEVEL, "
-        "LOG_FORMAT.",
+        "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, "
+        "LEADER_ELECTION, LEASE_NAMESPACE, LEASE_NAME, IDENTITY, LOG_LEVEL, LOG_FORMAT.",
     )
     parser.add_argument("--version", action="version", version=version())
     actions = parser.add_subparsers(required=True)
@@ -61,6 +61,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="reconciles at a time")
     parser.add_argument("--resync-seconds", type=float, metavar="S")
     parser.add_argument("--start-timeout-seconds", type=float, metavar="S")
+    parser.add_argument(
+        "--leader-election",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="work only while holding a Lease, so that several operators may run (default)",
+    )
+    parser.add_argument("--lease-namespace", metavar="NS", help="the pod's own where absent")
+    parser.add_argument("--lease-name", metavar="NAME")
+    parser.add_argument("--identity", metavar="NAME", help="who this is; the pod where absent")
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", choices=("json", "text"))
     parser.set_defaults(action=_run)

@@ -31,16 +31,25 @@ class Metrics:
         self.resync_time = self._gauge(
             "resync_last_success_timestamp_seconds", "When a resync last came through."
         )
+        self.lacking_fields = self._gauge(
+            "definition_lacking_fields",
+            "Fields and values of this operator that the served definition would drop or refuse.",
+        )
         self._queue_depth = self._gauge("queue_depth", "Resources that wait.")
         self._queue_oldest = self._gauge("queue_oldest_seconds", "Longest wait of a resource.")
         self._resources = self._gauge("resources", "Resources.")
         self._ready = self._gauge("resources_ready", "Resources whose condition Ready is true.")
+        self._leading = self._gauge("leader", "1 while this process works, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
         """Read the queue's figures whenever metrics are read."""
         self._queue_depth.set_function(depth)
         self._queue_oldest.set_function(oldest_s)
+
+    def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
+        """Ask whether this process works whenever metrics are read."""
+        self._leading.set_function(lambda: float(is_leader()))
 
     def watch_resources(self, resources: Callable[[], Sequence[Manifest]]) -> None:
         """Count resources, and the ready ones among them, whenever metrics are read.

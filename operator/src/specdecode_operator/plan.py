@@ -10,7 +10,8 @@ from specdecode_operator import children, downloads, matching
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.resource import Resource, ResourceError, parse
+from specdecode_operator.pace import SURGE, Pace, pace
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 
@@ -58,6 +59,9 @@ class Plan:
     """How far the models are that the pods fetch."""
     refused: Refused | None = None
     is_ending: bool = False
+    pace: Pace = SURGE
+    ignored: tuple[str, ...] = ()
+    """Fields of the spec that this operator is too old to know."""
 
 
 def plan(observed: Observed, settings: Settings) -> Plan:
@@ -68,9 +72,12 @@ def plan(observed: Observed, settings: Settings) -> Plan:
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
     try:
-        resource = parse(observed.resource)
+        resource = parse_stored(observed.resource)
         pins = downloads.pins(observed, resource)
         built = children.build(resource, settings.engine_image, pins)
+        way = pace(observed, resource, built.config_hash)
+        if way.is_in_place:
+            built = children.build(resource, settings.engine_image, pins, is_in_place=True)
     except ResourceError as error:
         return Plan(refused=Refused(Refusal.INVALID, error.sentences))
     if missing := missing_in_release(resource):
@@ -82,6 +89,8 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         writes=tuple(write for write in writes if write is not None),
         prunes=tuple(_prunes(observed, built)),
         models=tuple(downloads.statuses(observed, resource, pins)),
+        pace=way,
+        ignored=resource.ignored,
     )
 
 

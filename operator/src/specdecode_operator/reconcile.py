@@ -3,14 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from specdecode_api import names
-from specdecode_api.report import Progress
+from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.definition import Definition
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
@@ -39,21 +40,28 @@ class Reconciler:
     metrics: Metrics
     now: Callable[[], datetime]
     peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
+    definition: Definition = field(default_factory=Definition)
+    degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
         observed = self.cache.observe(key)
         if observed is None:
             return None
+        observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.peek(observed.pods))
         decided = plan(observed, self.settings)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
-        if is_fetching:
-            return LOOK_AT_PROGRESS_S
-        return LOOK_AGAIN_S if outcome.stopped else None
+        waits_s = (
+            LOOK_AT_PROGRESS_S if is_fetching else None,
+            LOOK_AGAIN_S if outcome.stopped else None,
+            decided.pace.look_again_s,
+            pods.patience_left_s(observed.pods, observed.at),
+        )
+        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     async def _act(self, observed: Observed, decided: Plan) -> Outcome:
         """Write the workload after all it needs; what cannot be written stops what builds on it."""
@@ -114,7 +122,8 @@ class Reconciler:
         if decided.is_ending:
             return
         now = self.now()
-        told = status(observed, decided, outcome, now)
+        told = status(observed, decided, outcome, now, self.definition.lacking)
+        told = self.definition.keep(told)
         if told == observed.resource.get("status"):
             return
         self.cache.put(await self.cluster.apply_status(observed.resource, told))

@@ -11,6 +11,7 @@ from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
 from specdecode_api.v1alpha1.download import Download
 from specdecode_api.v1alpha1.model import Model
+from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.scalars import Image, Int
 from specdecode_api.v1alpha1.serving import Lifecycle, Serving
@@ -58,6 +59,7 @@ class Spec(ResourceRecord):
         default="GPU", json_schema_extra=RESTART, description="What the engine computes on."
     )
     resources: Resources = Field(default=Resources(), description="Compute resources of a pod.")
+    pod: Pod = Field(default=Pod(), description="Where pods may run, and what they are given.")
     image: Image | None = Field(
         default=None,
         json_schema_extra=RESTART,

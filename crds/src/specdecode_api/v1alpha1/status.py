@@ -53,6 +53,20 @@ class ModelStatus(ResourceRecord):
     )
 
 
+class Hold(ResourceRecord):
+    """What a change waits for: why it has not moved."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+        description="Why, in one word for programs."
+    )
+    message: Annotated[str, StringConstraints(max_length=4096)] = Field(
+        default="", description="Why, and what helps, in a sentence for people."
+    )
+    since: Annotated[str, StringConstraints(max_length=40)] = Field(
+        json_schema_extra=DATE_TIME, description="Since when it waits for this."
+    )
+
+
 class Status(ResourceRecord):
     """What the operator sees."""
 
@@ -61,6 +75,9 @@ class Status(ResourceRecord):
     )
     replicas: Count | None = Field(default=None, description="Pods that exist.")
     ready_replicas: Count | None = Field(default=None, description="Pods that serve.")
+    routable_replicas: Count | None = Field(
+        default=None, description="Pods that the Service sends requests to, of any configuration."
+    )
     updated_replicas: Count | None = Field(
         default=None, description="Pods that run the wanted configuration."
     )
@@ -72,6 +89,9 @@ class Status(ResourceRecord):
     )
     config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(
         default=None, description="Stands for the configuration that the pods should run."
+    )
+    hold: Hold | None = Field(
+        default=None, description="What the newest change waits for; absent when nothing holds it."
     )
     models: list[ModelStatus] | None = Field(
         default=None,

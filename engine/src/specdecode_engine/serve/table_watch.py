@@ -85,7 +85,8 @@ class TableWatch:
 
 
 def _without_table(boot: EngineBoot) -> dict[str, Any]:
-    return boot.model_dump(mode="json", exclude={"speculation": {"table", "table_path"}})
+    tables = {"table", "table_path"}
+    return boot.model_dump(mode="json", exclude={"speculation": tables, "config_hash": True})
 
 
 def _differences(left: Any, right: Any, place: str = "") -> Iterator[str]:

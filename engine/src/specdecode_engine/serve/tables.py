@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from specdecode_api.boot import SpeculationBoot
+from specdecode_api.series import table_hash
 from specdecode_api.speculation import Algorithm
 from specdecode_api.table import (
     BadTable,
@@ -38,6 +39,7 @@ class Tables:
         self._reload = reload
         self._count = count
         self.entries: Mapping[str, TableEntry] = speculation.entries
+        self.table_hash = table_hash(speculation.policy, self.entries)
         self.source = AT_START
         self.warnings = table_warnings(self.entries, speculation.policy)
         self.latest_refusal: str | None = None
@@ -69,6 +71,7 @@ class Tables:
         """Say the table, where it came from, and why the latest refused one was refused."""
         return {
             "policy": self._speculation.policy.value,
+            "table_hash": self.table_hash,
             "source": self.source,
             "entries": {
                 bound: entry.model_dump(mode="json") for bound, entry in self.entries.items()
@@ -80,11 +83,12 @@ class Tables:
     async def _take(self, entries: Mapping[str, TableEntry], source: str) -> None:
         if self._speculation.algorithm is Algorithm.NONE:
             raise TableRefused("algorithm NONE decodes plainly; restart with another algorithm")
-        table = depth_table(entries)
+        table = depth_table(entries, self._speculation.policy)
         if table is None:
             raise TableRefused("there is no table in it; restart to do without one")
         await self._reload(table)
         self.entries = entries
+        self.table_hash = table.table_hash
         self.source = source
         self.warnings = table_warnings(entries, self._speculation.policy)
         self.latest_refusal = None

@@ -13,6 +13,7 @@ from specdecode_api.boot import (
 )
 from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.v1alpha1 import Spec, resolve
+from specdecode_operator.children import api_keys
 from specdecode_operator.children.models import Mounts
 
 
@@ -36,7 +37,11 @@ def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
             max_queued_requests=spec.serving.max_queued_requests,
             chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
         ),
-        server=ServerBoot(drain_seconds=spec.lifecycle.drain_seconds),
+        server=ServerBoot(
+            drain_seconds=spec.lifecycle.drain_seconds,
+            api_key_path=api_keys.path(spec),
+            request_labels=tuple(spec.serving.request_labels),
+        ),
         device="cpu" if spec.device == "CPU" else "cuda",
         threads=threads(spec),
     )

@@ -32,8 +32,16 @@ class Built:
     children: tuple[Manifest, ...]
 
 
-def build(resource: Resource, engine_image: str, pins: Mapping[str, str] = _NO_PINS) -> Built:
+def build(
+    resource: Resource,
+    engine_image: str,
+    pins: Mapping[str, str] = _NO_PINS,
+    *,
+    is_in_place: bool = False,
+) -> Built:
     """Build all children; `pins` are the commits of models that name a branch or a tag.
+
+    With `is_in_place` the Deployment replaces pods in place though the spec leaves that open.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -48,12 +56,19 @@ def build(resource: Resource, engine_image: str, pins: Mapping[str, str] = _NO_P
     # Without defaults: a release that adds a field to the boot file replaces no pod.
     said = boot.model_dump(mode="json", exclude_defaults=True)
     fingerprint = config_hash(template, said)
+    boot = boot.model_copy(update={"config_hash": fingerprint})
     children = [
         service_account(name),
         config_map(name, fingerprint, boot, pins),
         service(name),
         *([disruption_budget(name)] if spec.replicas > 1 else []),
-        deployment(name, spec, template, fingerprint),
+        deployment(
+            name,
+            spec,
+            template,
+            fingerprint,
+            is_in_place=is_in_place or spec.lifecycle.update_strategy == "InPlace",
+        ),
     ]
     return Built(fingerprint, boot, tuple(_finished(child, resource) for child in children))
 

@@ -177,7 +177,7 @@ def _condition(condition: dict[str, Any], now: datetime) -> ConditionLine:
 def _pod(pod: Manifest, wanted_hash: str | None, now: datetime) -> PodLine:
     status = pod.get("status") or {}
     config = pods.config_hash_of(pod) or ""
-    trouble = pods.trouble([pod], wanted_hash, {})
+    trouble = pods.trouble([pod], wanted_hash, {}, now)
     containers = status.get("containerStatuses") or ()
     return PodLine(
         name=pod["metadata"]["name"],
