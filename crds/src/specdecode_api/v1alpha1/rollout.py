@@ -78,11 +78,12 @@ class Canary(ResourceRecord):
     """Pods that run the new configuration beside the old ones during a trial."""
 
     replicas: Int = Field(
-        default=1,
+        default=2,
         ge=1,
         le=100,
         json_schema_extra=HOT,
-        description="Pods of the new configuration; they come on top of spec.replicas.",
+        description="Pods of the new configuration; they come on top of spec.replicas. One pod "
+        "may be slow by itself, so with 1 only what is broken is caught, and a person promotes.",
     )
     baseline: Literal["Fresh", "Stable"] = Field(
         default="Fresh",

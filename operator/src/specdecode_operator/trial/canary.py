@@ -10,8 +10,9 @@ from dataclasses import replace
 from specdecode_api import names
 from specdecode_operator import pods as reading_pods
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.judge import judge
+from specdecode_operator.fleet.sums import is_empty
 from specdecode_operator.judge.judgement import Judgement, Verdict
+from specdecode_operator.judge.pods import Pods, judge_pods
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.crossover import is_over, ruling
 from specdecode_operator.trial.scene import Scene
@@ -19,8 +20,6 @@ from specdecode_operator.trial.state import End, Phase, Ruling, Trial
 
 MAX_RESTARTS = 2
 """Of a canary before it serves: an engine that ends this often will not start at all."""
-SHARED = ""
-"""Key of the one ledger of both arms."""
 
 
 def step(trial: Trial, scene: Scene) -> Trial:
@@ -81,19 +80,28 @@ def _warm_up(trial: Trial, scene: Scene) -> Trial:
     """Wait; the first reading afterwards is where counting begins."""
     if scene.now_s - trial.since_s < scene.pace.warm_up_s or scene.sight is None:
         return trial
-    arms = (trial.old, trial.target.arm)
-    ledger = Ledger.begin(scene.now_s, arms).take(scene.readings(_arms(trial, scene)))
-    for arm in arms:
-        ledger = ledger.start(arm)
-    return replace(
-        trial, phase=Phase.MEASURING, since_s=scene.now_s, ledgers={SHARED: ledger}, hold=""
-    )
+    begun = _counted(trial, scene)
+    fresh = {
+        uid: ledger.start(trial.old).start(trial.target.arm)
+        for uid, ledger in begun.ledgers.items()
+    }
+    return replace(begun, phase=Phase.MEASURING, since_s=scene.now_s, ledgers=fresh, hold="")
+
+
+def _counted(trial: Trial, scene: Scene) -> Trial:
+    """Count what is new of every pod whose requests count."""
+    ledgers = dict(trial.ledgers)
+    for reading in scene.readings(_arms(trial, scene)):
+        known = ledgers.get(reading.pod_uid)
+        if known is None:
+            known = Ledger.begin(scene.now_s, (trial.old, trial.target.arm))
+        ledgers[reading.pod_uid] = known.take([reading])
+    return replace(trial, ledgers=ledgers)
 
 
 def _measure(trial: Trial, scene: Scene) -> Trial:
     if scene.sight is not None:
-        ledger = trial.ledgers[SHARED].take(scene.readings(_arms(trial, scene)))
-        trial = replace(trial, ledgers={SHARED: ledger})
+        trial = _counted(trial, scene)
     if trial.is_paused or (scene.sight is None and not is_over(trial, scene)):
         return trial
     measured_s = max(0.0, scene.now_s - trial.since_s - trial.paused_s)
@@ -109,9 +117,20 @@ def _measure(trial: Trial, scene: Scene) -> Trial:
 
 
 def _judge(trial: Trial, scene: Scene, measured_s: float) -> Judgement:
-    ledger = trial.ledgers[SHARED]
-    arms = ledger.arm(trial.old), ledger.arm(trial.target.arm)
-    return judge(*arms, scene.guard, measured_s)
+    return judge_pods(*by_pod(trial), scene.guard, measured_s)
+
+
+def by_pod(trial: Trial) -> tuple[Pods, Pods]:
+    """What was counted of the old and of the new configuration, by the pod."""
+    old, new = (
+        {
+            uid: replace(ledger.arm(arm), pods=1)
+            for uid, ledger in trial.ledgers.items()
+            if not is_empty(ledger.arm(arm))
+        }
+        for arm in (trial.old, trial.target.arm)
+    )
+    return old, new
 
 
 def _silence(scene: Scene) -> str:

@@ -12,7 +12,7 @@ from specdecode_operator.judge.judgement import Interval, Judgement
 from specdecode_operator.judge.pooled import pool, request_count
 from specdecode_operator.judge.wealth import earn
 from specdecode_operator.trial import hearing
-from specdecode_operator.trial.canary import SHARED
+from specdecode_operator.trial.canary import by_pod
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.record import Record, Tuned
 from specdecode_operator.trial.state import End, Kind, Origin, Phase, Ruling, Target, Trial
@@ -92,10 +92,8 @@ def history_entry(trial: Trial, guard: Guard, now_s: float) -> HistoryEntry:
 def arms(trial: Trial) -> tuple[ArmEvidence, ArmEvidence]:
     """What was counted of the old and of the new configuration."""
     if trial.kind is Kind.CANARY:
-        ledger = trial.ledgers.get(SHARED)
-        if ledger is None:
-            return ArmEvidence(), ArmEvidence()
-        return ledger.arm(trial.old), ledger.arm(trial.target.arm)
+        before, after = by_pod(trial)
+        return pool(before.values()), pool(after.values())
     old, new = (
         pool(each.evidence for each in trial.blocks if each.role is role)
         for role in (Role.BASELINE, Role.CANDIDATE)

@@ -8,9 +8,9 @@ from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
 from specdecode_operator.judge.blocks import Block, Role, judge_blocks
 from specdecode_operator.judge.evidence import ArmEvidence
 from specdecode_operator.judge.guard import Aim, Guard
-from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Judgement
-from specdecode_operator.trial.canary import SHARED
+from specdecode_operator.judge.pods import Pods, judge_pods
+from specdecode_operator.trial.canary import by_pod
 from specdecode_operator.trial.state import Kind, Trial
 
 VERSION = 1
@@ -28,8 +28,8 @@ class Hearing:
     elapsed_s: float
     blocks: tuple[Block, ...] | None
     """None where arms had pods of their own."""
-    baseline: ArmEvidence
-    candidate: ArmEvidence
+    baseline: Pods
+    candidate: Pods
     verdict: str
     """What the judge said then."""
     reason: str
@@ -38,7 +38,7 @@ class Hearing:
         """Judge again."""
         if self.blocks is not None:
             return judge_blocks(self.blocks, self.guard, self.elapsed_s)
-        return judge(self.baseline, self.candidate, self.guard, self.elapsed_s)
+        return judge_pods(self.baseline, self.candidate, self.guard, self.elapsed_s)
 
 
 def write(trial: Trial, guard: Guard, now_s: float) -> str:
@@ -52,9 +52,9 @@ def write(trial: Trial, guard: Guard, now_s: float) -> str:
         "reason": told.reason if told else "",
     }
     if trial.kind is Kind.CANARY:
-        ledger = trial.ledgers.get(SHARED)
-        found = [ledger.arm(key) for key in (trial.old, trial.target.arm)] if ledger else []
-        document["arms"] = [_plain(each) for each in found]
+        document["arms"] = [
+            {uid: _plain(each) for uid, each in arm.items()} for arm in by_pod(trial)
+        ]
     else:
         document["blocks"] = [
             [each.pair, each.pod, each.role.value, _plain(each.evidence)] for each in trial.heard
@@ -79,8 +79,10 @@ def read(text: str) -> Hearing:
                 Block(pair, pod, Role(role), _full(evidence))
                 for pair, pod, role, evidence in document["blocks"]
             )
-        arms = [_full(each) for each in document.get("arms", ())]
-        old, new = arms if len(arms) == 2 else (ArmEvidence(), ArmEvidence())
+        old, new = (
+            {uid: _full(each) for uid, each in arm.items()}
+            for arm in document.get("arms", ({}, {}))
+        )
         return Hearing(
             Guard(**fields),
             float(document["elapsed_s"]),

@@ -117,7 +117,7 @@ class Trial:
     """Uids of the pods that take turns, in the order in which they were taken."""
     turn: Turn = Turn()
     ledgers: Mapping[str, Ledger] = field(default_factory=lambda: MappingProxyType({}))
-    """By pod where pods take turns; under "" where arms have pods of their own."""
+    """By the uid of the pod."""
     blocks: tuple[Block, ...] = ()
     partial: tuple[Block, ...] = ()
     """Of the turn that ran when the judge was asked last, where it was told of them."""
