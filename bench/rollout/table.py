@@ -39,7 +39,9 @@ def is_met(figures: Figures) -> bool:
 
 
 def _share(share: float, runs: int, is_met: bool) -> str:
-    error = math.sqrt(share * (1.0 - share) / runs)
+    # Two more of either kind, or shares of 0 and 1 would claim to be exact.
+    near = (share * runs + 2.0) / (runs + 4.0)
+    error = math.sqrt(near * (1.0 - near) / (runs + 4.0))
     return f"{100 * share:.1f}±{100 * error:.1f}%{' ' if is_met else '*'}"
 
 

@@ -459,3 +459,26 @@ def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
     assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
     assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
     assert "hold" not in told
+
+
+def test_fields_of_a_newer_definition_are_left_out_and_named(world):
+    """The definition is upgraded before the operator, and its new defaults reach the old one."""
+    before = world()
+    after = world()
+    after.resource["spec"] |= {"tomorrow": {"mode": "Auto"}}
+    after.resource["spec"]["lifecycle"] = {"napSeconds": 3}
+    decided = plan(after, SETTINGS)
+    assert decided.config_hash == plan(before, SETTINGS).config_hash
+    assert [w.manifest for w in decided.writes] == [
+        w.manifest for w in plan(before, SETTINGS).writes
+    ]
+    told = tell(after)
+    assert conditions(told)["ConfigResolved"] == ("True", "FieldsIgnored")
+    assert "spec.tomorrow" in message(told, "ConfigResolved")
+    assert "spec.lifecycle.napSeconds" in message(told, "ConfigResolved")
+
+
+def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
+    observed = world()
+    observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
+    assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")

@@ -65,6 +65,8 @@ class Facts:
     """Whether the newest rollout ends engines before it starts new ones."""
     lacking: tuple[str, ...] = ()
     """What the served definition would drop or refuse."""
+    ignored: tuple[str, ...] = ()
+    """Fields of the spec that this operator is too old to know."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -235,4 +237,8 @@ def _model_ready(facts: Facts) -> Check | None:
 def _config_resolved(facts: Facts) -> Check:
     if facts.refused:
         return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
+    if facts.ignored:
+        shown = ", ".join(facts.ignored)
+        message = f"the operator is too old to know {shown}, and leaves it out; upgrade it"
+        return Check(True, "FieldsIgnored", message)
     return Check(True, "Resolved")

@@ -11,7 +11,7 @@ from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET,
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.pace import SURGE, Pace, pace
-from specdecode_operator.resource import Resource, ResourceError, parse
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 
@@ -60,6 +60,8 @@ class Plan:
     refused: Refused | None = None
     is_ending: bool = False
     pace: Pace = SURGE
+    ignored: tuple[str, ...] = ()
+    """Fields of the spec that this operator is too old to know."""
 
 
 def plan(observed: Observed, settings: Settings) -> Plan:
@@ -70,7 +72,7 @@ def plan(observed: Observed, settings: Settings) -> Plan:
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
     try:
-        resource = parse(observed.resource)
+        resource = parse_stored(observed.resource)
         pins = downloads.pins(observed, resource)
         built = children.build(resource, settings.engine_image, pins)
         way = pace(observed, resource, built.config_hash)
@@ -88,6 +90,7 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         prunes=tuple(_prunes(observed, built)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         pace=way,
+        ignored=resource.ignored,
     )
 
 

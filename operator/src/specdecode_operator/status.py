@@ -100,6 +100,7 @@ def _facts(
         strategy=_strategy(seen.resource),
         is_in_place=plan.pace.is_in_place,
         refused=plan.refused,
+        ignored=plan.ignored,
         stopped=outcome.stopped,
         has_loaded_model=any(
             pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in seen.pods

@@ -362,7 +362,7 @@ def parts(kubeconfig, namespace):
     """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
 
     @asynccontextmanager
-    async def wired(peek=None):
+    async def wired(peek=None, now=lambda: datetime.now(UTC)):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
         added = []
@@ -378,9 +378,7 @@ def parts(kubeconfig, namespace):
                 metrics,
                 time.monotonic,
             )
-            reconciler = Reconciler(
-                cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek or _nobody
-            )
+            reconciler = Reconciler(cluster, cache, settings, metrics, now, peek or _nobody)
             yield SimpleNamespace(
                 cluster=cluster,
                 cache=cache,

@@ -1,11 +1,13 @@
 """Verdicts over arms side by side: each reason, and what must hold whatever is counted."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode_operator.judge.blocks import Block, Role, judge_blocks
 from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Stratum
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judge import judge
@@ -134,3 +136,14 @@ def test_more_of_the_same_requests_narrow_the_interval(arm, count, seed, factor)
     less = judge(*arms, GUARD, LATE).gain
     more = judge(*(scale(one, factor) for one in arms), GUARD, LATE).gain
     assert more.upper - more.lower < less.upper - less.lower
+
+
+def test_the_record_has_finite_numbers_however_little_is_known(arm, sums):
+    at = Stratum(1, "greedy", "free", "short")
+    wild = [(1e-3, 1.0, 1e6), (1e6, 1.0, 1e-3)] * 10
+    judgement = judge(ArmEvidence({at: sums(wild)}), ArmEvidence({at: sums(wild)}), GUARD, LATE)
+    assert json.loads(json.dumps(asdict(judgement), allow_nan=False))["verdict"] == "Continue"
+    few = [Block(pair, "a", role, arm(50, pair)) for pair in range(4) for role in Role]
+    judgement = judge_blocks(few, GUARD, LATE)
+    assert judgement.gain is None
+    json.dumps(asdict(judgement), allow_nan=False)

@@ -41,7 +41,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one pod did in one role within one pair, its washout left out."""
+    """What one pod did in one role within one pair, its washout left out.
+
+    Pods that change over together may stand as one, under one name.
+    """
 
     pair: int
     pod: str
@@ -151,6 +154,7 @@ def _effects(pairs: Sequence[Pair], compared: Pair) -> list[float]:
 
 
 def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
+    """None while so few pairs can prove nothing."""
     if len(effects) < 2:
         return None
     spread = max(statistics.stdev(effects), LEAST_SPREAD)
@@ -158,6 +162,8 @@ def _gain(effects: Sequence[float], guard: Guard) -> Interval | None:
         student_radius(spread, len(effects), alpha)
         for alpha in (guard.promote_alpha, guard.loss_alpha)
     )
+    if not math.isfinite(down + up):
+        return None
     return as_gain(statistics.mean(effects), down, up)
 
 

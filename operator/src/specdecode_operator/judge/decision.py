@@ -105,7 +105,7 @@ def _wait(found: Findings, guard: Guard) -> Answer:
             return Verdict.NO_DATA, "NoRequests", message
     if found.unmet:
         return Verdict.CONTINUE, *found.unmet[0]
-    seen = "no stratum counts yet" if found.gain is None else _say(found.gain)
+    seen = "no comparison yet" if found.gain is None else _say(found.gain)
     return Verdict.CONTINUE, "NotClear", f"{seen}: more requests are needed"
 
 

@@ -14,6 +14,8 @@ from specdecode_operator.judge.rails import check_rails
 from specdecode_operator.judge.ratio import LogRatio, seconds_per_token
 from specdecode_operator.judge.stratified import Contrast, contrast
 
+FARTHEST = 20.0  # of a logarithm; bounds beyond it say nothing anyway
+
 
 def judge(
     baseline: ArmEvidence, candidate: ArmEvidence, guard: Guard, elapsed_s: float
@@ -81,9 +83,8 @@ def stratum_effects(time: Contrast) -> tuple[StratumEffect, ...]:
 
 def as_gain(log_ratio: float, down: float, up: float) -> Interval:
     """log(candidate / baseline) of seconds per token, and how far the gain's bounds are from it."""
-    return Interval(
-        -math.expm1(log_ratio), -math.expm1(log_ratio + down), -math.expm1(log_ratio - up)
-    )
+    bounds = (log_ratio, log_ratio + down, log_ratio - up)
+    return Interval(*(-math.expm1(min(bound, FARTHEST)) for bound in bounds))
 
 
 def _gain(ratio: LogRatio, guard: Guard, pods: float) -> Interval:
