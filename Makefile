@@ -10,7 +10,8 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-controller bench-graphs bench-operator bench-gpu gpu-carry \
+        demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
+        bench-gpu gpu-carry traffic rollout-suite \
         test test-unit test-kernels test-apiserver test-node lossless clean
 
 help: ## List every target with one line
@@ -29,9 +30,11 @@ lint: setup ## Check format, style, types, import contracts and generated files
 	$(RUN) mypy
 	$(RUN) lint-imports
 	$(RUN) python -m specdecode_api --check
+	$(RUN) python scripts/chart_values.py --check
 
-manifests: setup ## Write the CRD, the boot file's schema and the field reference from the contract
+manifests: setup ## Write the CRD, the boot file's schema, the field reference and the chart's table of values
 	$(RUN) python -m specdecode_api
+	$(RUN) python scripts/chart_values.py
 
 models: setup ## Train the example models anew (about half an hour)
 	$(RUN) python examples/models/train.py
@@ -71,11 +74,20 @@ test-apiserver: setup ## Run the tests against a real API server
 test-node: setup ## Run the tests on the local node
 	$(RUN) pytest -m node
 
+rollout-suite: setup ## Tables and drafts tried on the local node under steady requests (ACTS=name: only that)
+	@PYTHONPATH=cluster:bench:. $(RUN) python -m trials $(if $(ACTS),--acts $(ACTS))
+
+traffic: setup ## Changes, kills, drains and restarts on the local node under steady requests (QUICK=1: three minutes)
+	@PYTHONPATH=cluster:bench:. $(RUN) python -m traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
+
 lossless: setup ## Compare N random speculative runs with plain decoding, from SEED
 	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
 
-bench-engine: setup ## Accept length and tokens per processor second by algorithm, and adaptive depth (QUICK=1: three minutes)
-	@PYTHONPATH=bench $(RUN) python -m engine $(if $(QUICK),--quick)
+bench-engine: setup ## Our engine beside transformers and OpenVINO, host times, adaptive depth (QUICK=1: a minute)
+	@PYTHONPATH=bench $(RUN) python -m engine $(if $(QUICK),--quick) $(ARGS)
+
+bench-serve: setup ## Our server and transformers serve under aiperf's load, with curves (QUICK=1: shorter)
+	@PYTHONPATH=bench $(RUN) python -m serve_bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-graphs: setup ## Bytes of captured passes by speculation table, pruned and not
 	@PYTHONPATH=bench $(RUN) python -m graphs
@@ -88,6 +100,9 @@ gpu-carry: setup ## Fetch wheels for a GPU machine that has only torch and trans
 
 bench-controller: setup ## Regret of every depth policy on simulated machines, from SEED (QUICK=1: under a minute)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(QUICK),--quick)
+
+bench-rollout: setup ## How often the judge of trials errs on simulated fleets, from SEED (QUICK=1: under a minute)
+	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick)
 
 bench-operator: setup ## Latency, writes and load of the operator on a real API server (QUICK=1: shorter)
 	@PYTHONPATH=cluster:bench $(RUN) python -m operator_bench $(if $(QUICK),--quick)

@@ -1,6 +1,7 @@
-"""How fast the engine decodes: accept length and tokens per CPU second, beside plain decoding.
+"""How fast the engine decodes: beside peers, beside its own plain decoding, and its host's share.
 
-One thread, processor time, configurations interleaved within each repeat, medians. Decoding on a
-CPU in float32 keeps rows equal to the bit, which slows single rows more than several
-(docs/decisions/0001): ratios to plain decoding flatter speculation here and say nothing of a GPU.
+`versus` compares with transformers and OpenVINO GenAI (package `peers`), `host` times the prefix
+cache and the host's part of a round, `adaptive` and `crossing` hold adaptive depth against fixed
+ones, `algorithms` tells accept lengths. One thread, processor time, everybody interleaved within
+each repeat, medians.
 """

@@ -1,90 +1,97 @@
-"""`python -m engine [--quick]`: a table of all cells and, last, one line of JSON."""
+"""`python -m engine [--quick]`: tables of everything and, last, one line of JSON."""
 
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from pathlib import Path
 
-from tqdm import tqdm
-from transformers import AutoTokenizer
+import torch
 
-from engine.adaptive import FULL, QUICK, measure_adaptive
-from engine.cells import EXAMPLES, PLAIN, Cell, all_cells
+from engine.adaptive import FULL as FULL_ADAPTIVE
+from engine.adaptive import QUICK as QUICK_ADAPTIVE
+from engine.adaptive import measure_adaptive
+from engine.algorithms import measure_algorithms
 from engine.crossing import measure_crossing
-from lossless.prompts import load_prompts
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from peers.host_round import measure_host_rounds
+from peers.report import RESULTS, Report, write_results
+from peers.versus import FULL, QUICK, measure_versus
+from radix.timing import measure as measure_radix
 
-
-@dataclass(slots=True)
-class Runs:
-    """What a cell has shown so far."""
-
-    core: EngineCore
-    tokens_per_cpu_second: list[float]
+HEADLINE, OTHER = "float32", "bfloat16"
+PAGE_SIZE = 16
+SECTIONS = ("versus", "host", "adaptive", "algorithms", "crossing")
+QUICK_SECTIONS = ("versus", "host", "adaptive")
 
 
 def main() -> int:
-    """Measure every cell."""
-    parser = argparse.ArgumentParser(prog="engine")
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    cells = all_cells(options.quick)
-    prompts = load_prompts(EXAMPLES, AutoTokenizer.from_pretrained(EXAMPLES / "target"))
-    prompts = prompts[:8] if options.quick else prompts[:32]
-    runs = {cell: Runs(build_core(cell.boot()), []) for cell in tqdm(cells, desc="loading")}
-    for _ in tqdm(range(2 if options.quick else 5), desc="repeats"):
-        for cell, run in runs.items():
-            run.tokens_per_cpu_second.append(_measure(run.core, cell.batch_size, prompts))
-    results = {cell.name: _result(cell, runs) for cell in cells}
-    _print_table(results)
-    extent = QUICK if options.quick else FULL
-    adaptive = measure_adaptive(extent)
-    crossing = measure_crossing(extent)
-    for name, cell in {**adaptive, "1 and 64 in turns": crossing}.items():
-        print(f"{name:24} {json.dumps(cell)}")
-    summary = {
-        "load_average": os.getloadavg()[0],
-        "cells": results,
-        "adaptive": adaptive,
-        "crossing": crossing,
-    }
-    print(json.dumps(summary))
+    """Measure, print the tables, write the results of a full run."""
+    options = _options()
+    torch.set_num_threads(1)
+    began_s = time.monotonic()
+    report = Report()
+    for section in options.only:
+        for name, value in _measure(section, options, report):
+            report.figures[name] = value
+    report.add_machine(time.monotonic() - began_s, os.getloadavg()[0])
+    print(report.text())
+    folder = options.results or (None if options.quick else RESULTS)
+    if folder is not None:
+        for path in write_results(report, folder):
+            print(f"written: {path.name}")
+    print(json.dumps(report.summary(), ensure_ascii=False))
     return 0
 
 
-def _measure(core: EngineCore, batch_size: int, prompts: tuple[tuple[int, ...], ...]) -> float:
-    """Answer all prompts, `batch_size` at a time; tokens per second of processor time."""
-    tokens, started = 0, time.process_time()
-    for first in range(0, len(prompts), batch_size):
-        for number, prompt in enumerate(prompts[first : first + batch_size]):
-            params = SamplingParams(seed=0, max_tokens=64, temperature=0.0, ignore_eos=True)
-            core.submit(Request(str(number), prompt, params))
-        while core.has_work():
-            tokens += sum(len(output.token_ids) for output in core.step())
-    return tokens / (time.process_time() - started)
+def _measure(
+    section: str, options: argparse.Namespace, report: Report
+) -> Iterator[tuple[str, object]]:
+    """Yield the figures of a section by name."""
+    quick: bool = options.quick
+    if section == "versus":
+        for dtype in options.dtypes:
+            versus = measure_versus(QUICK if quick else FULL, dtype)
+            report.contests[dtype] = versus
+            yield from versus.figures.items() if dtype == HEADLINE else [(dtype, versus.figures)]
+    elif section == "host":
+        prefix = measure_radix(PAGE_SIZE, 0, 0, repeats=100)
+        yield "prefix_match_us", prefix["match_us"]
+        yield "scheduler_us", measure_host_rounds(100 if quick else 400)
+    elif section == "adaptive":
+        yield "adaptive", measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)
+    elif section == "algorithms":
+        yield "algorithms", measure_algorithms()
+    else:
+        yield "crossing", measure_crossing(FULL_ADAPTIVE)
 
 
-def _result(cell: Cell, runs: dict[Cell, Runs]) -> dict[str, float]:
-    run = runs[cell]
-    plain = runs[Cell(PLAIN, 0, 0, cell.batch_size)]
-    ratios = zip(run.tokens_per_cpu_second, plain.tokens_per_cpu_second, strict=True)
-    return {
-        "accept_length": round(run.core.snapshot().accept_length, 3),
-        "tokens_per_cpu_second": round(statistics.median(run.tokens_per_cpu_second), 1),
-        "to_plain": round(statistics.median(own / other for own, other in ratios), 3),
-    }
-
-
-def _print_table(results: dict[str, dict[str, float]]) -> None:
-    print(f"{'cell':24} {'accept length':>14} {'tokens/CPU s':>13} {'to plain':>9}")
-    for name, result in results.items():
-        values = (result["accept_length"], result["tokens_per_cpu_second"], result["to_plain"])
-        print(f"{name:24} {values[0]:14.2f} {values[1]:13.1f} {values[2]:9.2f}")
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="engine")
+    parser.add_argument("--quick", action="store_true", help="float32 only, less of everything")
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        help=f"sections, with commas between: {', '.join(SECTIONS)}",
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=lambda text: text.split(","),
+        help=f"number types, with commas between: {HEADLINE}, {OTHER}",
+    )
+    parser.add_argument("--results", type=Path, help="folder for JSON, Markdown and plot")
+    options = parser.parse_args()
+    if options.only is None:
+        options.only = QUICK_SECTIONS if options.quick else SECTIONS
+    if options.dtypes is None:
+        options.dtypes = (HEADLINE,) if options.quick else (HEADLINE, OTHER)
+    if not set(options.dtypes) <= {HEADLINE, OTHER}:
+        parser.error(f"--dtypes {','.join(options.dtypes)}: use {HEADLINE}, {OTHER} or both")
+    unknown = set(options.only) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section {sorted(unknown)}; there are {', '.join(SECTIONS)}")
+    return options
 
 
 if __name__ == "__main__":

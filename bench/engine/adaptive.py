@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.epsilon_pair import STRONG, WEAK, Size, write_pair
-from engine.interleaved import interleave
+from engine.interleaved import Learner, interleave
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
 from specdecode_engine.loop import EngineCore
@@ -30,10 +30,11 @@ class Extent:
     size: Size
     answer_tokens: int
     repeats: int
+    learning_rounds: int
 
 
-QUICK = Extent(Size(4, 384, heads=6), answer_tokens=64, repeats=3)
-FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5)
+QUICK = Extent(Size(4, 256, heads=4), answer_tokens=24, repeats=2, learning_rounds=150)
+FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, learning_rounds=300)
 
 
 def measure_adaptive(extent: Extent) -> dict[str, dict[str, float]]:
@@ -78,7 +79,8 @@ def _measure_cell(
     def run(core: EngineCore, seed: int) -> float:
         return _rate(core, batch_size, extent, seed)
 
-    rates = interleave(cores, run, extent.repeats, ADAPTIVE, label)
+    learner = Learner(ADAPTIVE, extent.learning_rounds)
+    rates = interleave(cores, run, extent.repeats, learner, label)
     best = rates.best(FIXED_STEPS)
     return {
         "best_fixed_steps": best,

@@ -48,10 +48,9 @@ class Cell:
         )
 
 
-def all_cells(quick: bool) -> list[Cell]:
+def all_cells() -> list[Cell]:
     """Every algorithm whose draft is there, with chains and trees, and plain decoding beside."""
-    sizes = (1,) if quick else (1, 8)
-    shapes = ((1, 3), (4, 3)) if quick else ((1, 3), (1, 5), (2, 4), (4, 3), (8, 3))
+    sizes, shapes = (1, 8), ((1, 3), (1, 5), (2, 4), (4, 3), (8, 3))
     cells = [Cell(PLAIN, 0, 0, size) for size in sizes]
     for algorithm, folder in DRAFTS.items():
         if (EXAMPLES / folder).exists():

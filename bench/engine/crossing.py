@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.adaptive import ADAPTIVE, Extent, build_adaptable
 from engine.epsilon_pair import STRONG, write_pair
-from engine.interleaved import interleave
+from engine.interleaved import Learner, interleave
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import FinishReason, Request, SamplingParams
 
@@ -33,7 +33,8 @@ def measure_crossing(extent: Extent) -> dict[str, float]:
     def run(core: EngineCore, seed: int) -> float:
         return _rate(core, extent.size.vocab, seed)
 
-    rates = interleave(cores, run, extent.repeats, ADAPTIVE, f"1 and {MOST} in turns")
+    learner = Learner(ADAPTIVE, extent.learning_rounds)
+    rates = interleave(cores, run, extent.repeats, learner, f"1 and {MOST} in turns")
     best = rates.best(SIDES)
     return {
         "better_side_steps": best,

@@ -8,10 +8,16 @@ from tqdm import tqdm
 
 from specdecode_engine.loop import EngineCore
 
-LEARNING_ROUNDS = 300
-
 Run = Callable[[EngineCore, int], float]
 """Serves a load that follows from a seed; tokens per second of processor time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """The engine that learns, and the rounds it gets for that before anything is measured."""
+
+    config: int | str
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +44,13 @@ class Rates:
 
 
 def interleave(
-    cores: Mapping[int | str, EngineCore], run: Run, repeats: int, learner: str, label: str
+    cores: Mapping[int | str, EngineCore], run: Run, repeats: int, learner: Learner, label: str
 ) -> Rates:
     """Run every engine in every repeat; one more before them warms up.
 
-    `learner` serves until it knows the load: what is compared is what it keeps.
+    The learner serves until it knows the load: what is compared is what it keeps.
     """
-    _learn(cores[learner], run)
+    _learn(cores[learner.config], run, learner.rounds)
     rates: dict[int | str, list[float]] = {config: [] for config in cores}
     for repeat in tqdm(range(repeats + 1), desc=label):
         for config, core in cores.items():
@@ -54,8 +60,8 @@ def interleave(
     return Rates(rates)
 
 
-def _learn(core: EngineCore, run: Run) -> None:
-    seed, goal = -1, core.counters.decode.rounds + LEARNING_ROUNDS
+def _learn(core: EngineCore, run: Run, rounds: int) -> None:
+    seed, goal = -1, core.counters.decode.rounds + rounds
     while core.counters.decode.rounds < goal:
         run(core, seed)
         seed -= 1

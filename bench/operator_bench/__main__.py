@@ -23,6 +23,7 @@ from operator_bench.world import (
 )
 
 RESOURCES = 500
+MANY, MANY_QUICK = 5000, 1000
 NEVER_S = 86400.0
 REASONS = {"decision_delay_s": "this release has no rollouts that decide"}
 
@@ -32,16 +33,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="operator_bench")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, shorter windows")
     parser.add_argument("--resources", type=int, default=RESOURCES, help="at rest and at restart")
+    parser.add_argument("--many", type=int, help="to survive; 0 leaves it out")
     options = parser.parse_args()
+    many = options.many if options.many is not None else MANY_QUICK if options.quick else MANY
     with tempfile.TemporaryDirectory(prefix="operator-bench-") as name:
         folder = Path(name)
         figures = asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
-        figures |= asyncio.run(_alone(folder, options.quick, options.resources))
+        figures |= asyncio.run(_alone(folder, options.quick, options.resources, many))
     figures["decision_delay_s"] = None
     print(table(figures))
     result = {
         **figures,
         "resources": options.resources,
+        "many_resources": many,
         "load_average": os.getloadavg()[0],
         "reasons": REASONS,
         "missed": missed(figures),
@@ -67,7 +71,7 @@ async def _with_kubelet(folder: Path, count: int) -> measures.Figures:
                 operator.kill()
 
 
-async def _alone(folder: Path, is_quick: bool, resources: int) -> measures.Figures:
+async def _alone(folder: Path, is_quick: bool, resources: int, many: int) -> measures.Figures:
     """What is between the operator and the API server alone."""
     plane_folder = folder / "alone"
     with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
@@ -96,6 +100,14 @@ async def _alone(folder: Path, is_quick: bool, resources: int) -> measures.Figur
                     idle = figures["steady_idle_cpu_share"]
                     assert idle is not None
                     figures |= await measures.resyncs(api, operator, idle)
+                if many > resources:
+                    operator.kill()
+                    operator.resync_s = NEVER_S
+                    await operator.start()
+                    async with watching(api, NAMESPACE) as seen:
+                        with step(f"{many} resources"):
+                            window_s = 6.0 if is_quick else 60.0
+                            figures |= await measures.survival(api, seen, operator, many, window_s)
             finally:
                 operator.kill()
     return figures

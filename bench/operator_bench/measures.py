@@ -21,6 +21,7 @@ from specdecode_operator.status import status
 Figures = dict[str, float | None]
 
 WAIT_S = 240.0
+MANY_WAIT_S = 3600.0
 IN_FLIGHT = 32
 PAUSE_S = 0.05
 """Between resources that are created one by one: so that none waits for the one before it."""
@@ -108,11 +109,46 @@ async def burst(
 async def fill(api: Api, seen: Seen, operator: OperatorProcess, total: int) -> None:
     """Bring the number of resources to `total`."""
     have = len(await api.versions(RESOURCE, NAMESPACE))
-    names = [f"more-{number}" for number in range(total - have)]
+    names = [f"more-{number}" for number in range(have, total)]
     for name in names:
         await api.create(RESOURCE, resource(name))
     await seen.until(names, "told", WAIT_S)
     await operator.settle()
+
+
+async def survival(
+    api: Api, seen: Seen, operator: OperatorProcess, total: int, window_s: float
+) -> Figures:
+    """Many resources: created as fast as the API server takes them, then rest, a kill and a start.
+
+    What counts is that every one is told about, nothing is written afterwards, and the memory.
+    """
+    have = len(await api.versions(RESOURCE, NAMESPACE))
+    names = [f"many-{number}" for number in range(have, total)]
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def create(name: str) -> None:
+        async with gate:
+            await api.create(RESOURCE, resource(name))
+
+    started = time.monotonic()
+    await asyncio.gather(*(create(name) for name in names))
+    await seen.until(names, "complete", MANY_WAIT_S)
+    await seen.until(names, "told", MANY_WAIT_S)
+    seconds = time.monotonic() - started
+    await operator.settle(timeout_s=MANY_WAIT_S)
+    rest = await steady(api, operator, window_s)
+    peak_mib = operator.peak_mib()
+    again = await restart(api, operator, total)
+    return {
+        "many_converge_s": round(seconds, 1),
+        "many_writes_per_min": rest["steady_writes_per_min"],
+        "many_cpu_share": rest["steady_idle_cpu_share"],
+        "many_peak_mib": round(max(peak_mib, operator.peak_mib()), 1),
+        "many_restart_s": again["restart_converge_s"],
+        "many_restart_cpu_s": again["restart_cpu_s"],
+        "many_restart_writes": again["restart_spurious_writes"],
+    }
 
 
 async def steady(api: Api, operator: OperatorProcess, window_s: float) -> Figures:

@@ -41,6 +41,8 @@ class OperatorProcess:
         words += ["--kubeconfig", str(self.kubeconfig), "--engine-image", "none"]
         words += ["--health-port", str(self.health_port), "--metrics-port", str(self.metrics_port)]
         words += ["--resync-seconds", str(self.resync_s)]
+        # Who starts again under its name is the same one, as in a pod, and waits for no Lease.
+        words += ["--lease-namespace", "specdecode-system", "--identity", "bench"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log)
         async with asyncio.timeout(START_TIMEOUT_S), aiohttp.ClientSession() as session:
@@ -61,6 +63,13 @@ class OperatorProcess:
         text = Path("/proc", str(self.process.pid), "stat").read_text()
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def peak_mib(self) -> float:
+        """The most memory it has had resident, in MiB."""
+        assert self.process is not None, "start it first"
+        text = Path("/proc", str(self.process.pid), "status").read_text()
+        (line,) = (each for each in text.splitlines() if each.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
 
     async def metrics(self) -> dict[str, float]:
         """Its metrics, without their prefix, summed over labels."""

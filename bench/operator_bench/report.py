@@ -48,6 +48,13 @@ ROWS = (
     Row("restart_converge_s", "O5 kill to everything looked at", at_most=5),
     Row("restart_cpu_s", "O5 processor time of that"),
     Row("restart_spurious_writes", "O5 writes it did meanwhile", at_most=0),
+    Row("many_converge_s", "O5 many resources at once, until all are told about"),
+    Row("many_writes_per_min", "O5 writes at rest with so many", at_most=0),
+    Row("many_cpu_share", "O5 share of a core at rest, no resync", at_most=0.03),
+    Row("many_peak_mib", "O5 peak memory of the operator, in MiB", at_most=512),
+    Row("many_restart_s", "O5 kill to everything looked at"),
+    Row("many_restart_cpu_s", "O5 processor time of that"),
+    Row("many_restart_writes", "O5 writes it did meanwhile", at_most=0),
     Row("ready_share_s", "O6 operator's share of the time to Ready, median", at_most=0.5),
     Row("ready_total_s", "O6 the whole time, with a simulated kubelet"),
 )

@@ -22,7 +22,14 @@ SYSTEM = "specdecode-system"
 NAMESPACE = "bench"
 NAMESPACES = Kind("", "v1", "Namespace", "namespaces", ())
 NODES = Kind("", "v1", "Node", "nodes", ())
-_GRANTED = {"ServiceAccount", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+_GRANTED = {
+    "ServiceAccount",
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+}
 WORKLOADS = ("garbage-collector-controller", "deployment-controller", "replicaset-controller",
              "node-lifecycle-controller")  # fmt: skip
 _EXAMPLE = yaml.safe_load((REPOSITORY / "examples" / "specdecode.yaml").read_text())

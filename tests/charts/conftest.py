@@ -1,9 +1,11 @@
 """Helm from the local tools, and a real API server to install into."""
 
+import copy
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
+DEFINITION = ROOT / "crds" / "specdecode.io_specdecodedeployments.yaml"
 NAMESPACE = "specdecode-system"
+
+
+CONTROLLERS = ("clusterrole-aggregation-controller", "garbage-collector-controller")
 
 
 @pytest.fixture(scope="session")
@@ -27,16 +33,42 @@ def plane(tmp_path_factory):
     missing = missing_programs(Paths.from_environment())
     if missing and os.environ.get("CI"):
         pytest.fail(f"run `make cluster-tools` first: {[tool.name for tool in missing]} missing")
-    with ApiServer.start(tmp_path_factory.mktemp("plane")) as server:
+    with ApiServer.start(tmp_path_factory.mktemp("plane"), controllers=CONTROLLERS) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
+def more_programs(plane):
+    """Folder of programs that the node does not need: the tools of a tuple of `versions`."""
+    from localnode.paths import Paths
+    from localnode.tools import install_more, missing_programs
+
+    def installed(tools):
+        paths = Paths.from_environment()
+        missing = missing_programs(paths, tools)
+        if missing and os.environ.get("CI"):
+            names = [tool.name for tool in missing]
+            pytest.fail(f"run `make cluster-tools` first: {names} missing")
+        return install_more(paths, tools)
+
+    return installed
+
+
+@pytest.fixture(scope="session", params=["3", "4"], ids=["helm3", "helm4"])
+def helm(request, plane, more_programs):
+    """The program of each major version of Helm; what is tested with it, is with both."""
+    from localnode.versions import CHARTS
+
+    return plane.programs / "helm" if request.param == "3" else more_programs(CHARTS) / "helm4"
+
+
+@pytest.fixture(scope="session")
 def run(plane):
-    """Run helm or kubectl as the administrator of the private API server."""
+    """Run helm (its path), kubectl or kubeconform as the administrator of the API server."""
 
     def call(program, *words, check=True, text=None):
-        command = [plane.programs / program, *map(str, words)]
+        folder = plane.programs if isinstance(program, str) else Path()
+        command = [folder / program, *map(str, words)]
         environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
         ran = subprocess.run(
             command, capture_output=True, text=True, input=text, env=environment, check=False
@@ -49,28 +81,48 @@ def run(plane):
 
 @pytest.fixture(scope="session")
 def template(run):
-    """Render the chart with a file of values or with flags."""
+    """Render the chart with a file of values or with flags; each call answers with a new copy."""
     rendered = {}
 
     def render(*flags):
         if flags not in rendered:
             ran = run("helm", "template", "release", CHART, "--namespace", NAMESPACE, *flags)
             rendered[flags] = [each for each in yaml.safe_load_all(ran.stdout) if each]
-        return rendered[flags]
+        return copy.deepcopy(rendered[flags])
 
     return render
 
 
 @pytest.fixture(scope="session")
-def schemas(run, tmp_path_factory):
-    """The API server's own types as a folder of JSON schemas that allow no unknown field."""
+def established(run):
+    """Wait until the definition is established; `kubectl wait` fails while it has no status."""
+
+    def wait():
+        deadline = time.monotonic() + 60
+        query = "jsonpath={.status.conditions[?(@.type=='Established')].status}"
+        words = ("get", "crd/specdecodedeployments.specdecode.io", "-o", query)
+        while run("kubectl", *words, check=False).stdout != "True":
+            assert time.monotonic() < deadline, "the definition is not established after 60 s"
+            time.sleep(0.1)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def definition(run, established):
+    """The definition is served; tests of releases take it away again, and come later."""
+    run("kubectl", "apply", "--server-side", "-f", DEFINITION)
+    established()
+
+
+@pytest.fixture(scope="session")
+def schemas(run, definition, tmp_path_factory):
+    """The API server's types, ours among them, as JSON schemas that allow no unknown field."""
     folder = tmp_path_factory.mktemp("schemas")
-    document = json.loads(run("kubectl", "get", "--raw", "/openapi/v2").stdout)
-    definitions = document["definitions"]
+    definitions = _published(run)
     for name, schema in definitions.items():
-        # The schema of schemas is open by nature; so is whatever lists no fields.
-        if "properties" in schema and ".JSONSchemaProps" not in name:
-            schema["additionalProperties"] = False
+        if ".JSONSchemaProps" not in name:  # the schema of schemas is open by nature
+            _close(schema)
     _accept_numbers_or_text(definitions)
     (folder / "all.json").write_text(json.dumps({"definitions": definitions}))
     for name, schema in definitions.items():
@@ -80,6 +132,28 @@ def schemas(run, tmp_path_factory):
             file = folder / ("-".join(parts).lower() + ".json")
             file.write_text(json.dumps({"$ref": f"all.json#/definitions/{name}"}))
     return folder
+
+
+def _published(run):
+    """The published types, once ours is among them."""
+    deadline = time.monotonic() + 60
+    while True:
+        text = run("kubectl", "get", "--raw", "/openapi/v2").stdout
+        definitions = json.loads(text)["definitions"]
+        if any(name.endswith(".SpecDecodeDeployment") for name in definitions):
+            return definitions
+        assert time.monotonic() < deadline, "our type is not published after 60 s"
+        time.sleep(0.2)
+
+
+def _close(schema):
+    """Allow no field that is not listed, at any depth; what lists no fields stays open."""
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        schema["additionalProperties"] = False
+    inner = [*schema.get("properties", {}).values(), schema.get("items")]
+    for each in [*inner, schema.get("additionalProperties")]:
+        if isinstance(each, dict):
+            _close(each)
 
 
 def _accept_numbers_or_text(definitions):
@@ -92,22 +166,12 @@ def _accept_numbers_or_text(definitions):
 
 
 @pytest.fixture(scope="session")
-def promtool():
+def promtool(more_programs):
     """Run promtool from the local tools."""
-    cluster = str(ROOT / "cluster")
-    if cluster not in sys.path:
-        sys.path.insert(0, cluster)
-    from localnode.paths import Paths
-    from localnode.tools import install_more, missing_programs
     from localnode.versions import CHECKS
 
-    paths = Paths.from_environment()
-    if missing_programs(paths, CHECKS) and os.environ.get("CI"):
-        pytest.fail("run `make cluster-tools` first: promtool is missing")
-    program = install_more(paths, CHECKS) / "promtool"
-
     def call(*words):
-        command = [program, *map(str, words)]
+        command = [more_programs(CHECKS) / "promtool", *map(str, words)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     return call

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scripts import chart_values
 from specdecode_operator import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
-SETS = {
-    "default": (),
-    **{path.stem: ("--values", str(path)) for path in sorted((CHART / "ci").glob("*.yaml"))},
-}
+HERE = Path(__file__).resolve().parent
+SETS = {path.stem: ("--values", str(path)) for path in sorted((HERE / "values").glob("*.yaml"))}
+BAD = {path.stem: path for path in sorted((HERE / "bad").glob("*.yaml"))}
 FOREIGN = ("PodMonitor", "PrometheusRule")  # kinds of the Prometheus operator
 DEFINITION = "specdecode.io_specdecodedeployments.yaml"
 
@@ -35,10 +35,16 @@ def pod_specs(manifests):
 
 
 @every_set
-def test_the_linter_has_nothing_to_say(flags, run):
-    ran = run("helm", "lint", "--strict", CHART, *flags)
+def test_the_linter_has_nothing_to_say(flags, run, helm):
+    ran = run(helm, "lint", "--strict", CHART, *flags)
     assert "[WARNING]" not in ran.stdout
     assert "[ERROR]" not in ran.stdout
+
+
+@every_set
+def test_both_major_versions_of_helm_render_the_same(flags, template, run, helm):
+    ran = run(helm, "template", "release", CHART, "--namespace", "specdecode-system", *flags)
+    assert [each for each in yaml.safe_load_all(ran.stdout) if each] == template(*flags)
 
 
 def kubeconform(run, schemas, manifests):
@@ -76,7 +82,7 @@ def test_no_object_is_rendered_twice(flags, template):
 
 
 @every_set
-def test_the_api_server_takes_every_object(flags, template, run):
+def test_the_api_server_takes_every_object(flags, template, run, definition):
     for namespace in ("specdecode-system", "team-a", "team-b"):
         run("kubectl", "create", "namespace", namespace, check=False)
     known = [each for each in template(*flags) if each["kind"] not in FOREIGN]
@@ -128,7 +134,7 @@ def test_pods_meet_the_restricted_security_standard(flags, template):
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind"), [(SETS["default"], "ClusterRole"), (SETS["namespaced-values"], "Role")]
+    ("flags", "kind"), [(SETS["default"], "ClusterRole"), (SETS["namespaced"], "Role")]
 )
 def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
     manifests = template(*flags)
@@ -150,6 +156,25 @@ def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
         assert granted == used
 
 
+def test_leases_are_granted_in_the_operators_namespace_and_only_its_own(template):
+    for flags in (SETS["default"], SETS["namespaced"]):
+        manifests = template(*flags)
+        (role,) = (
+            each
+            for each in of_kind(manifests, "Role")
+            if each["metadata"]["name"].endswith("-lease")
+        )
+        (operator,) = of_kind(manifests, "Deployment")
+        arguments = operator["spec"]["template"]["spec"]["containers"][0]["args"]
+        namespace, name = role["metadata"]["namespace"], role["rules"][1]["resourceNames"][0]
+        assert f"--lease-namespace={namespace}" in arguments
+        assert f"--lease-name={name}" in arguments
+        granted = [verb for rule in role["rules"] for verb in rule["verbs"]]
+        assert sorted(granted) == sorted(kinds.LEASE.verbs)
+        assert all(rule["resources"] == [kinds.LEASE.plural] for rule in role["rules"])
+        assert "resourceNames" not in role["rules"][0]  # a name cannot be asked of a create
+
+
 def test_roles_are_bound_to_the_account_that_the_pod_uses(template):
     for flags in SETS.values():
         manifests = template(*flags)
@@ -165,10 +190,11 @@ def test_roles_are_bound_to_the_account_that_the_pod_uses(template):
 
 
 def test_watching_some_namespaces_grants_nothing_cluster_wide(template):
-    manifests = template(*SETS["namespaced-values"])
+    manifests = template(*SETS["namespaced"])
     assert not [each for each in manifests if each["kind"].startswith("ClusterRole")]
     roles = [each for each in of_kind(manifests, "Role") if "annotations" not in each["metadata"]]
-    assert [each["metadata"]["namespace"] for each in roles] == ["team-a", "team-b"]
+    others = [each for each in roles if not each["metadata"]["name"].endswith("-lease")]
+    assert [each["metadata"]["namespace"] for each in others] == ["team-a", "team-b"]
     (deployment,) = of_kind(manifests, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {"--namespace=team-a", "--namespace=team-b"} <= set(container["args"])
@@ -185,7 +211,8 @@ def test_the_program_knows_every_flag_that_the_chart_gives_it(template, capsys):
                 if container["args"][0] == "run":
                     settings = _settings(options)
                     assert (settings.health_port, settings.metrics_port) == (8080, 9090)
-                    assert settings.engine_image.startswith(("specdecode-engine:", "registry."))
+                    prefixes = ("specdecode-engine:", "registry.", "localhost:5000/")
+                    assert settings.engine_image.startswith(prefixes)
 
 
 def test_the_definition_is_that_of_the_contract_and_kept_if_wanted(template):
@@ -215,28 +242,15 @@ def test_images_follow_the_versions(template):
     assert container["image"] == "specdecode-operator:dev"
 
 
-@pytest.mark.parametrize(
-    ("flag", "word"),
-    [
-        ("replicas=2", "replicas"),
-        ("image.pullPolicy=Sometimes", "pullPolicy"),
-        ("operator.logLevel=LOUD", "logLevel"),
-        ("operator.workers=0", "workers"),
-        ("operator.resyncSeconds=soon", "resyncSeconds"),
-        ("watchNamespaces={Team_A}", "watchNamespaces"),
-        ("image.digest=sha256:123", "digest"),
-        ("podMonitor.interval=30", "interval"),
-        ("enginePodMonitor.interval=1y", "interval"),
-        ("prometheusRule.label=a", "label"),
-        ("dashboards.enabled=1", "enabled"),
-        ("crds.instal=true", "instal"),
-        ("resources.cpu=1", "cpu"),
-    ],
-)
-def test_values_that_mean_nothing_are_refused(flag, word, run):
-    ran = run("helm", "template", "release", CHART, "--set", flag, check=False)
+@pytest.mark.parametrize("path", BAD.values(), ids=BAD)
+def test_values_that_mean_nothing_are_refused_by_name(path, run, helm):
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# says: ")
+    ran = run(helm, "template", "release", CHART, "--values", path, check=False)
     assert ran.returncode != 0
-    assert word in ran.stderr
+    assert first.removeprefix("# says: ") in ran.stderr
+    (value,) = yaml.safe_load(path.read_text())
+    assert value in ran.stderr, "which value it is about"
 
 
 def test_the_values_of_a_parent_chart_are_tolerated(template):
@@ -246,39 +260,34 @@ def test_the_values_of_a_parent_chart_are_tolerated(template):
 def test_schema_values_and_readme_name_the_same_values():
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    readme = (CHART / "README.md").read_text()
-    assert set(schema) == set(values)
+    elsewhere = {"$ref": "#/definitions/elsewhere"}
+    table = (CHART / "templates" / "elsewhere.yaml").read_text()
+    told = {name for name, each in schema.items() if each == elsewhere}
+    assert all(f'  "{name}" "' in table for name in told)
+    _assert_same_keys(values, {"properties": {n: s for n, s in schema.items() if n not in told}})
+    assert chart_values.main(["--check"]) == 0
+
+
+def _assert_same_keys(values, schema):
+    """Every map of values names just what the schema does."""
+    assert set(values) == set(schema["properties"])
     for name, value in values.items():
-        if isinstance(value, dict) and value and "properties" in schema[name]:
-            assert set(value) == set(schema[name]["properties"])
-        assert name == "global" or f"`{name}" in readme, f"{name} is not in the README"
+        if isinstance(value, dict) and value and "properties" in schema["properties"][name]:
+            inner = schema["properties"][name]
+            if name != "resources":
+                _assert_same_keys(value, inner)
 
 
-def test_the_notes_show_a_resource_that_the_contract_accepts(run):
+def test_the_notes_show_a_resource_that_the_contract_accepts(run, helm):
     from specdecode_operator import render
 
-    ran = run("helm", "install", "release", CHART, "--dry-run", "--namespace", "default")
+    ran = run(helm, "install", "release", CHART, "--dry-run=client", "-n", "default")
     notes = ran.stdout[ran.stdout.index("NOTES:") :]
     start = notes.index("  apiVersion: specdecode.io")
     text = notes[start : notes.index("  EOF")]
     (resource,) = render.read("NOTES", "\n".join(line[2:] for line in text.splitlines()))
     assert resource.name == "chat"
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in notes
-
-
-def test_install_upgrade_and_uninstall(run):
-    helm = ("--namespace", "specdecode-system")
-    run("helm", "install", "release", CHART, *helm, "--create-namespace")
-    run("kubectl", "wait", "--for=condition=Established", "crd/specdecodedeployments.specdecode.io")
-    run("kubectl", "apply", "-f", ROOT / "examples" / "specdecode.yaml")
-    run("helm", "upgrade", "release", CHART, *helm, "--set", "operator.workers=4")
-    deployment = ("get", "deployment", "release-specdecode-operator", "-o", "yaml", *helm)
-    assert "--workers=4" in run("kubectl", *deployment).stdout
-    run("helm", "uninstall", "release", *helm)
-    assert run("kubectl", *deployment, check=False).returncode != 0
-    assert run("kubectl", "get", "sdd", "chat").returncode == 0, "resources outlive the release"
-    run("helm", "install", "release", CHART, *helm)
-    run("helm", "uninstall", "release", *helm)
 
 
 def test_the_built_in_roles_can_work_on_resources(template):
@@ -292,3 +301,5 @@ def test_the_built_in_roles_can_work_on_resources(template):
     assert f"{aggregate}view" not in edit["metadata"]["labels"]
     verbs = {verb for rule in view["rules"] for verb in rule["verbs"]}
     assert verbs == {"get", "list", "watch"}
+    admin = found["release-specdecode-operator-admin"]["metadata"]["labels"]
+    assert [label for label in admin if label.startswith(aggregate)] == [f"{aggregate}admin"]

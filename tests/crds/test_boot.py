@@ -13,6 +13,7 @@ from specdecode_api.table import default_table
 LEAST = {"model": {"path": "/models/target"}}
 EVERYTHING = {
     "version": 1,
+    "config_hash": "v1-0",
     "model": {
         "path": "/models/target",
         "served_name": "meta/llama",
@@ -38,6 +39,17 @@ EVERYTHING = {
             }
         },
         "table_path": None,
+        "tuned": {
+            "1": {
+                "candidate_steps": [3],
+                "up_hysteresis": 0.0,
+                "down_hysteresis": -0.25,
+                "ceiling_coeff": 0.0,
+                "ema_alpha": 0.2,
+                "update_interval": 5,
+                "warmup_batches": 10,
+            }
+        },
         "profile_seconds": 0.5,
     },
     "memory": {
@@ -53,7 +65,13 @@ EVERYTHING = {
         "chunked_prefill_tokens": 16,
         "overlap": False,
     },
-    "server": {"host": "127.0.0.1", "port": 0, "drain_seconds": 0.5},
+    "server": {
+        "host": "127.0.0.1",
+        "port": 0,
+        "drain_seconds": 0.5,
+        "api_key_path": "/keys",
+        "request_labels": ["code"],
+    },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",
     "attention_backend": "torch",
@@ -108,7 +126,8 @@ BAD = {
     ),
     "unlike any field": (
         {"server": {"xyzzy": 1}},
-        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds",
+        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds, "
+        "api_key_path",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

@@ -72,7 +72,9 @@ QUANTITIES = st.sampled_from(
         None,
     ]
 )
-RESOURCE_NAMES = st.sampled_from([*["cpu", "memory", "nvidia.com/gpu"] * 5, "a b", "", "/x", "x/"])
+RESOURCE_NAMES = st.sampled_from(
+    [*["cpu", "memory", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"] * 5, "a b", "", "/x", "x/"]
+)
 RESOURCES = st.dictionaries(RESOURCE_NAMES, QUANTITIES, max_size=3)
 DOWNLOADS = some(
     cacheClaim=st.sampled_from(["models", "a.b", "A", "", None]),
@@ -80,6 +82,46 @@ DOWNLOADS = some(
     tokenSecret=st.none()
     | some(name=st.sampled_from(["hub", "hub", "Hub"]), key=st.sampled_from(["t", "a.b_-", "a/b"])),
     endpoint=st.sampled_from(["https://a", "http://a.b:1/c", "https://", "ftp://a", "http://a/"]),
+)
+KEYS_OF_LABELS = st.sampled_from(
+    [*["a", "a.b/c-d_e"] * 5, "", "a/", "a b", "specdecode.io/x", "A/b"]
+)
+LABELS = st.dictionaries(KEYS_OF_LABELS, st.sampled_from(["", "v", "-", "a" * 64, None, 1]))
+TOLERATIONS = some(
+    key=KEYS_OF_LABELS,
+    operator=st.sampled_from(["Exists", "Equal", "Exists", "In"]),
+    value=st.sampled_from(["", "v", "-"]),
+    effect=st.sampled_from(["NoExecute", "NoSchedule", None]),
+    tolerationSeconds=near(0, 2**31 - 1),
+)
+SPREADS = st.fixed_dictionaries(
+    {
+        "maxSkew": st.just(1) | near(1, 1000),
+        "topologyKey": st.sampled_from(["a", "b"]),
+        "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
+    },
+    optional={"minDomains": st.sampled_from([1, 2, None])},
+)
+VARIABLES = st.fixed_dictionaries(
+    {"name": st.sampled_from([*["A", "B", "_c1"] * 4, "HOME", "1a", "a-b", ""])},
+    optional={
+        "value": st.sampled_from(["", "x", None]),
+        "valueFrom": some(
+            secretKeyRef=st.none() | st.just({"name": "a", "key": "b"}),
+            fieldRef=st.none() | st.just({"fieldPath": "status.podIP"}),
+        ),
+    },
+)
+FREE = st.sampled_from([{}, {"a": [1, None, {"b": 1.5}]}, {"hostNetwork": True}, [], "x", None])
+PODS = some(
+    nodeSelector=LABELS,
+    tolerations=st.lists(TOLERATIONS, max_size=2),
+    affinity=some(nodeAffinity=FREE),
+    topologySpreadConstraints=st.lists(SPREADS, max_size=3),
+    runtimeClassName=st.sampled_from(["nvidia", "Nvidia", None]),
+    imagePullSecrets=st.lists(some(name=st.sampled_from(["a", "A"])), max_size=2),
+    env=st.lists(VARIABLES, max_size=3),
+    template=some(metadata=some(labels=LABELS, annotations=LABELS), spec=FREE),
 )
 SPECS = st.fixed_dictionaries(
     {
@@ -121,6 +163,7 @@ ONE_PART = st.one_of(
             ),
             "resources": some(limits=RESOURCES, requests=RESOURCES),
             "download": DOWNLOADS,
+            "pod": PODS,
         }.items()
     ),
     SPECULATIONS.map(lambda it: {"model": {"uri": "pvc://m/x"}, "speculation": it}),

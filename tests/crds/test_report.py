@@ -60,6 +60,7 @@ def test_reasons_are_told_apart_by_what_they_are_about():
         Reason.NOT_ENOUGH_MEMORY,
         Reason.CANNOT_SERVE,
         Reason.BOOT_FILE_INVALID,
+        Reason.API_KEYS_MISSING,
         Reason.ENGINE_FAILED,
         Reason.FETCHED,
     }

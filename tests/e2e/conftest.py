@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "cluster")]
+sys.path[:0] = [str(ROOT), str(ROOT / "cluster"), str(ROOT / "bench")]
 
 from demo.__main__ import OPERATOR_IMAGE, install_chart, resource_state  # noqa: E402
 from demo.checkpoints import load_checkpoints  # noqa: E402
@@ -26,7 +26,7 @@ spec:
   model: {{uri: "pvc://models/target", servedName: tiny}}
   pageSize: 8
   replicas: {replicas}
-  lifecycle: {{preStopSeconds: 3, drainSeconds: 40, terminationGracePeriodSeconds: 60}}
+  lifecycle: {{preStopSeconds: 3, drainSeconds: 40}}
   resources: {{requests: {{cpu: 50m, memory: 512Mi}}}}
   serving: {{kvCacheSize: 64Mi, threads: 1}}
   speculation:

@@ -47,7 +47,7 @@ def test_each_available_policy_is_made() -> None:
     made = {}
     for policy in AVAILABLE_POLICIES:
         speculation = ngram(policy=policy)
-        table = depth_table(speculation.entries)
+        table = depth_table(speculation.entries, speculation.policy)
         made[policy] = make_policy(speculation, table, (8, 64))
         assert table is None or made[policy].table is table
         assert made[policy].decide(1, 0).num_steps == 3
@@ -64,12 +64,12 @@ def test_plain_decoding_stays_plain_under_every_policy() -> None:
 
 def test_a_table_becomes_ranges_ascending() -> None:
     entries = ngram(table={"8": {"candidate_steps": [3, 0], "ema_alpha": 0.5}}).entries
-    table = depth_table(entries)
+    table = depth_table(entries, Policy.GOODPUT)
     assert table is not None
     (entry,) = table.ranges
     assert (entry.lower_bound, entry.candidate_steps, entry.ema_alpha) == (8, (0, 3), 0.5)
     assert entry.down_hysteresis == -0.25
-    assert depth_table({}) is None
+    assert depth_table({}, Policy.STATIC) is None
 
 
 def test_sizes_and_shapes_know_every_depth_of_a_default_table() -> None:

@@ -285,16 +285,18 @@ def test_a_cpu_pod_asks_for_no_gpu_and_uses_the_threads_it_pays_for(example, bui
 
 
 @pytest.mark.parametrize(
-    ("name", "replicas", "pace"),
+    ("strategy", "pace"),
     [
-        ("specdecode", 1, {"maxSurge": 1, "maxUnavailable": 0}),
-        ("gpu", 1, {"maxSurge": 0, "maxUnavailable": 1}),
-        ("gpu", 2, {"maxSurge": 1, "maxUnavailable": 0}),
+        ("Auto", {"maxSurge": 1, "maxUnavailable": 0}),
+        ("Surge", {"maxSurge": 1, "maxUnavailable": 0}),
+        ("InPlace", {"maxSurge": 0, "maxUnavailable": 1}),
     ],
 )
-def test_a_lone_gpu_engine_makes_room_for_its_successor(name, replicas, pace, example, build):
-    strategy = build(example(name, replicas=replicas))["Deployment"]["spec"]["strategy"]
-    assert strategy["rollingUpdate"] == pace
+@pytest.mark.parametrize("name", ["specdecode", "gpu"])
+def test_engines_are_replaced_as_the_spec_says(name, strategy, pace, example, build):
+    manifest = example(name)
+    manifest["spec"].setdefault("lifecycle", {})["updateStrategy"] = strategy
+    assert build(manifest)["Deployment"]["spec"]["strategy"]["rollingUpdate"] == pace
 
 
 def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
@@ -304,6 +306,21 @@ def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
     assert (interpreter, flag) == ("python3", "-c")
     compile(script, "preStop", "exec")
     assert script.index("/drain") < script.index("sleep(7)")
+
+
+@pytest.mark.parametrize(
+    ("stated", "seconds"),
+    [
+        ({}, 90),
+        ({"preStopSeconds": 7, "drainSeconds": 90}, 7 + 90 + 10),
+        ({"drainSeconds": 90, "terminationGracePeriodSeconds": 300}, 300),
+    ],
+)
+def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, example, build):
+    resource = example()
+    resource["spec"]["lifecycle"] = stated
+    pod = build(resource)["Deployment"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == seconds
 
 
 def test_startup_may_take_as_long_as_the_resource_says(example, build):

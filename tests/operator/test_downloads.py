@@ -128,6 +128,11 @@ def test_a_download_tells_how_far_it_is(observe):
     assert message(told, "ModelReady") == "target: 3.20 of 16.00 GB (20 %)"
 
 
+def test_a_small_model_is_counted_in_smaller_units(observe):
+    told = tell(observe(RUNNING, progress=[report(done=1_000_000, total=4_000_000)]))
+    assert message(told, "ModelReady") == "target: 1.00 of 4.00 MB (25 %)"
+
+
 def test_a_download_that_does_not_answer_is_still_a_download(observe):
     told = tell(observe(RUNNING))
     assert conditions(told)["ModelReady"] == ("False", "Downloading")

@@ -56,3 +56,18 @@ def leaves(data, path=()):
             yield from leaves(value, (*path, key))
         else:
             yield (*path, key)
+
+
+@pytest.mark.parametrize(
+    ("live", "desired", "is_same"),
+    [
+        ({}, {"value": ""}, True),
+        ({}, {"hostNetwork": False, "readOnly": False}, True),
+        ({}, {"automountServiceAccountToken": False}, False),
+        ({"emptyDir": {"sizeLimit": "1Gi"}}, {"emptyDir": {"sizeLimit": "1024Mi"}}, True),
+        ({"emptyDir": {"sizeLimit": "1Gi"}}, {"emptyDir": {"sizeLimit": "1Mi"}}, False),
+        ({"name": "tmp"}, {"name": "tmp", "emptyDir": {}}, False),
+    ],
+)
+def test_what_the_api_server_leaves_out_or_spells_anew_is_no_difference(live, desired, is_same):
+    assert contains(live, desired) is is_same

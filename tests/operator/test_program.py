@@ -10,7 +10,13 @@ import yaml
 from specdecode_api.boot import EngineBoot
 from specdecode_operator import health, logs
 from specdecode_operator.__main__ import main
-from specdecode_operator.settings import default_engine_image, from_environment
+from specdecode_operator.settings import (
+    Settings,
+    default_engine_image,
+    from_environment,
+    identity,
+    lease_namespace,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = str(ROOT / "examples" / "specdecode.yaml")
@@ -150,8 +156,11 @@ def test_settings_come_from_the_environment():
             "SPECDECODE_NAMESPACES": "a b",
             "SPECDECODE_RESYNC_SECONDS": "7.5",
             "SPECDECODE_WORKERS": "3",
+            "SPECDECODE_LEADER_ELECTION": "False",
+            "SPECDECODE_LEASE_NAME": "mine",
         }
     )
+    assert (settings.leader_election, settings.lease_name) == (False, "mine")
     assert settings.engine_image == "engine:2"
     assert settings.namespaces == ("a", "b")
     assert (settings.resync_seconds, settings.workers) == (7.5, 3)
@@ -160,6 +169,26 @@ def test_settings_come_from_the_environment():
 def test_a_bad_setting_names_itself():
     with pytest.raises(ValueError, match="SPECDECODE_WORKERS is 'many'; set it to a number"):
         from_environment({"SPECDECODE_WORKERS": "many"})
+    with pytest.raises(ValueError, match="SPECDECODE_LEADER_ELECTION is 'maybe'; set it to true"):
+        from_environment({"SPECDECODE_LEADER_ELECTION": "maybe"})
+
+
+def test_the_lease_lies_where_the_operator_runs(tmp_path):
+    file = tmp_path / "namespace"
+    alone = Settings(engine_image="e")
+    assert lease_namespace(alone, file) == "default"
+    assert lease_namespace(Settings(engine_image="e", namespaces=("a", "b")), file) == "a"
+    file.write_text("system\n")
+    assert lease_namespace(alone, file) == "system"
+    assert lease_namespace(Settings(engine_image="e", lease_namespace="told"), file) == "told"
+
+
+def test_a_pod_is_itself_after_a_restart_and_a_process_is_nobody_else():
+    settings = Settings(engine_image="e")
+    in_pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert identity(settings, in_pod) == identity(settings, in_pod)
+    assert identity(settings, {}) != identity(settings, {})
+    assert identity(Settings(engine_image="e", identity="told"), in_pod) == "told"
 
 
 def test_an_api_server_that_is_not_there_ends_the_program(tmp_path, capsys):

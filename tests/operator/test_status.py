@@ -1,13 +1,14 @@
 """What the operator answers: conditions, counts and events, from what it sees."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import LastWords, Reason
+from specdecode_api.report import Degradation, LastWords, Reason
 from specdecode_api.v1alpha1 import Status
-from specdecode_operator import events
+from specdecode_operator import events, pods
 from specdecode_operator.kinds import child_id
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Obstacle, Outcome, Stopped
@@ -192,11 +193,141 @@ def test_an_update_tells_how_far_it_has_come(world):
     assert message(told, "Ready") == "1 of 3 engines are up to date; 3 of 3 engines serve"
 
 
-def test_the_words_of_a_quota_reach_the_user(world):
-    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods=1"}
+@pytest.mark.parametrize(
+    ("text", "reason", "remedy"),
+    [
+        (
+            'pods "chat-5f-x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=1, '
+            "limited: pods=1",
+            "QuotaExceeded",
+            "raise ResourceQuota team, lower resources",
+        ),
+        (
+            'pods "chat-5f-x" is forbidden: violates PodSecurity "restricted:latest": host',
+            "PodSecurityRefused",
+            "take back what pod.template.spec changes",
+        ),
+        (
+            'pods "chat-5f-x" is forbidden: no PriorityClass with name high was found',
+            "PriorityClassMissing",
+            "create PriorityClass high, or change pod.priorityClassName",
+        ),
+        (
+            'pods "chat-5f-x" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
+            "RuntimeClassMissing",
+            "create RuntimeClass nvidia, or change pod.runtimeClassName",
+        ),
+        (
+            'pods "chat-5f-x" is forbidden: maximum memory usage per Container is 1Gi',
+            "LimitRangeRefused",
+            "or the namespace's LimitRange",
+        ),
+        (
+            'admission webhook "a.b" denied the request: no',
+            "WebhookRefused",
+            "what webhook a.b asks",
+        ),
+        ("something new", "PodsNotCreated", "something new"),
+    ],
+)
+def test_why_no_pod_can_be_made_reaches_the_user_with_the_remedy(text, reason, remedy, world):
+    failure = {"type": "ReplicaFailure", "status": "True", "message": text}
     told = tell(world(deployment={"conditions": [failure]}))
-    assert conditions(told)["Ready"] == ("False", "PodsNotCreated")
-    assert message(told, "Ready") == "exceeded quota: pods=1"
+    assert conditions(told)["Ready"] == ("False", reason)
+    assert conditions(told)["Degraded"] == ("True", reason)
+    assert message(told, "Ready").startswith(text)
+    assert remedy in message(told, "Ready")
+    assert told["hold"]["reason"] == reason
+
+
+def mounting(seconds, volumes=(), **more):
+    since = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kinds = {"PodScheduled": "True", "PodReadyToStartContainers": "False"} | more
+    listed = [{"type": k, "status": v, "lastTransitionTime": since} for k, v in kinds.items()]
+    return {"conditions": listed, **waiting("ContainerCreating")}, {"volumes": list(volumes)}
+
+
+VOLUMES = (
+    {"name": "a", "secret": {"secretName": "certificates"}},
+    {"name": "b", "secret": {"secretName": "keys", "optional": True}},
+    {"name": "c", "configMap": {"name": "settings"}},
+    {"name": "d", "persistentVolumeClaim": {"claimName": "models"}},
+    {"name": "e", "emptyDir": {}},
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more", "reason"),
+    [
+        (59, {}, "Starting"),
+        (61, {}, "VolumesNotMounted"),
+        (61, {"PodReadyToStartContainers": "True"}, "Starting"),  # an image is pulled
+    ],
+)
+def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, world):
+    state, spec = mounting(seconds, VOLUMES, **more)
+    seen = replace(world(deployment=replicas(0), pods=[state]), at=NOW)
+    seen = replace(seen, pods=tuple({**each, "spec": spec} for each in seen.pods))
+    told = tell(seen)
+    assert conditions(told)["Ready"] == ("False", reason)
+    left_s = pods.patience_left_s(seen.pods, NOW)
+    assert left_s == (1 if seconds == 59 else None)
+    if reason == "VolumesNotMounted":
+        text = message(told, "Ready")
+        assert "Secret certificates, ConfigMap settings, claim models exist" in text
+        assert "keys" not in text
+        assert "kubectl describe pod" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [
+        ('secret "proxy" not found', "SecretMissing", "Secret proxy does not exist: create it"),
+        ('configmap "proxy" not found', "ConfigMapMissing", "ConfigMap proxy does not exist"),
+        (
+            "couldn't find key url in Secret default/proxy",
+            "SecretKeyMissing",
+            "Secret proxy has no key url: add it",
+        ),
+        (
+            "couldn't find key url in ConfigMap default/proxy",
+            "ConfigMapKeyMissing",
+            "ConfigMap proxy has no key url: add it",
+        ),
+    ],
+)
+def test_what_a_variable_names_and_nobody_made_is_named(text, reason, said, world):
+    state = waiting("CreateContainerConfigError", text)
+    told = tell(world(deployment=replicas(0), pods=[state]))
+    assert conditions(told)["Ready"] == ("False", reason)
+    assert said in message(told, "Ready")
+    assert "pod.env" in message(told, "Ready")
+
+
+def test_a_hold_keeps_its_beginning_until_its_reason_changes(world):
+    crash = crashed(2, "no checkpoint")
+    first = tell(world(deployment=replicas(0), pods=[crash]))
+    assert first["hold"] == {
+        "reason": "EngineCrashing",
+        "message": message(first, "Ready"),
+        "since": "2026-11-21T12:00:00Z",
+    }
+    still = tell(world(deployment=replicas(0), pods=[crash], previous=first), now=LATER)
+    assert still["hold"] == first["hold"]
+    other = tell(
+        world(deployment=replicas(0), pods=[waiting("ImagePullBackOff")], previous=first), now=LATER
+    )
+    assert other["hold"]["since"] == "2026-11-21T12:05:00Z"
+    moving = tell(world(deployment=replicas(0), previous=first), now=LATER)
+    assert "hold" not in moving
+
+
+def test_missing_api_keys_are_named_with_the_remedy(world):
+    text = "no API key in /etc/specdecode-keys; kubectl create secret generic NAME"
+    state = crashed(1, words(Reason.API_KEYS_MISSING, text))
+    told = tell(world(deployment=replicas(0), pods=[state]))
+    assert conditions(told)["Ready"] == ("False", "ApiKeysMissing")
+    assert "kubectl create secret generic" in message(told, "Ready")
 
 
 def test_a_missed_deadline_is_a_fault(world):
@@ -309,3 +440,45 @@ def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
     assert conditions(tell(world(deployment=replicas(1), pods=pods)))["ModelReady"][0] == "True"
     found = conditions(tell(world(deployment={"replicas": 1}, pods=[lost])))
     assert found["ModelReady"] == found["Ready"] == ("False", "OutOfSpace")
+
+
+def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
+    observed = world()
+    decided = plan(observed, SETTINGS)
+    told = status(observed, decided, Outcome(), NOW, ("spec.download",))
+    assert conditions(told)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
+    assert "drops or refuses spec.download; upgrade it" in message(told, "DefinitionCurrent")
+    assert "DefinitionCurrent" not in conditions(tell(observed))
+
+
+def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
+    worse = Degradation(reason="CapturedPassesMissed", message="over budget")
+    seen = world(deployment=replicas(1), pods=[SERVING])
+    told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
+    assert conditions(told)["Ready"] == ("True", "Serving")
+    assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
+    assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
+    assert "hold" not in told
+
+
+def test_fields_of_a_newer_definition_are_left_out_and_named(world):
+    """The definition is upgraded before the operator, and its new defaults reach the old one."""
+    before = world()
+    after = world()
+    after.resource["spec"] |= {"tomorrow": {"mode": "Auto"}}
+    after.resource["spec"]["lifecycle"] = {"napSeconds": 3}
+    decided = plan(after, SETTINGS)
+    assert decided.config_hash == plan(before, SETTINGS).config_hash
+    assert [w.manifest for w in decided.writes] == [
+        w.manifest for w in plan(before, SETTINGS).writes
+    ]
+    told = tell(after)
+    assert conditions(told)["ConfigResolved"] == ("True", "FieldsIgnored")
+    assert "spec.tomorrow" in message(told, "ConfigResolved")
+    assert "spec.lifecycle.napSeconds" in message(told, "ConfigResolved")
+
+
+def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
+    observed = world()
+    observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
+    assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")

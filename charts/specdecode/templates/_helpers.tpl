@@ -61,6 +61,18 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
+{{/* Labels of every engine's pod, as names.py has them. */}}
+{{- define "specdecode.engineSelector" -}}
+app.kubernetes.io/part-of: specdecode
+app.kubernetes.io/component: engine
+{{- end -}}
+
+{{- define "specdecode.dnsEgress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+{{- end -}}
+
 {{/* Exactly the verbs that the operator declares in kinds.py; a test compares the two. */}}
 {{- define "specdecode.rules" -}}
 - apiGroups: [specdecode.io]
@@ -77,7 +89,7 @@ seccompProfile:
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [create, get, list, patch, watch]
+  verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, delete, get, list, patch, watch]

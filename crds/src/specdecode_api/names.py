@@ -29,9 +29,19 @@ LABEL_ROLE: Final = f"{GROUP}/role"
 PART_OF: Final = "specdecode"
 COMPONENT_ENGINE: Final = "engine"
 ROLE_STABLE: Final = "stable"
+ROLE_CANARY: Final = "canary"
+ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, beside a canary
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
+# On a Deployment: the configuration whose rollout goes on in place.
+ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
+
+# What a person may ask of a trial; the value is the trial's id, so that it cannot hit a later one.
+ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"
+ANNOTATION_RESUME: Final = f"{GROUP}/rollout-resume"
+ANNOTATION_PROMOTE: Final = f"{GROUP}/rollout-promote"
+ANNOTATION_ABORT: Final = f"{GROUP}/rollout-abort"
 
 ENGINE_CONTAINER: Final = "engine"
 FETCH_CONTAINER: Final = "fetch"
@@ -41,6 +51,8 @@ SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
+RECORD_FILE_NAME: Final = "record.json"
+API_KEYS_FOLDER: Final = "/etc/specdecode-keys"
 MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"
 TERMINATION_LOG: Final = "/dev/termination-log"
@@ -51,10 +63,19 @@ VARIABLE_LAST_WORDS: Final = "SPECDECODE_LAST_WORDS"
 PATH_STARTUP: Final = "/health/startup"
 PATH_READY: Final = "/health/ready"
 PATH_LIVE: Final = "/health/live"
+PATH_DEGRADED: Final = "/health/degraded"
 PATH_DRAIN: Final = "/drain"
 PATH_PROGRESS: Final = "/progress"
 PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
+
+HEADER_LABEL: Final = "X-Specdecode-Label"
+"""Marks a request with one of the labels that the engine was told of."""
+
+MAX_REQUEST_LABELS: Final = 4
+MAX_CONFIG_HASH_LENGTH: Final = 63
+REQUEST_LABEL_PATTERN: Final = "[a-z0-9]([a-z0-9._-]{0,30}[a-z0-9])?"
+"""One to 32 characters."""
 
 METRIC_PREFIX: Final = "specdecode_"

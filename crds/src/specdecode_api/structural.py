@@ -13,6 +13,7 @@ Schema = dict[str, Any]
 
 _NULL = {"type": "null"}
 _INT_OR_STRING = "x-kubernetes-int-or-string"
+_KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 
 # JSON schema says one of these, the API server knows none, and what it stands for would be lost.
 _REFUSED = {
@@ -120,6 +121,8 @@ def _translate_object(schema: Schema, place: _Place) -> Schema:
             name: _translate(child, place.child(name)) for name, child in properties.items()
         }
         return schema
+    if schema.get(_KEEP_UNKNOWN):
+        return _bounded(schema, "maxProperties", place)
     values = schema.get("additionalProperties")
     if not isinstance(values, Mapping):
         raise place.error("an object of any shape is not structural: give its fields a type")

@@ -35,7 +35,7 @@ from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.forward.target_pass import TargetPass
 from specdecode_engine.graph_plan.passes import PassKind
 from specdecode_engine.graph_plan.report import GraphReport
-from specdecode_engine.host import available_bytes, choose_device, default_threads
+from specdecode_engine.host import available_bytes, choose_device, default_threads, device_name
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.policies import depth_table, make_policy
 from specdecode_engine.profiling import profile_rounds
@@ -128,7 +128,8 @@ def _design(
     mode = choose_mode(boot.graphs.mode, loaded.device, attention.backends)
     log.info("graphs: %s, %s", mode.name, mode.reason)
     sizes = captured_sizes(boot, mode.name)
-    depth = make_policy(boot.speculation, depth_table(boot.speculation.entries), sizes)
+    table = depth_table(boot.speculation.entries, boot.speculation.policy)
+    depth = make_policy(boot.speculation, table, sizes)
     free = available_bytes(loaded.device)
     captures = plan_captures(boot, loaded, depth, sizes, mode.name, free)
     limits = plan_limits(boot, loaded, pool_tokens, free, captures.num_bytes)
@@ -182,6 +183,7 @@ def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
     loaded, limits = design.loaded, design.limits
     return {
         "device": str(loaded.device),
+        "device_name": device_name(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
         **design.attention.facts(),

@@ -51,8 +51,8 @@ def add_emission(
     )
 
 
-def output_of(sequence: Sequence, emission: Emission, ending: Ending) -> Output:
-    """Say what a round added to a request, and whether that ends it."""
+def output_of(sequence: Sequence, emission: Emission, ending: Ending, table: str) -> Output:
+    """Say what a round under a table added to a request, and whether that ends it."""
     request, logprobs = sequence.request, emission.logprobs
     has_prompt = request.sampling.prompt_logprobs is not None
     is_first = sequence.output_tokens == ending.kept
@@ -64,4 +64,5 @@ def output_of(sequence: Sequence, emission: Emission, ending: Ending) -> Output:
         finish_reason=ending.reason,
         stop_token_id=ending.stop_token_id,
         stats=sequence.stats,
+        table=table,
     )

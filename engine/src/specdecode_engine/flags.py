@@ -53,6 +53,7 @@ _FLAGS: tuple[tuple[str, str, type, str], ...] = (
     ("--host", "server.host", str, "address to listen on"),
     ("--port", "server.port", int, "port to listen on"),
     ("--drain-seconds", "server.drain_seconds", float, "longest wait for requests at the end"),
+    ("--api-key-file", "server.api_key_path", str, "file with keys that clients must show"),
     ("--device", "device", str, "auto, cpu or cuda"),
     (
         "--attention-backend",

@@ -24,6 +24,15 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
+def device_name(device: torch.device) -> str:
+    """What a measured time is valid for: the product's name, of a CPU with the threads used."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(models, 'CPU')}, {torch.get_num_threads()} threads"
+
+
 def available_bytes(device: torch.device) -> int:
     """Memory that can still be allocated on the device, within the container's own limit."""
     if device.type == "cuda":

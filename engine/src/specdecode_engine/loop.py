@@ -18,6 +18,7 @@ from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission, Plan
 from specdecode_engine.summary import summarise, totals_of
+from specdecode_engine.tally import Tally
 
 
 class EngineCore:
@@ -43,6 +44,7 @@ class EngineCore:
     ) -> None:
         self.facts = facts
         self.counters = Counters()
+        self.tally = Tally(scheduler.depth.table.table_hash)
         self.scheduler = scheduler
         self.parts = parts
         self.shapes = shapes
@@ -69,6 +71,7 @@ class EngineCore:
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
+            self.tally.close(sequence)
             self._ready = [output for output in self._ready if output.request_id != request_id]
 
     def retract(self, sequence: Sequence) -> None:
@@ -95,6 +98,7 @@ class EngineCore:
             )
         self.scheduler.depth.reload(table)
         self.parts.states.replan(self.scheduler.depth)
+        self.tally.use(table.table_hash)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
@@ -103,7 +107,7 @@ class EngineCore:
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
         graphs = self.parts.states.report()
-        return summarise(self.scheduler, self.counters, self.shapes, graphs)
+        return summarise(self.scheduler, self.counters, self.tally, self.shapes, graphs)
 
     def step(self) -> list[Output]:
         """Launch one step and return what came back since the last one.
@@ -116,6 +120,7 @@ class EngineCore:
             outputs += self._collect()
         before = self._pending
         self._pending = self._launch(self.scheduler.plan())
+        self.tally.note_retractions(self.scheduler.retracted_total)
         if not self._overlap:
             return outputs + self._collect()
         return outputs + self._commit_all(before)
@@ -148,7 +153,7 @@ class EngineCore:
         pending = launch_extend_round(self.parts, plan.chunks)
         timing.stop()
         prompt_tokens = sum(chunk.end - chunk.start for chunk in plan.chunks)
-        return Launched(pending, timing, prompt_tokens=prompt_tokens)
+        return Launched(pending, timing, self.tally.table, prompt_tokens=prompt_tokens)
 
     def _launch_decode(self, plan: Plan) -> Launched | None:
         """Launch a decode round at the depth that was decided for it."""
@@ -162,7 +167,7 @@ class EngineCore:
             self.parts, plan.decoding, self.shapes[plan.decision.num_steps]
         )
         timing.stop()
-        return Launched(pending, timing, plan.decision, plan.kv_tokens)
+        return Launched(pending, timing, self.tally.table, plan.decision, plan.kv_tokens)
 
     def _collect(self) -> list[Output]:
         """Wait for everything in flight."""
@@ -173,8 +178,7 @@ class EngineCore:
         outputs: list[Output] = []
         for launched in rounds:
             emissions = launched.pending.collect() if launched.pending else []
-            is_decode = launched.decision is not None
-            ended = [self._commit(emission, int(is_decode)) for emission in emissions]
+            ended = [self._commit(emission, launched) for emission in emissions]
             self._count(launched, emissions, ended)
             outputs += ended
         return outputs
@@ -187,14 +191,17 @@ class EngineCore:
             self.counters.prefill_seconds += seconds
             return
         self.counters.count(launched.decision, totals_of(emissions, seconds))
+        batch_size = len(launched.pending.sequences)
+        self.tally.note(launched.table, batch_size, emissions, outputs, seconds)
         going_on = zip(emissions, outputs, strict=True)
         feedback = Feedback(
             decision=launched.decision,
-            batch_size=len(launched.pending.sequences),
+            batch_size=batch_size,
             kv_tokens=launched.kv_tokens,
             accepted=tuple(e.accepted for e, out in going_on if out.finish_reason is None),
             seconds=launched.timing.busy_seconds(),
         )
+        self.counters.learn(feedback)
         self.scheduler.depth.observe(feedback)
 
     def _open_slots(self, plan: Plan) -> None:
@@ -219,7 +226,7 @@ class EngineCore:
         if self.parts.drafter is not None:
             self.parts.drafter.open(slot, sequence.matched)
 
-    def _commit(self, emission: Emission, rounds: int) -> Output:
+    def _commit(self, emission: Emission, launched: Launched) -> Output:
         """Append what counts of an emission and end the sequence where it ends."""
         sequence = emission.sequence
         ending = cut_at_ending(emission.token_ids, sequence, self.eos_token_ids)
@@ -233,8 +240,8 @@ class EngineCore:
         sequence.computed = len(sequence.tokens) - 1
         if self._has_followed(emission):
             sequence.reusable = followed if emission.drafted else sequence.computed
-        sequence.stats = add_emission(sequence.stats, emission, len(kept), rounds)
-        output = output_of(sequence, emission, ending)
+        sequence.stats = add_emission(sequence.stats, emission, len(kept), launched.decode_rounds)
+        output = output_of(sequence, emission, ending, launched.table)
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
         return output

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from specdecode_api.boot import SpeculationBoot, TableEntry
+from specdecode_api.series import table_hash
 from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.depth.cost import CostModel, CostPoint
 from specdecode_engine.depth.decision import DepthPolicy
@@ -27,7 +28,9 @@ def make_policy(
     """
     num_steps = speculation.num_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
-        return StaticDepth(num_steps)
+        only = BatchRange(1, (num_steps,))
+        name = table_hash(speculation.policy, speculation.entries)
+        return StaticDepth(num_steps, DepthTable([only], name))
     match speculation.policy:
         case Policy.STATIC:
             return StaticDepth(num_steps, table)
@@ -37,13 +40,13 @@ def make_policy(
             return GoodputDepth(table, CostModel(costs), num_steps)
 
 
-def depth_table(entries: Mapping[str, TableEntry]) -> DepthTable | None:
+def depth_table(entries: Mapping[str, TableEntry], policy: Policy) -> DepthTable | None:
     """Return the table as policies read it; None where there is none."""
     ranges = [
         BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
         for bound, entry in entries.items()
     ]
-    return DepthTable(ranges) if ranges else None
+    return DepthTable(ranges, table_hash(policy, entries)) if ranges else None
 
 
 def _ascending(entry: TableEntry) -> tuple[int, ...]:

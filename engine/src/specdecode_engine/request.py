@@ -47,13 +47,15 @@ class Request:
     """One sequence to generate; a call with n > 1 makes n of these.
 
     Under a grammar the answer ends with EOS, and only where the grammar may end; `ignore_eos` puts
-    that off as long as anything else may follow.
+    that off as long as anything else may follow. `label` is what the user marked the request with;
+    it only sorts what is counted.
     """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     grammar: Grammar | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Output:
     and is named in `stop_token_id`, so that the server can leave it out of the text. `error` says
     why a request failed, where that is its finish reason. The first output of a request that asked
     for `prompt_logprobs` has them, from the prompt's second token on: nothing precedes the first.
+    `table` is the hash of the table that was in force when the round was launched.
     """
 
     request_id: str
@@ -93,6 +96,7 @@ class Output:
     stop_token_id: int | None = None
     stats: RequestStats = field(default_factory=RequestStats)
     error: str | None = None
+    table: str = ""
 
 
 class RequestRefused(Exception):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from specdecode_engine.portions import Portions
 from specdecode_engine.request import FinishReason, Request, RequestStats, TokenLogprobs
 
 
@@ -34,6 +35,7 @@ class Sequence:
     stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    portions: Portions = field(default_factory=Portions)
 
     @classmethod
     def of(cls, request: Request) -> "Sequence":

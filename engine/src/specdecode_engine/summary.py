@@ -7,8 +7,15 @@ from specdecode_engine.depth.decision import RangeState
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.graph_plan.report import GraphReport
 from specdecode_engine.metrics import CoreSnapshot, RangeSnapshot
+from specdecode_engine.metrics.snapshot import (
+    DepthSnapshot,
+    PositionSnapshot,
+    StratumSnapshot,
+    TableSnapshot,
+)
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.step import Emission
+from specdecode_engine.tally import TableTally, Tally
 
 
 def totals_of(emissions: list[Emission], seconds: float) -> DecodeTotals:
@@ -26,6 +33,7 @@ def totals_of(emissions: list[Emission], seconds: float) -> DecodeTotals:
 def summarise(
     scheduler: Scheduler,
     counters: Counters,
+    tally: Tally,
     shapes: Mapping[int, DraftShape],
     graphs: GraphReport,
 ) -> CoreSnapshot:
@@ -42,6 +50,8 @@ def summarise(
         kv_pages_free=scheduler.available_pages,
         num_steps=num_steps,
         num_draft_tokens=shapes[num_steps].num_tokens,
+        places=scheduler.limits.max_running,
+        recent_accept_length=counters.recent.accept_length,
         active_range=latest.slot if latest else states[0].slot,
         reason=str(latest.reason) if latest else "",
         rounds_total=decode.rounds,
@@ -58,6 +68,17 @@ def summarise(
         prefix_cache_hit_tokens_total=scheduler.cache.hit_tokens,
         prefix_cache_evicted_pages_total=scheduler.cache.evicted_pages,
         ranges=tuple(_range(state, counters) for state in states),
+        tables=tuple(_table(name, table) for name, table in tally.tables.items()),
+        mixed_requests_total=tally.mixed_requests,
+        unsorted_requests_total=tally.unsorted_requests,
+        depths=tuple(
+            DepthSnapshot(*at, depth.rounds, depth.request_rounds, depth.busy_seconds)
+            for at, depth in counters.depths.items()
+        ),
+        positions=tuple(
+            PositionSnapshot(*at, position.reached, position.accepted)
+            for at, position in counters.positions.items()
+        ),
         graphs=graphs,
     )
 
@@ -76,3 +97,9 @@ def _range(state: RangeState, counters: Counters) -> RangeSnapshot:
         decode_seconds_total=totals.seconds,
         switches_total={str(why): count for (slot, why), count in switches if slot == state.slot},
     )
+
+
+def _table(name: str, table: TableTally) -> TableSnapshot:
+    strata = table.strata.items()
+    shown = tuple(StratumSnapshot(labels, tuple(sums)) for labels, sums in strata)
+    return TableSnapshot(name, shown, table.retracted)

@@ -1,4 +1,4 @@
-"""The program `specdecode-operator`: run, render, boot, check."""
+"""The program `specdecode-operator`: run, render, boot, check, replay."""
 
 import argparse
 import asyncio
@@ -34,14 +34,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="specdecode-operator",
         description="Turns SpecDecodeDeployment resources into engine pods.",
         epilog="Settings of `run` are read from SPECDECODE_* first: ENGINE_IMAGE, NAMESPACES, "
-        "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, LOG_LEVEL, "
-        "LOG_FORMAT.",
+        "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, "
+        "LEADER_ELECTION, LEASE_NAMESPACE, LEASE_NAME, IDENTITY, LOG_LEVEL, LOG_FORMAT.",
     )
     parser.add_argument("--version", action="version", version=version())
     actions = parser.add_subparsers(required=True)
     _add_run(actions.add_parser("run", help="reconcile resources until told to stop"))
     _add_render(actions.add_parser("render", help="print what would be written for a file"))
     _add_check(actions.add_parser("check", help="say whether an installation works"))
+    _add_replay(actions.add_parser("replay", help="judge trials again from their evidence"))
     _add_boot(actions.add_parser("boot", help="print the boot file that a file asks for"))
     return parser
 
@@ -61,6 +62,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="reconciles at a time")
     parser.add_argument("--resync-seconds", type=float, metavar="S")
     parser.add_argument("--start-timeout-seconds", type=float, metavar="S")
+    parser.add_argument(
+        "--leader-election",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="work only while holding a Lease, so that several operators may run (default)",
+    )
+    parser.add_argument("--lease-namespace", metavar="NS", help="the pod's own where absent")
+    parser.add_argument("--lease-name", metavar="NAME")
+    parser.add_argument("--identity", metavar="NAME", help="who this is; the pod where absent")
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", choices=("json", "text"))
     parser.set_defaults(action=_run)
@@ -78,6 +88,11 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
         "--models", type=Path, metavar="DIR", help="folder that stands for every claim"
     )
     parser.set_defaults(action=_boot)
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a resource or an entry of its history, or -")
+    parser.set_defaults(action=_replay)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +129,19 @@ def _render(options: argparse.Namespace) -> int:
     image = options.image or from_environment().engine_image
     sys.stdout.write(render.render(options.file, _text(options.file), image))
     return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from specdecode_operator import replay
+
+    try:
+        found = replay.replay(options.file, _text(options.file))
+    except replay.ReplayError as error:
+        print(f"specdecode-operator: {error}", file=sys.stderr)
+        return REFUSED
+    for line in replay.lines(found):
+        print(line)
+    return 0 if all(each.is_same for each in found) else FAILED
 
 
 def _boot(options: argparse.Namespace) -> int:

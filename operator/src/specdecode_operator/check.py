@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import httpx
 
 from specdecode_api import names
+from specdecode_operator import served
 from specdecode_operator.cluster import ApiError, Cluster, connect
 from specdecode_operator.kinds import RESOURCE, Manifest
 from specdecode_operator.metrics import Metrics
@@ -36,6 +37,7 @@ async def check(kubeconfig: str | None, namespace: str, health_url: str | None) 
     async with connect(kubeconfig, Metrics(version()), TIMEOUT_S) as cluster:
         findings = [
             await _definition(cluster),
+            await _schema(cluster),
             await _good_resource(cluster, namespace),
             await _bad_resource(cluster, namespace),
         ]
@@ -47,12 +49,24 @@ async def check(kubeconfig: str | None, namespace: str, health_url: str | None) 
 async def _definition(cluster: Cluster) -> Finding:
     subject = f"the API server serves {RESOURCE.plural}.{RESOURCE.group} with status and scale"
     try:
-        served = await cluster.served_kinds(RESOURCE.group, RESOURCE.version)
+        found = await cluster.served_kinds(RESOURCE.group, RESOURCE.version)
     except ApiError as error:
         return Finding(subject, f"{error}; install the chart with crds.install=true")
     wanted = [RESOURCE.plural, f"{RESOURCE.plural}/status", f"{RESOURCE.plural}/scale"]
-    missing = [each for each in wanted if each not in served]
+    missing = [each for each in wanted if each not in found]
     return Finding(subject, f"missing: {', '.join(missing)}" if missing else None)
+
+
+async def _schema(cluster: Cluster) -> Finding:
+    subject = "the served definition has every field of this operator"
+    try:
+        found = await cluster.served_schema()
+    except ApiError as error:
+        return Finding(subject, str(error))
+    if found is None:
+        return Finding(subject, "the API server publishes no schema of it")
+    lacking = tuple(served.lacks(served.own_schema(), found))
+    return Finding(subject, served.sentence(lacking) if lacking else None)
 
 
 async def _good_resource(cluster: Cluster, namespace: str) -> Finding:

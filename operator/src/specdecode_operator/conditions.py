@@ -5,6 +5,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from specdecode_api.report import Degradation
+from specdecode_operator import served
+from specdecode_operator.creation import Refusal
 from specdecode_operator.outcome import Obstacle, Stopped
 from specdecode_operator.plan import Refused
 from specdecode_operator.pods import Trouble
@@ -22,13 +25,17 @@ class Type(StrEnum):
     DEGRADED = "Degraded"
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
+    DEFINITION_CURRENT = "DefinitionCurrent"
+    CANARY_HEALTHY = "CanaryHealthy"
+    RECOMMENDATION_READY = "RecommendationReady"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """What holds now for one type."""
 
-    status: bool
+    status: bool | None
+    """None: not known yet."""
     reason: str
     message: str = ""
 
@@ -45,7 +52,7 @@ class Facts:
     rollout: Rollout | None
     """None while there is no Deployment of ours."""
     rollout_message: str
-    failure: str | None
+    failure: Refusal | None
     """Why the Deployment cannot make pods, a quota for instance."""
     trouble: Trouble | None
     refused: Refused | None
@@ -54,6 +61,19 @@ class Facts:
     """Whether a pod of the newest configuration is ready."""
     has_fetched_models: bool = False
     """Whether every model that is fetched is there, in every pod."""
+    degraded: tuple[tuple[str, Degradation], ...] = ()
+    """What engines that serve do worse than they were told to, with the name of the pod."""
+    strategy: str = "Auto"
+    is_in_place: bool = False
+    """Whether the newest rollout ends engines before it starts new ones."""
+    lacking: tuple[str, ...] = ()
+    """What the served definition would drop or refuse."""
+    ignored: tuple[str, ...] = ()
+    """Fields of the spec that this operator is too old to know."""
+    trial: Check | None = None
+    """None while nothing is tried."""
+    recommendation: Check | None = None
+    """None where nothing is learned."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -65,8 +85,15 @@ def checks(facts: Facts) -> dict[Type, Check]:
         Type.DEGRADED: _degraded(facts),
         Type.CONFIG_RESOLVED: _config_resolved(facts),
     }
-    model_ready = _model_ready(facts)
-    return found | ({Type.MODEL_READY: model_ready} if model_ready else {})
+    if facts.lacking:
+        check = Check(False, "DefinitionOutdated", served.sentence(facts.lacking))
+        found[Type.DEFINITION_CURRENT] = check
+    optional = {
+        Type.MODEL_READY: _model_ready(facts),
+        Type.CANARY_HEALTHY: facts.trial,
+        Type.RECOMMENDATION_READY: facts.recommendation,
+    }
+    return found | {kind: check for kind, check in optional.items() if check is not None}
 
 
 def merge(
@@ -79,7 +106,7 @@ def merge(
         if kind not in found:
             continue
         check = found[kind]
-        status = "True" if check.status else "False"
+        status = "Unknown" if check.status is None else str(check.status)
         old = before.get(kind.value, {})
         has_moved = old.get("status") != status
         merged.append(
@@ -93,6 +120,25 @@ def merge(
             }
         )
     return merged
+
+
+_MOVING = frozenset({"Downloading", "Starting", "Updating"})
+"""Reasons of a resource that is not ready and on its way."""
+
+
+def hold(
+    found: dict[Type, Check], previous: dict[str, Any] | None, now: datetime
+) -> dict[str, Any] | None:
+    """What the newest change waits for, and since when; None where it moves or is done."""
+    ready = found[Type.READY]
+    if ready.status or ready.reason in _MOVING:
+        return None
+    is_same = previous is not None and previous["reason"] == ready.reason
+    return {
+        "reason": ready.reason,
+        "message": ready.message[:MAX_MESSAGE],
+        "since": previous["since"] if previous and is_same else timestamp(now),
+    }
 
 
 def timestamp(now: datetime) -> str:
@@ -110,14 +156,34 @@ def _ready(facts: Facts) -> Check:
             return Check(True, "ScaledToZero", "no replicas are wanted")
         return Check(True, "Serving", f"{facts.available} of {facts.wanted} engines serve")
     if facts.failure:
-        return Check(False, "PodsNotCreated", facts.failure)
+        return Check(False, facts.failure.reason, facts.failure.message)
     if facts.trouble:
-        return Check(False, facts.trouble.reason, facts.trouble.message)
+        return Check(False, facts.trouble.reason, facts.trouble.message + _way_out(facts))
     if facts.rollout is Rollout.STUCK:
-        return Check(False, "ProgressDeadlineExceeded", facts.rollout_message)
+        return Check(False, "ProgressDeadlineExceeded", _too_long(facts))
     if not facts.available:
         return Check(False, "Starting", f"0 of {facts.wanted} engines serve")
     return Check(False, "Updating", _progress(facts))
+
+
+def _way_out(facts: Facts) -> str:
+    """What becomes of a rollout whose new engine finds no room."""
+    if facts.trouble is None or facts.trouble.reason not in ("InsufficientGPU", "Unschedulable"):
+        return ""
+    if facts.is_in_place:
+        return "; engines are replaced in place, an old one ends before a new one starts"
+    if facts.updated == facts.wanted and not facts.available:
+        return ""  # nothing old is there that could give way
+    if facts.strategy == "Surge":
+        return "; the rollout waits for room: lifecycle.updateStrategy: Auto would go on in place"
+    return "; if that stays so, the rollout goes on in place"
+
+
+def _too_long(facts: Facts) -> str:
+    return (
+        f"{facts.rollout_message}; the old engines serve on where there are any: look at the log "
+        "of the newest pod, and raise lifecycle.startupTimeoutSeconds if it only needs longer"
+    )
 
 
 def _progress(facts: Facts) -> str:
@@ -143,7 +209,9 @@ def _progressing(facts: Facts) -> Check:
     if facts.rollout is Rollout.COMPLETE:
         return Check(False, "Complete", "every engine runs the newest configuration")
     if facts.rollout is Rollout.STUCK:
-        return Check(False, "ProgressDeadlineExceeded", facts.rollout_message)
+        return Check(False, "ProgressDeadlineExceeded", _too_long(facts))
+    if facts.is_in_place:
+        return Check(True, "ReplacingInPlace", facts.rollout_message)
     return Check(True, "RollingOut", facts.rollout_message)
 
 
@@ -151,11 +219,16 @@ def _degraded(facts: Facts) -> Check:
     if facts.stopped and facts.stopped.reason is not Obstacle.WAITING_FOR_GARBAGE_COLLECTION:
         return Check(True, facts.stopped.reason, facts.stopped.message)
     if facts.failure:
-        return Check(True, "PodsNotCreated", facts.failure)
+        return Check(True, facts.failure.reason, facts.failure.message)
     if facts.trouble and facts.trouble.is_fault:
         return Check(True, facts.trouble.reason, facts.trouble.message)
     if facts.rollout is Rollout.STUCK:
-        return Check(True, "ProgressDeadlineExceeded", facts.rollout_message)
+        return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
+    if facts.degraded:
+        pod, first = facts.degraded[0]
+        others = len({name for name, _ in facts.degraded}) - 1
+        more = f" (and {others} more)" if others else ""
+        return Check(True, first.reason, f"{pod}{more}: {first.message}")
     return Check(False, "AsExpected")
 
 
@@ -175,4 +248,8 @@ def _model_ready(facts: Facts) -> Check | None:
 def _config_resolved(facts: Facts) -> Check:
     if facts.refused:
         return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
+    if facts.ignored:
+        shown = ", ".join(facts.ignored)
+        message = f"the operator is too old to know {shown}, and leaves it out; upgrade it"
+        return Check(True, "FieldsIgnored", message)
     return Check(True, "Resolved")

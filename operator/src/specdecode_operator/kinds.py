@@ -46,9 +46,11 @@ SERVICE = Kind("", "v1", "Service", "services", _KEEP)
 DISRUPTION_BUDGET = Kind(
     "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", _KEEP_AND_PRUNE
 )
-DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", _KEEP)
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", _KEEP_AND_PRUNE)
 POD = Kind("", "v1", "Pod", "pods", ("list", "watch"))
 EVENT = Kind("", "v1", "Event", "events", ("create",))
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
+"""In the operator's own namespace, where a Role of its own grants it."""
 
 CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 """What a resource owns, in the order of writing: the workload last, when all it needs is there."""

@@ -5,18 +5,26 @@ from typing import Any
 from specdecode_api.quantity import amount, is_quantity
 
 _QUANTITIES = frozenset({"limits", "requests"})
+_SIZES = frozenset({"sizeLimit", "storage", "divisor"})
+_PLAIN = frozenset({"hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"})
+"""Truth values that the API server does not store where they are false."""
 
 
 def contains(live: Any, desired: Any) -> bool:
     """Whether `desired` is part of `live`.
 
     What the live object has beyond that, defaults and other people's fields, does not count:
-    server-side apply would leave it alone too. Lists of objects are compared as sets, because
-    another owner may add items to them; lists of scalars are atomic and must be equal.
+    server-side apply would leave it alone too. What says nothing may be absent: the API server
+    does not store empty texts and lists, nor some truth values that are false. Lists of objects
+    are compared as sets, because another owner may add items to them; lists of scalars are atomic
+    and must be equal.
     """
     if isinstance(desired, dict):
         return isinstance(live, dict) and all(
-            key in live and _field_contains(key, live[key], value) for key, value in desired.items()
+            _field_contains(key, live[key], value)
+            if key in live
+            else value in ("", []) or (value is False and key in _PLAIN)
+            for key, value in desired.items()
         )
     if isinstance(desired, list):
         if not isinstance(live, list):
@@ -28,6 +36,8 @@ def contains(live: Any, desired: Any) -> bool:
 
 
 def _field_contains(key: str, live: Any, desired: Any) -> bool:
+    if key in _SIZES:
+        return _is_same(live, desired)
     if key in _QUANTITIES and isinstance(live, dict) and isinstance(desired, dict):
         return all(name in live and _is_same(live[name], desired[name]) for name in desired)
     return contains(live, desired)

@@ -28,19 +28,30 @@ class Metrics:
         self.missed = self._counter("missed_delete", "Deletions that only a resync found.", "kind")
         self.api_errors = self._counter("api_error", "Requests refused, by code.", "code")
         self.resyncs = self._counter("resync", "Resyncs by result.", "result")
+        self.trials = self._counter("trial", "Trials that ended, by verdict.", "kind", "verdict")
         self.resync_time = self._gauge(
             "resync_last_success_timestamp_seconds", "When a resync last came through."
+        )
+        self.lacking_fields = self._gauge(
+            "definition_lacking_fields",
+            "Fields and values of this operator that the served definition would drop or refuse.",
         )
         self._queue_depth = self._gauge("queue_depth", "Resources that wait.")
         self._queue_oldest = self._gauge("queue_oldest_seconds", "Longest wait of a resource.")
         self._resources = self._gauge("resources", "Resources.")
+        self._running = self._gauge("trials_running", "Resources whose trial runs.")
         self._ready = self._gauge("resources_ready", "Resources whose condition Ready is true.")
+        self._leading = self._gauge("leader", "1 while this process works, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
         """Read the queue's figures whenever metrics are read."""
         self._queue_depth.set_function(depth)
         self._queue_oldest.set_function(oldest_s)
+
+    def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
+        """Ask whether this process works whenever metrics are read."""
+        self._leading.set_function(lambda: float(is_leader()))
 
     def watch_resources(self, resources: Callable[[], Sequence[Manifest]]) -> None:
         """Count resources, and the ready ones among them, whenever metrics are read.
@@ -49,12 +60,17 @@ class Metrics:
         """
         self._resources.set_function(lambda: len(resources()))
         self._ready.set_function(lambda: sum(map(_is_ready, resources())))
+        self._running.set_function(lambda: sum(map(_is_trying, resources())))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}{name}", text, labels, registry=self.registry)
+
+
+def _is_trying(resource: Manifest) -> bool:
+    return bool((resource.get("status") or {}).get("trial"))
 
 
 def _is_ready(resource: Manifest) -> bool:

@@ -1,12 +1,15 @@
 """What the operator knows about one resource at one moment."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from specdecode_api import names
-from specdecode_api.report import Progress
+from specdecode_api.report import Degradation, Progress
 from specdecode_operator.kinds import ChildId, Manifest, child_id
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Key(NamedTuple):
@@ -25,6 +28,10 @@ class Observed:
     pods: tuple[Manifest, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """What pods that fetch models answered, by the name of the pod."""
+    degraded: tuple[tuple[str, Degradation], ...] = ()
+    """What engines that serve do worse than they were told to, with the name of the pod."""
+    at: datetime = EPOCH
+    """When it was so."""
 
     @property
     def uid(self) -> str:
@@ -36,7 +43,7 @@ class Observed:
         gone = set(removed)
         children = {key: child for key, child in self.children.items() if key not in gone}
         children |= {child_id(child): child for child in written}
-        return Observed(self.resource, children, self.pods, self.progress)
+        return replace(self, children=children)
 
 
 def key_of(manifest: Manifest) -> Key | None:

@@ -1,7 +1,9 @@
 """Reads from pods why an engine does not serve: the first trouble, in words for the user."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from specdecode_api import names
@@ -17,6 +19,9 @@ from specdecode_operator.kinds import Manifest
 from specdecode_operator.rollout import condition
 
 MAX_MESSAGE = 1000
+
+MOUNTING_S = 60.0
+"""How long a pod may take to mount its volumes before that is worth a word."""
 
 _IMAGE_REASONS = frozenset(
     {
@@ -49,16 +54,63 @@ def config_hash_of(pod: Manifest) -> str | None:
     return annotations.get(names.ANNOTATION_CONFIG_HASH)
 
 
+def is_ending(pod: Manifest) -> bool:
+    """Whether a pod was told to end."""
+    return pod["metadata"].get("deletionTimestamp") is not None
+
+
 def is_ready(pod: Manifest) -> bool:
     """Whether a pod is routable."""
-    is_ending = pod["metadata"].get("deletionTimestamp") is not None
-    return not is_ending and condition(pod, "Ready").get("status") == "True"
+    return not is_ending(pod) and condition(pod, "Ready").get("status") == "True"
+
+
+def is_stable(pod: Manifest) -> bool:
+    """Whether a pod is of the resource's own Deployment."""
+    labels = pod["metadata"].get("labels") or {}
+    return bool(labels.get(names.LABEL_ROLE, names.ROLE_STABLE) == names.ROLE_STABLE)
+
+
+def is_scheduled(pod: Manifest) -> bool:
+    """Whether a pod has a node, and with it what it asked for."""
+    return condition(pod, "PodScheduled").get("status") == "True"
+
+
+def lacks_room(pod: Manifest) -> bool:
+    """Whether no node has enough left for a pod."""
+    scheduled = condition(pod, "PodScheduled")
+    is_refused = scheduled.get("status") == "False"
+    return is_refused and "insufficient " in (scheduled.get("message") or "").lower()
+
+
+def seconds_since(change: Mapping[str, Any], at: datetime) -> float:
+    """Seconds since a condition changed; 0 where it does not say when, or clocks disagree."""
+    try:
+        began = datetime.fromisoformat(change["lastTransitionTime"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return max(0.0, (at - began).total_seconds())
+
+
+def patience_left_s(pods: Iterable[Manifest], at: datetime) -> float | None:
+    """After how many seconds a pod that mounts volumes is in trouble; None if none may be."""
+    left_s = (
+        MOUNTING_S - seconds_since(condition(pod, "PodScheduled"), at)
+        for pod in pods
+        if _is_mounting(pod)
+    )
+    return min((each for each in left_s if each > 0), default=None)
+
+
+def restarts(pod: Manifest) -> int:
+    """How often the engine of a pod was started anew."""
+    status = pod.get("status") or {}
+    engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
+    return int(engine.get("restartCount", 0))
 
 
 def is_fetching(pod: Manifest) -> bool:
     """Whether a pod is at its downloads now."""
-    is_ending = pod["metadata"].get("deletionTimestamp") is not None
-    return not is_ending and "running" in _state(_fetch_container(pod))
+    return not is_ending(pod) and "running" in _state(_fetch_container(pod))
 
 
 def reports(pod: Manifest, progress: Mapping[str, Progress]) -> tuple[ModelReport, ...]:
@@ -76,22 +128,26 @@ def describe(report: ModelReport) -> str:
         return f"{report.role}: another pod downloads it into the same claim"
     if report.state is ModelState.DOWNLOADING and report.bytes_total:
         percent = 100 * report.bytes_done // report.bytes_total
-        done, total = report.bytes_done / 1e9, report.bytes_total / 1e9
-        return f"{report.role}: {done:.2f} of {total:.2f} GB ({percent} %)"
+        unit, name = (1e9, "GB") if report.bytes_total >= 1e9 else (1e6, "MB")
+        done, total = report.bytes_done / unit, report.bytes_total / unit
+        return f"{report.role}: {done:.2f} of {total:.2f} {name} ({percent} %)"
     return f"{report.role}: {report.state.lower()}"
 
 
 def trouble(
-    pods: Iterable[Manifest], config_hash: str | None, progress: Mapping[str, Progress]
+    pods: Iterable[Manifest],
+    config_hash: str | None,
+    progress: Mapping[str, Progress],
+    at: datetime,
 ) -> Trouble | None:
     """The trouble of the newest configuration's pods, or else of the others."""
-    alive = [pod for pod in pods if pod["metadata"].get("deletionTimestamp") is None]
+    alive = [pod for pod in pods if not is_ending(pod)]
     alive.sort(key=lambda pod: (config_hash_of(pod) != config_hash, pod["metadata"]["name"]))
-    found = (_trouble_of(pod, progress) for pod in alive)
+    found = (_trouble_of(pod, progress, at) for pod in alive)
     return next((each for each in found if each is not None), None)
 
 
-def _trouble_of(pod: Manifest, progress: Mapping[str, Progress]) -> Trouble | None:
+def _trouble_of(pod: Manifest, progress: Mapping[str, Progress], at: datetime) -> Trouble | None:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return _unscheduled(scheduled.get("message") or "no node takes the pod")
@@ -107,7 +163,44 @@ def _trouble_of(pod: Manifest, progress: Mapping[str, Progress]) -> Trouble | No
         found = _container_trouble(container) if container else None
         if found is not None:
             return found
+    if _is_mounting(pod) and seconds_since(scheduled, at) >= MOUNTING_S:
+        return _not_mounted(pod)
     return None
+
+
+def _is_mounting(pod: Manifest) -> bool:
+    """Whether a pod has a node, and no sandbox on it yet: its volumes come before that.
+
+    Kubernetes older than 1.29 does not say; an image that is pulled is past this.
+    """
+    is_started = condition(pod, "PodReadyToStartContainers").get("status") != "False"
+    return not is_started and is_scheduled(pod) and not is_ending(pod)
+
+
+def _not_mounted(pod: Manifest) -> Trouble:
+    found = ", ".join(_mounted(pod)) or "its volumes"
+    text = (
+        f"pod {pod['metadata']['name']} has waited for its volumes for more than "
+        f"{MOUNTING_S:.0f} s: make sure that {found} exist and can be mounted on its node; "
+        "kubectl describe pod says which one is in the way"
+    )
+    return Trouble("VolumesNotMounted", _cut(text), is_fault=True)
+
+
+def _mounted(pod: Manifest) -> Iterator[str]:
+    """The objects that a pod's volumes are made of, as a person names them."""
+    for volume in pod["spec"].get("volumes") or ():
+        match volume:
+            case {"persistentVolumeClaim": {"claimName": name}}:
+                yield f"claim {name}"
+            case {"secret": {"secretName": name, **rest}} if not rest.get("optional"):
+                yield f"Secret {name}"
+            case {"configMap": {"name": name}}:
+                yield f"ConfigMap {name}"
+            case {"hostPath": {"path": path}}:
+                yield f"folder {path} of the node"
+            case {"image": {"reference": reference}}:
+                yield f"image {reference}"
 
 
 def _container(status: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
@@ -163,8 +256,11 @@ def _unscheduled(message: str) -> Trouble:
         named = "model.uri, draft.uri or download.cacheClaim"
         remedy = f"; create the claim that {named} names" if is_missing else ""
         return Trouble(reason, _cut(message + remedy), is_missing, is_about_model=True)
-    reason = "InsufficientGPU" if "nvidia.com/gpu" in text else "Unschedulable"
-    return Trouble(reason, _cut(message), is_fault=False)
+    accelerator = re.search(r"insufficient ([\w.-]+/[\w.-]*\w)", text)
+    if accelerator:
+        remedy = f"free an {accelerator[1]}, or add a node that has one"
+        return Trouble("InsufficientGPU", _cut(f"{message.rstrip('. ')}; {remedy}"), is_fault=False)
+    return Trouble("Unschedulable", _cut(message), is_fault=False)
 
 
 def _container_trouble(container: dict[str, Any]) -> Trouble | None:
@@ -174,7 +270,7 @@ def _container_trouble(container: dict[str, Any]) -> Trouble | None:
         text = f"cannot pull {container.get('image', 'the image')}: {message or reason}"
         return Trouble("ImagePullFailed", _cut(text), is_fault=True)
     if reason in _CREATE_REASONS:
-        return _not_created(reason, message)
+        return _not_created(container["name"], reason, message)
     ended = _ended(container)
     if container.get("ready") or not ended or ended.get("exitCode") == 0:
         return None
@@ -187,10 +283,36 @@ def _container_trouble(container: dict[str, Any]) -> Trouble | None:
     return Trouble(name, _cut(_last_words(container["name"], ended)), True, not is_engine)
 
 
-def _not_created(reason: str, message: str) -> Trouble:
-    if "secret" in message.lower():
-        text = f"{message}; download.tokenSecret must name a Secret of this namespace and its key"
-        return Trouble("TokenSecretMissing", _cut(text), is_fault=True, is_about_model=True)
+_MISSING = (
+    (r'secret "([^"]+)" not found', "SecretMissing", "Secret {0} does not exist: create it"),
+    (
+        r'configmap "([^"]+)" not found',
+        "ConfigMapMissing",
+        "ConfigMap {0} does not exist: create it",
+    ),
+    (
+        r"couldn't find key (\S+) in Secret \S+?/(\S+)",
+        "SecretKeyMissing",
+        "Secret {1} has no key {0}: add it, or name another key",
+    ),
+    (
+        r"couldn't find key (\S+) in ConfigMap \S+?/(\S+)",
+        "ConfigMapKeyMissing",
+        "ConfigMap {1} has no key {0}: add it, or name another key",
+    ),
+)
+
+
+def _not_created(container: str, reason: str, message: str) -> Trouble:
+    for pattern, name, sentence in _MISSING:
+        found = re.search(pattern, message)
+        if not found:
+            continue
+        said = sentence.format(*found.groups())
+        if container == names.FETCH_CONTAINER and name.startswith("Secret"):
+            text = f"{said}; download.tokenSecret or pod.env names it"
+            return Trouble("TokenSecretMissing", _cut(text), is_fault=True, is_about_model=True)
+        return Trouble(name, _cut(f"{said}; pod.env or pod.template names it"), is_fault=True)
     return Trouble("ContainerCannotStart", _cut(f"{reason}: {message}"), is_fault=True)
 
 

@@ -5,38 +5,41 @@ import logging
 import random
 import time
 from datetime import UTC, datetime
-from http import HTTPStatus
 
 from prometheus_client import disable_created_metrics, start_http_server
 
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import ApiError, Cluster, connect
+from specdecode_operator.cluster import Cluster, connect
+from specdecode_operator.definition import Definition
+from specdecode_operator.election import Election, LeadershipLost
 from specdecode_operator.errors import StartError
+from specdecode_operator.gate import pass_gate
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.inbox import Inbox
-from specdecode_operator.kinds import RESOURCE
+from specdecode_operator.kinds import ALL
+from specdecode_operator.leading import Turn, lead, work_together
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.peek import Peek, open_peek
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
+from specdecode_operator.rights import Right, lease_rights, rights
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import Lookout, open_lookout
+from specdecode_operator.visits import Visits
 from specdecode_operator.watching import obey_signals, watch
-from specdecode_operator.worker import work
 
 log = logging.getLogger(__name__)
-
-START_RETRY_S = 2.0
 
 
 async def run(settings: Settings) -> None:
     """Run until told to stop.
 
     Raises:
-        StartError: when the first list does not come through in time.
+        StartError: when the first list does not come through in time, or the Lease is lost.
     """
     stop = asyncio.Event()
     obey_signals(stop)
@@ -51,67 +54,103 @@ async def run(settings: Settings) -> None:
         async with (
             connect(settings.kubeconfig, metrics, timeout_s) as cluster,
             open_peek() as peek,
+            open_lookout(time.monotonic) as lookout,
         ):
-            await _reconcile_all(settings, cluster, peek, metrics, stop)
+            await _reconcile_all(settings, cluster, peek, lookout, metrics, stop)
     finally:
         server.shutdown()
         server.server_close()
 
 
 async def _reconcile_all(
-    settings: Settings, cluster: Cluster, peek: Peek, metrics: Metrics, stop: asyncio.Event
+    settings: Settings,
+    cluster: Cluster,
+    peek: Peek,
+    lookout: Lookout,
+    metrics: Metrics,
+    stop: asyncio.Event,
 ) -> None:
     cache = Cache()
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
-    reconciler = Reconciler(cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek)
-    resync = Resync(
-        cluster, cache, settings.namespaces, queue.add, queue.add_after, metrics, time.monotonic
+    definition = Definition()
+    turn = Turn(queue, cache.known_keys)
+    visits = Visits(peek, cache.pods, turn.add)
+    reconciler = Reconciler(
+        cluster,
+        cache,
+        settings,
+        metrics,
+        lambda: datetime.now(UTC),
+        peek,
+        lookout,
+        definition,
+        visits.of,
     )
-    if not await _start_gate(resync, settings.start_timeout_seconds, stop):
+    metrics.watch_leadership(lambda: turn.has_come)
+    resync = Resync(
+        cluster, cache, settings.namespaces, turn.add, turn.add_after, metrics, time.monotonic
+    )
+    timeout_s = settings.start_timeout_seconds
+    if not await pass_gate(cluster, resync, _rights(settings), timeout_s, stop):
         return
-    for key in cache.known_keys():
-        queue.add(key)
+    await definition.look(cluster, metrics)
+    election = _election(settings, cluster)
+    ends: list[Exception] = []
 
     def vitals() -> Vitals:
         age_s = time.monotonic() - (resync.last_success or 0.0)
         return Vitals(age_s, settings.resync_seconds, queue.oldest_s())
 
-    registry = register(Inbox(cache, queue.add, metrics), vitals, cluster.configuration)
+    async def lead_or_stop() -> None:
+        """Losing the Lease ends the process: nothing else is safe."""
+        try:
+            await lead(
+                turn,
+                election,
+                resync.once,
+                lambda: work_together(queue, reconciler, settings.workers),
+            )
+        except (LeadershipLost, StartError) as error:
+            ends.append(error)
+            stop.set()
+
+    registry = register(Inbox(cache, turn.add, metrics), vitals, cluster.renewed)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work(queue, reconciler)) for _ in range(settings.workers)]
-        tasks.append(group.create_task(resync.forever(settings.resync_seconds)))
+        looking = definition.look_on(cluster, metrics, settings.resync_seconds, turn.add_all)
+        tasks = [
+            group.create_task(lead_or_stop()),
+            group.create_task(resync.forever(settings.resync_seconds)),
+            group.create_task(looking),
+            group.create_task(visits.forever()),
+        ]
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
         for task in tasks:
             task.cancel()
+    if ends:
+        raise StartError(str(ends[0])) from ends[0]
+    if election is not None:
+        await election.release()
 
 
-async def _start_gate(resync: Resync, timeout_s: float, stop: asyncio.Event) -> bool:
-    """List everything before the first decision; False when told to stop meanwhile.
-
-    Without it a child whose event comes late looks missing. It also finds a missing definition,
-    which Kopf would wait for in silence, and missing rights.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not stop.is_set():
-        try:
-            await resync.once()
-            return True
-        except ApiError as error:
-            sentence = f"{error}{_remedy(error)}"
-            if time.monotonic() > deadline:
-                raise StartError(sentence) from error
-            log.warning("cannot start yet", extra={"why": sentence})
-        await asyncio.sleep(START_RETRY_S)
-    return False
+def _rights(settings: Settings) -> tuple[Right, ...]:
+    """All that this operator will do."""
+    wanted = rights(ALL, settings.namespaces)
+    if not settings.leader_election:
+        return wanted
+    return wanted + lease_rights(own_settings.lease_namespace(settings), settings.lease_name)
 
 
-def _remedy(error: ApiError) -> str:
-    if error.code == HTTPStatus.NOT_FOUND:
-        definition = f"{RESOURCE.plural}.{RESOURCE.group}"
-        return f"; install the definition {definition}: helm install … --set crds.install=true"
-    if error.code == HTTPStatus.FORBIDDEN:
-        return "; grant the operator's service account this verb, as the chart does"
-    return ""
+def _election(settings: Settings, cluster: Cluster) -> Election | None:
+    if not settings.leader_election:
+        return None
+    return Election(
+        cluster,
+        namespace=own_settings.lease_namespace(settings),
+        name=settings.lease_name,
+        identity=own_settings.identity(settings),
+        clock=time.monotonic,
+        now=lambda: datetime.now(UTC),
+    )

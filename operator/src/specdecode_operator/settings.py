@@ -1,11 +1,16 @@
 """The operator's own knobs: environment first, flags over it, frozen afterwards."""
 
 import os
+import socket
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 ENVIRONMENT_PREFIX = "SPECDECODE_"
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+LEASE_NAME = "specdecode-operator"
 
 
 def version() -> str:
@@ -32,8 +37,35 @@ class Settings:
     resync_seconds: float = 300.0
     start_timeout_seconds: float = 60.0
     request_timeout_seconds: float = 30.0
+    leader_election: bool = True
+    lease_namespace: str | None = None
+    """Namespace of the Lease; the pod's own where absent, else the first that is served."""
+    lease_name: str = LEASE_NAME
+    identity: str | None = None
+    """Who this process is in an election; the pod where absent, else a name of its own."""
     log_level: str = "INFO"
     log_format: str = "json"
+
+
+def lease_namespace(settings: Settings, file: Path = NAMESPACE_FILE) -> str:
+    """Where the Lease lies: as told, else in the pod's namespace, else in one that is served."""
+    if settings.lease_namespace:
+        return settings.lease_namespace
+    if file.exists():
+        return file.read_text(encoding="utf-8").strip()
+    return settings.namespaces[0] if settings.namespaces else "default"
+
+
+def identity(settings: Settings, environment: Mapping[str, str] = os.environ) -> str:
+    """Who this process is: as told, else its pod, else a name that nobody else has.
+
+    A container that is started again in the same pod is the same one: the process before it is
+    dead, and need not be waited for.
+    """
+    if settings.identity:
+        return settings.identity
+    host = socket.gethostname()
+    return host if "KUBERNETES_SERVICE_HOST" in environment else f"{host}_{uuid.uuid4().hex[:8]}"
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -51,6 +83,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         workers=int(_number(environment, "WORKERS", 8)),
         resync_seconds=_number(environment, "RESYNC_SECONDS", 300),
         start_timeout_seconds=_number(environment, "START_TIMEOUT_SECONDS", 60),
+        leader_election=_truth(environment, "LEADER_ELECTION", default=True),
+        lease_namespace=_read(environment, "LEASE_NAMESPACE") or None,
+        lease_name=_read(environment, "LEASE_NAME") or LEASE_NAME,
+        identity=_read(environment, "IDENTITY") or None,
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",
     )
@@ -58,6 +94,14 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
 
 def _read(environment: Mapping[str, str], name: str) -> str:
     return environment.get(ENVIRONMENT_PREFIX + name, "").strip()
+
+
+def _truth(environment: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = _read(environment, name).lower()
+    if text not in ("", "true", "false"):
+        variable = ENVIRONMENT_PREFIX + name
+        raise ValueError(f"{variable} is {text!r}; set it to true or false or leave it out")
+    return text == "true" if text else default
 
 
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:

@@ -129,7 +129,8 @@ class RunningServer:
         self._load = load
         self._socket = listen("127.0.0.1", 0)
         self._made: Future[tuple[Service, asyncio.AbstractEventLoop]] = Future()
-        host, port = self._socket.getsockname()
+        self.address: tuple[str, int] = self._socket.getsockname()
+        host, port = self.address
         self.url = f"http://{host}:{port}"
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -235,9 +236,11 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
         folder: Path = model_folder,
         drain_seconds: float = 10.0,
         is_ready: bool = True,
+        api_key_path: Path | None = None,
         **core: object,
     ) -> RunningServer:
-        boot = echo_boot(folder, drain_seconds=drain_seconds)
+        keys = {} if api_key_path is None else {"api_key_path": str(api_key_path)}
+        boot = echo_boot(folder, drain_seconds=drain_seconds, **keys)
         server = RunningServer(
             boot,
             load or (lambda progress: LoadedEngine(EchoCore(**core), folder)),  # type: ignore[arg-type]

@@ -5,6 +5,8 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 
 import httpx
 import openai
@@ -116,6 +118,34 @@ def test_stop_lets_running_calls_finish_and_refuses_new_ones(start_server, pool,
     assert error is None
     assert text == whole.result(10).choices[0].text
     assert server.exit_code.result(10) == 0
+
+
+def test_a_draining_pod_answers_on_kept_connections_and_gives_them_up(start_server):
+    """A Service balances connections: one that is kept comes back to this pod until it ends."""
+    server = start_server()
+    body = {key: FIELDS[key] for key in ("prompt", "max_tokens")}
+    with httpx.Client(base_url=server.url) as client:
+        assert "connection" not in client.post("/v1/completions", json=body).headers
+        server.get("/drain")
+        for is_stream in (False, True):
+            answer = client.post("/v1/completions", json=body | {"stream": is_stream})
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
+def test_a_stopping_pod_closes_idle_connections_before_they_are_used(
+    start_server, pool, eventually
+):
+    """A request that came on one would be refused, though another pod could have answered it."""
+    server = start_server(step_seconds=0.02, tokens_per_step=1)
+    with closing(HTTPConnection(*server.address, timeout=10)) as idle:
+        idle.request("GET", "/health/live")
+        assert idle.getresponse().read()
+        running = pool.submit(ask, server)
+        wait_running(server, eventually)
+        server.stop()
+        assert idle.sock.recv(1) == b""
+        assert not running.done()
+    assert running.result(10).choices[0].text
 
 
 def test_what_outlasts_the_drain_is_cut_off_with_an_error(start_server, pool, eventually):

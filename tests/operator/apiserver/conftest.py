@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from specdecode_operator.metrics import Metrics
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import open_lookout
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "specdecode"
@@ -117,8 +118,8 @@ class Api:
 
 
 @pytest.fixture(scope="session")
-def plane(tmp_path_factory):
-    """A private API server, with the garbage collector."""
+def start_plane(tmp_path_factory):
+    """Start private API servers with the controllers of these names, alive while a body runs."""
     cluster = str(ROOT / "cluster")
     if cluster not in sys.path:
         sys.path.insert(0, cluster)
@@ -129,17 +130,38 @@ def plane(tmp_path_factory):
     missing = missing_programs(Paths.from_environment())
     if missing and os.environ.get("CI"):
         pytest.fail(f"run `make cluster-tools` first: {[tool.name for tool in missing]} missing")
-    folder = tmp_path_factory.mktemp("plane")
-    with ApiServer.start(folder, controllers=["garbage-collector-controller"]) as server:
+    return lambda *controllers: ApiServer.start(
+        tmp_path_factory.mktemp("plane"), controllers=controllers
+    )
+
+
+@pytest.fixture(scope="session")
+def plane(start_plane):
+    """A private API server, with the garbage collector."""
+    with start_plane("garbage-collector-controller") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def api(plane):
-    context = ssl.create_default_context(cafile=str(plane.authority_file))
-    headers = {"Authorization": f"Bearer {plane.admin_token}"}
-    with httpx.Client(base_url=plane.url, headers=headers, verify=context, timeout=30) as client:
-        yield Api(client)
+def open_api():
+    """Ask an API server as an administrator, while a body runs."""
+
+    @contextmanager
+    def opened(plane):
+        context = ssl.create_default_context(cafile=str(plane.authority_file))
+        headers = {"Authorization": f"Bearer {plane.admin_token}"}
+        with httpx.Client(
+            base_url=plane.url, headers=headers, verify=context, timeout=30
+        ) as client:
+            yield Api(client)
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def api(plane, open_api):
+    with open_api(plane) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -155,13 +177,13 @@ def template(plane):
 
 
 @pytest.fixture(scope="session")
-def grant(api, plane, tmp_path_factory, until):
+def grant_on(tmp_path_factory, until):
     """Create a chart's accounts, rights and definition; returns a kubeconfig with its rights."""
-    api.client.post("/api/v1/namespaces", json={"metadata": {"name": SYSTEM}})
     folder = tmp_path_factory.mktemp("kubeconfig")
     numbers = itertools.count()
 
-    def kubeconfig_for(manifests):
+    def kubeconfig_for(plane, api, manifests):
+        api.client.post("/api/v1/namespaces", json={"metadata": {"name": SYSTEM}})
         for manifest in manifests:
             is_hook = "helm.sh/hook" in (manifest["metadata"].get("annotations") or {})
             if manifest["kind"] in RIGHTS and not is_hook:
@@ -181,9 +203,18 @@ def grant(api, plane, tmp_path_factory, until):
 
 
 @pytest.fixture(scope="session")
+def grant(api, plane, grant_on):
+    """The same on the session's API server."""
+    return lambda manifests: grant_on(plane, api, manifests)
+
+
+@pytest.fixture(scope="session")
 def kubeconfig(grant, template):
     """Credentials with the rights that the chart grants by default, and no others."""
     return grant(template())
+
+
+_identities = itertools.count(1)
 
 
 @dataclass
@@ -193,6 +224,8 @@ class Operator:
     kubeconfig: Path
     log: Path
     arguments: tuple[str, ...] = ("--all-namespaces",)
+    lease: str = "specdecode-operator"
+    identity: str = field(default_factory=lambda: f"operator-{next(_identities)}")
     ports: tuple[int, int] = field(default_factory=lambda: _free_ports())
     process: subprocess.Popen | None = None
 
@@ -206,6 +239,8 @@ class Operator:
             "--engine-image",
             "specdecode-engine:test",
         ]
+        command += ["--lease-namespace", SYSTEM, "--lease-name", self.lease]
+        command += ["--identity", self.identity]
         command += ["--health-port", str(health), "--metrics-port", str(metrics)]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
@@ -328,11 +363,14 @@ def parts(kubeconfig, namespace):
     """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
 
     @asynccontextmanager
-    async def wired(peek=None):
+    async def wired(peek=None, now=lambda: datetime.now(UTC), engine_port=names.ENGINE_PORT):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
         added = []
-        async with connect(str(kubeconfig), metrics, 30) as cluster:
+        async with (
+            connect(str(kubeconfig), metrics, 30) as cluster,
+            open_lookout(time.monotonic, engine_port) as lookout,
+        ):
             requests = _recorded(cluster)
             cache = Cache()
             resync = Resync(
@@ -345,7 +383,7 @@ def parts(kubeconfig, namespace):
                 time.monotonic,
             )
             reconciler = Reconciler(
-                cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek or _nobody
+                cluster, cache, settings, metrics, now, peek or _nobody, lookout
             )
             yield SimpleNamespace(
                 cluster=cluster,

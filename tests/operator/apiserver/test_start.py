@@ -21,26 +21,35 @@ async def test_missing_rights_end_the_start_with_a_remedy(grant, template, kubec
     )
     with pytest.raises(StartError) as caught:
         await run(settings)
-    assert "cannot list resource" in str(caught.value)
+    assert "this account may not list specdecodedeployments.specdecode.io, " in str(caught.value)
+    assert "; nor create serviceaccounts, " in str(caught.value)
     assert "grant the operator's service account this verb" in str(caught.value)
 
 
 def test_a_role_per_namespace_is_enough(
-    api, grant, template, kubeconfig, make_operator, tmp_path, namespace, chat, until
+    api, grant, template, kubeconfig, make_operator, tmp_path, namespace, chat, example, until
 ):
     flags = f"fullnameOverride=roles,crds.install=false,watchNamespaces={{{namespace}}}"
     manifests = template("--set", flags, "--set", "rbac.aggregate=false")
     assert not any(each["kind"].startswith("ClusterRole") for each in manifests)
+    arguments = ("--namespace", namespace)
     log = tmp_path / "log"
-    operator = make_operator(grant(manifests), log, ("--namespace", namespace))
+    operator = make_operator(grant(manifests), log, arguments, "roles")
     operator.start(until)
     try:
         chat(replicas=2)
         until(lambda: api.get(DEPLOYMENT, namespace, "chat"))
         api.delete(SERVICE, namespace, "chat")
         until(lambda: api.get(SERVICE, namespace, "chat"))
+        api.client.post("/api/v1/namespaces", json={"metadata": {"name": f"{namespace}-other"}})
+        foreign = example()
+        foreign["metadata"] = {"name": "chat", "namespace": f"{namespace}-other"}
+        api.create(kinds.RESOURCE, foreign)
         until(lambda: api.get(kinds.RESOURCE, namespace, "chat")["status"]["url"])
         assert httpx.get(f"http://127.0.0.1:{operator.ports[0]}/healthz").json() == {"health": "ok"}
+        assert operator.metric("resources") == 1
+        assert "status" not in api.get(kinds.RESOURCE, f"{namespace}-other", "chat")
+        assert not api.items(DEPLOYMENT, f"{namespace}-other")
     finally:
         code = operator.stop()
     assert code == 0
@@ -50,13 +59,14 @@ def test_a_role_per_namespace_is_enough(
 
 async def test_the_installation_check_finds_what_is_there(plane, kubeconfig):
     findings = await check(str(plane.kubeconfig), "default", None)
-    assert [finding.problem for finding in findings] == [None, None, None]
+    assert [finding.problem for finding in findings] == [None, None, None, None]
 
 
 async def test_the_installation_check_tells_what_is_not(kubeconfig):
     findings = await check(str(kubeconfig), "default", "http://127.0.0.1:9/healthz")
-    definition, good, bad, health = findings
+    definition, schema, good, bad, health = findings
     assert definition.is_good
+    assert schema.is_good
     assert "cannot create resource" in good.problem
     assert "cannot create resource" in bad.problem
     assert "ConnectError" in health.problem

@@ -98,6 +98,9 @@ class SchedulingBoot(FileRecord):
     )
 
 
+RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_PATTERN}$")]
+
+
 class ServerBoot(FileRecord):
     """Where the engine listens and how long it drains."""
 
@@ -111,12 +114,28 @@ class ServerBoot(FileRecord):
         le=86_400,
         description="Longest wait for running requests after the signal to stop.",
     )
+    api_key_path: CheckpointPath | None = Field(
+        default=None,
+        description="File with API keys, one in a line, or folder of such files, of which clients "
+        "must show one; read again when it changes. No key is asked for where null.",
+    )
+    request_labels: tuple[RequestLabel, ...] = Field(
+        default=(),
+        max_length=names.MAX_REQUEST_LABELS,
+        description=f"Values of the header {names.HEADER_LABEL} that requests are counted apart "
+        "by; every other value counts as none.",
+    )
 
 
 class EngineBoot(FileRecord):
     """The whole boot file, version 1."""
 
     version: Literal[1] = Field(default=BOOT_VERSION, description="Version of this format.")
+    config_hash: Annotated[str, StringConstraints(max_length=names.MAX_CONFIG_HASH_LENGTH)] = Field(
+        default="",
+        description="What the configuration is called in metrics; empty where nobody named it. "
+        "It changes nothing else.",
+    )
     model: ModelBoot = Field(description="The target model.")
     speculation: SpeculationBoot = Field(default=SpeculationBoot(), description="How to draft.")
     memory: MemoryBoot = Field(default=MemoryBoot(), description="The key-value cache.")

@@ -29,6 +29,9 @@ _NAMES_RULE: Final[Rule[dict[str, str]]] = Rule(
 
 Quantities = Annotated[dict[str, Quantity], Checked(_NAMES_RULE), BeforeValidator(without_nulls)]
 
+ACCELERATOR_DOMAIN: Final = "nvidia.com/"
+_IS_ACCELERATOR: Final = f"k.startsWith('{ACCELERATOR_DOMAIN}')"
+
 _EXCEEDS: Final = (
     "(k in self.limits && quantity(string(self.requests[k]))"
     ".compareTo(quantity(string(self.limits[k]))) > 0)"
@@ -42,7 +45,7 @@ class Resources(ResourceRecord):
         default={},
         max_length=MAX_NAMES,
         json_schema_extra=RESTART,
-        description="Hard limits, such as nvidia.com/gpu: 1.",
+        description="Hard limits, such as nvidia.com/gpu: 1 or nvidia.com/mig-1g.10gb: 1.",
     )
     requests: Quantities = Field(
         default={},
@@ -59,7 +62,26 @@ class Resources(ResourceRecord):
             "lower the request or raise the limit",
             field="requests",
         ),
+        Rule(
+            cel=f"self.limits.filter(k, {_IS_ACCELERATOR}).size() <= 1",
+            holds=lambda resources: len(resources.accelerators()) <= 1,
+            message="an engine computes on one accelerator: keep one of the limits under "
+            f"{ACCELERATOR_DOMAIN}, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
+            field="limits",
+        ),
+        Rule(
+            cel=f"self.limits.all(k, !{_IS_ACCELERATOR} || "
+            "quantity(string(self.limits[k])).compareTo(quantity('1')) <= 0)",
+            holds=lambda it: all(amount(it.limits[name]) <= 1 for name in it.accelerators()),
+            message="an engine computes on one accelerator and would leave the others idle: "
+            "write 1, and raise replicas for more engines",
+            field="limits",
+        ),
     )
+
+    def accelerators(self) -> tuple[str, ...]:
+        """Name the accelerators, or parts of one, that are asked for."""
+        return tuple(name for name in self.limits if name.startswith(ACCELERATOR_DOMAIN))
 
     def requests_above_limits(self) -> tuple[str, ...]:
         """Name the resources of which more is requested than allowed."""

@@ -5,7 +5,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
+from specdecode_api.duration import (
+    DURATION_PATTERN,
+    PERCENT_PATTERN,
+    is_duration,
+)
 from specdecode_api.location import CLAIM_PATTERN, URI_RULES
+from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
 from specdecode_api.rules import Checked, Rule, as_validations
 
@@ -16,14 +22,18 @@ Float = Annotated[float, Field(strict=True)]
 Uri = Annotated[str, StringConstraints(min_length=8, max_length=1024), Checked(*URI_RULES)]
 
 
-def _text(pattern: str, message: str) -> Checked:
-    rule: Rule[str] = Rule(
+def text_rule(pattern: str, message: str) -> Rule[str]:
+    """The rule that a whole text is of a pattern."""
+    return Rule(
         cel=f"self.matches('^{pattern}$')",
         # fullmatch: `$` would let a newline at the end pass, in CEL it does not.
         holds=lambda text: re.fullmatch(pattern, text) is not None,
         message=message,
     )
-    return Checked(rule)
+
+
+def _text(pattern: str, message: str) -> Checked:
+    return Checked(text_rule(pattern, message))
 
 
 Image = Annotated[
@@ -59,12 +69,65 @@ SecretKey = Annotated[
     _text("[-._a-zA-Z0-9]+", "a key of a Secret has letters, digits and ._-"),
 ]
 
+VariableName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=253),
+    _text(
+        "[A-Za-z_][A-Za-z0-9_]*",
+        "a variable has letters, digits and '_', and no digit first",
+    ),
+]
+
+MAX_FREE_FIELDS: Final = 64
+
+FreeObject = Annotated[
+    dict[str, Any],
+    Field(max_length=MAX_FREE_FIELDS),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": MAX_FREE_FIELDS,
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+    ),
+]
+"""An object in somebody else's words, which the API server keeps as it is."""
+
 WebAddress = Annotated[
     str,
     StringConstraints(min_length=8, max_length=512),
     _text(
         "https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*",
         "write https://HOST or https://HOST:PORT/PATH, without '/' at the end",
+    ),
+]
+
+Duration = Annotated[
+    str,
+    StringConstraints(min_length=2, max_length=16),
+    Checked(
+        Rule(
+            cel=f"self.matches('^{DURATION_PATTERN}$')",
+            holds=is_duration,
+            message="a duration counts hours, minutes and seconds: write 90s, 10m or 1h30m",
+        )
+    ),
+]
+
+Percent = Annotated[
+    str,
+    StringConstraints(min_length=2, max_length=6),
+    _text(PERCENT_PATTERN, "a percentage is a number below 100 with a percent sign: write '2.5%'"),
+]
+
+
+RequestLabel = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=32),
+    _text(
+        REQUEST_LABEL_PATTERN,
+        "a request label has at most 32 lower case letters, digits and ._- and begins and ends "
+        "with a letter or digit",
     ),
 ]
 

@@ -1,15 +1,34 @@
 """One engine's limits, and the life of its pod."""
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api import names
+from specdecode_api.document import HOT, RESTART, ResourceRecord
 from specdecode_api.rules import Rule
-from specdecode_api.v1alpha1.scalars import ByteSize, Int
+from specdecode_api.v1alpha1.scalars import ByteSize, Int, ObjectName, RequestLabel, SecretKey
 
 SPARE_SECONDS: Final = 10
 """What a pod needs to end after its drain, before Kubernetes kills it."""
+
+USUAL_GRACE_SECONDS: Final = 90
+"""A shorter one would bring no pod to its end sooner."""
+
+
+class ApiKeys(ResourceRecord):
+    """Keys that clients must show. Only the pods read the Secret, never the operator."""
+
+    secret_name: ObjectName = Field(
+        description="Secret of the same namespace that holds the keys, one in a line; a change "
+        "of it counts without a restart.",
+        json_schema_extra=RESTART,
+    )
+    key: SecretKey | None = Field(
+        default=None,
+        description="Key of the Secret to read; all of them where absent.",
+        json_schema_extra=RESTART,
+    )
 
 
 class Serving(ResourceRecord):
@@ -48,10 +67,22 @@ class Serving(ResourceRecord):
         json_schema_extra=RESTART,
         description="Processor threads of an engine on a CPU; the engine's choice where absent.",
     )
+    api_keys: ApiKeys | None = Field(
+        default=None,
+        description="Keys of which clients must show one, as OpenAI's clients do; none is asked "
+        "for where absent.",
+    )
+    request_labels: list[RequestLabel] = Field(
+        default=[],
+        max_length=names.MAX_REQUEST_LABELS,
+        json_schema_extra=RESTART,
+        description=f"Values of the header {names.HEADER_LABEL} that requests are counted apart "
+        "by, such as code and chat; every other value counts as none.",
+    )
 
 
 class Lifecycle(ResourceRecord):
-    """How a pod ends: preStopSeconds, then drainSeconds, within terminationGracePeriodSeconds."""
+    """How a pod ends: preStopSeconds, then drainSeconds, within its grace period."""
 
     pre_stop_seconds: Int = Field(
         default=5,
@@ -67,13 +98,13 @@ class Lifecycle(ResourceRecord):
         json_schema_extra=RESTART,
         description="Longest wait for running requests after the signal to stop.",
     )
-    termination_grace_period_seconds: Int = Field(
-        default=90,
+    termination_grace_period_seconds: Int | None = Field(
+        default=None,
         ge=10,
         le=90_000,
         json_schema_extra=RESTART,
         description="When Kubernetes kills the pod; at least preStopSeconds + drainSeconds + "
-        f"{SPARE_SECONDS}.",
+        f"{SPARE_SECONDS}; where absent that, or {USUAL_GRACE_SECONDS} if that is less.",
     )
     startup_timeout_seconds: Int = Field(
         default=1800,
@@ -82,18 +113,33 @@ class Lifecycle(ResourceRecord):
         json_schema_extra=RESTART,
         description="Longest start, loading and capture included.",
     )
+    update_strategy: Literal["Auto", "Surge", "InPlace"] = Field(
+        default="Auto",
+        json_schema_extra=HOT,
+        description="How a rollout replaces engines: Surge starts a new one before an old one "
+        "goes, and waits for a free accelerator; InPlace ends an old one first; Auto surges, and "
+        "goes on in place when nothing is free for the new one.",
+    )
 
     rules: ClassVar[tuple["Rule[Lifecycle]", ...]] = (
         Rule(
-            cel=f"self.preStopSeconds + self.drainSeconds + {SPARE_SECONDS} "
-            "<= self.terminationGracePeriodSeconds",
-            holds=lambda life: (
-                life.pre_stop_seconds + life.drain_seconds + SPARE_SECONDS
-                <= life.termination_grace_period_seconds
-            ),
+            cel="!has(self.terminationGracePeriodSeconds) || self.preStopSeconds + "
+            f"self.drainSeconds + {SPARE_SECONDS} <= self.terminationGracePeriodSeconds",
+            holds=lambda life: life.least_grace_seconds <= life.grace_seconds,
             message=f"preStopSeconds + drainSeconds + {SPARE_SECONDS} must fit into "
             "terminationGracePeriodSeconds, or Kubernetes kills running requests: "
             "raise it or drain for a shorter time",
             field="terminationGracePeriodSeconds",
         ),
     )
+
+    @property
+    def least_grace_seconds(self) -> int:
+        """How long a pod may take to end when all goes as the spec says."""
+        return self.pre_stop_seconds + self.drain_seconds + SPARE_SECONDS
+
+    @property
+    def grace_seconds(self) -> int:
+        """When Kubernetes kills a pod that ends."""
+        stated = self.termination_grace_period_seconds
+        return max(USUAL_GRACE_SECONDS, self.least_grace_seconds) if stated is None else stated

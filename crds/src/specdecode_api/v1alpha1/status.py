@@ -1,14 +1,22 @@
 """What the operator answers: conditions, counts for `scale`, and where to send requests."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from specdecode_api.document import ResourceRecord
 from specdecode_api.report import ModelState, Role
+from specdecode_api.v1alpha1.rollout_status import (
+    DATE_TIME,
+    MAX_HISTORY,
+    Effective,
+    HistoryEntry,
+    Recommendation,
+    RolloutRequest,
+    TrialStatus,
+)
 from specdecode_api.v1alpha1.scalars import Int
 
-DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
 Bytes = Annotated[Int, Field(ge=0, le=2**53)]
 Generation = Annotated[Int, Field(ge=0)]
@@ -53,6 +61,20 @@ class ModelStatus(ResourceRecord):
     )
 
 
+class Hold(ResourceRecord):
+    """What a change waits for: why it has not moved."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+        description="Why, in one word for programs."
+    )
+    message: Annotated[str, StringConstraints(max_length=4096)] = Field(
+        default="", description="Why, and what helps, in a sentence for people."
+    )
+    since: Annotated[str, StringConstraints(max_length=40)] = Field(
+        json_schema_extra=DATE_TIME, description="Since when it waits for this."
+    )
+
+
 class Status(ResourceRecord):
     """What the operator sees."""
 
@@ -61,6 +83,9 @@ class Status(ResourceRecord):
     )
     replicas: Count | None = Field(default=None, description="Pods that exist.")
     ready_replicas: Count | None = Field(default=None, description="Pods that serve.")
+    routable_replicas: Count | None = Field(
+        default=None, description="Pods that the Service sends requests to, of any configuration."
+    )
     updated_replicas: Count | None = Field(
         default=None, description="Pods that run the wanted configuration."
     )
@@ -73,6 +98,9 @@ class Status(ResourceRecord):
     config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(
         default=None, description="Stands for the configuration that the pods should run."
     )
+    hold: Hold | None = Field(
+        default=None, description="What the newest change waits for; absent when nothing holds it."
+    )
     models: list[ModelStatus] | None = Field(
         default=None,
         max_length=2,
@@ -81,6 +109,28 @@ class Status(ResourceRecord):
             "x-kubernetes-list-map-keys": ["role"],
         },
         description="Models that are downloaded; absent where none is.",
+    )
+    recommendation: Recommendation | None = Field(
+        default=None, description="The table that the fleet's measurements speak for."
+    )
+    trial: TrialStatus | None = Field(default=None, description="The trial that runs.")
+    history: list[HistoryEntry] | None = Field(
+        default=None,
+        max_length=MAX_HISTORY,
+        description="Trials that ended, the newest first, with the evidence of their verdicts.",
+    )
+    rollout_requests: list[RolloutRequest] | None = Field(
+        default=None,
+        max_length=4,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["verb"],
+        },
+        description="Annotations that ask something of a trial, and their answers.",
+    )
+    effective: Effective | None = Field(
+        default=None,
+        description="The configuration in force; absent where nothing is guarded or tuned.",
     )
     conditions: list[Condition] | None = Field(
         default=None,

@@ -11,16 +11,20 @@ BUDGET, GAIN_BUDGET = 0.005, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
-FIRST_PAUSE, LAST_PAUSE = 8, 212
+FIRST_PAUSE, LAST_PAUSE = 8, 236
 # Probes of one stay after which it is no longer thought to be as short as the last one.
 MOST_PROBES = 20
 # Share of the time that speculation must have saved for its return to be looked for sooner.
 WORTHWHILE = 0.05
-# Nats for a better draft that call for another probe at once.
+# Nats for a better draft that call for another probe at once; each such probe of a stay that led
+# to nothing raises them by as much, as chance alone calls too.
 EVIDENCE = 1.5
 # Share of the time at depth 0 that probes may lose even where there is credit for more, and how
 # many more like it the credit must allow.
 MOST_SHARE, RESERVE = 0.03, 2.0
+# Pauses are this part of what loses least: about there a shorter one costs next to nothing (at
+# 0.6 a seventh more), and a return is found sooner.
+HASTE = 0.6
 # A draft is behind by no more rounds than this, as requests come and go.
 MISSED_ROUNDS = 128
 # A return that lasted no longer was a mistake: look less often.
@@ -72,6 +76,7 @@ class Exploration:
         self._stay = 0  # rounds that a stay at depth 0 is thought to last
         self._patience = 1
         self._probes = 0
+        self._calls = 0  # probes of this stay that evidence called for
         self._octave = 0
         self._others: dict[int, Pause] = {}
         self._missed_row_s = 0.0
@@ -101,15 +106,16 @@ class Exploration:
     def fall(self, number: int, batch_size: int) -> None:
         """Begin a stay at depth 0."""
         self._fell = number
-        self._probes = 0
+        self._probes = self._calls = 0
         rounds = number - self._rose
+        first = FIRST_PAUSE * _probe_rounds(batch_size)
         if rounds >= SHORT_ROUNDS:
             gain = self._gained / rounds
             self._gain = gain if gain > WORTHWHILE else 0.0
             self._stay = self._stay or rounds
         else:
             self._patience *= 2
-        first = FIRST_PAUSE * _probe_rounds(batch_size)
+            first = max(first, self._return.rounds // 4)
         self._return = Pause(number + first, 2 * first)
 
     def restart(self, number: int) -> None:
@@ -135,8 +141,9 @@ class Exploration:
         octave = outlook.batch_size.bit_length()
         moved, self._octave = octave != self._octave, octave
         if outlook.current == 0:
-            if evidence > EVIDENCE:
-                self._return.until = min(self._return.until, number)
+            if evidence > EVIDENCE * (1 + self._calls) and number < self._return.until:
+                self._return.until = number
+                self._calls += 1
             return self._grant_return(number, outlook, missed, evidence, moved)
         return self._grant_other(number, outlook)
 
@@ -172,14 +179,14 @@ class Exploration:
         return outlook.candidates[others[0]], rounds
 
     def _longest_pause(self, rounds: int, price_rounds: float) -> int:
-        """Weigh what probes cost against what comes late: √(2 · price · stay / gain).
+        """Weigh what probes cost against what comes late: √(2 · price · stay / gain), hastily.
 
         `rounds` are those of one probe. Without a gain to expect it is the last pause.
         """
         last = LAST_PAUSE * max(rounds // 4, 1)
         if not self._gain:
             return last
-        best = math.sqrt(2.0 * price_rounds * self._stay / self._gain)
+        best = HASTE * math.sqrt(2.0 * price_rounds * self._stay / self._gain)
         return min(self._patience * max(int(best), FIRST_PAUSE), last)
 
     def _grant_other(self, number: int, outlook: Outlook) -> tuple[int, int] | None:

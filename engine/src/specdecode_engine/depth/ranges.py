@@ -32,11 +32,16 @@ def all_steps(ranges: Iterable[BatchRange]) -> tuple[int, ...]:
 class DepthTable:
     """Ranges by lower bound; a batch below all of them belongs to the first.
 
+    Args:
+        ranges: in any order.
+        table_hash: what the table is called in metrics.
+
     Raises:
         ValueError: there is no range, or two begin at the same batch size.
     """
 
-    def __init__(self, ranges: Iterable[BatchRange]) -> None:
+    def __init__(self, ranges: Iterable[BatchRange], table_hash: str = "") -> None:
+        self.table_hash = table_hash
         self.ranges = tuple(sorted(ranges, key=lambda entry: entry.lower_bound))
         self._bounds = [entry.lower_bound for entry in self.ranges]
         if not self._bounds or len(set(self._bounds)) < len(self._bounds):

@@ -1,113 +1,108 @@
 """What the server measures around the core: latencies, errors, tokens of calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from specdecode_api.names import METRIC_PREFIX
+from specdecode_api import series
+from specdecode_api.series import Series, requests
+from specdecode_engine.metrics.about import AboutCollector
+from specdecode_engine.metrics.by_table import TableLabels
 from specdecode_engine.metrics.collector import SnapshotCollector
 from specdecode_engine.metrics.snapshot import CoreSnapshot
 
-FIRST_TOKEN_BUCKETS_S = (
-    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-)  # fmt: skip
-TOKEN_BUCKETS_S = (
-    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 5)
-)  # fmt: skip
-REQUEST_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+
+def _nothing() -> Mapping[str, str]:
+    return {}
 
 
 class EngineMetrics:
-    """One registry: the core's snapshot and what the server measures around it."""
+    """One registry: what the engine is, the core's snapshot, and what the server measures.
 
-    def __init__(self, read: Callable[[], CoreSnapshot]) -> None:
+    Args:
+        read: the core's latest snapshot.
+        describe: labels of `series.INFO`; the table in force, with which errors are counted.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], CoreSnapshot],
+        describe: Callable[[], Mapping[str, str]] = _nothing,
+    ) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(AboutCollector(describe))
         self.registry.register(SnapshotCollector(read))
-        self._first_token_s = self._histogram(
-            "time_to_first_token_seconds",
-            "From the request's arrival to its first token.",
-            FIRST_TOKEN_BUCKETS_S,
-        )
-        self._token_s = self._histogram(
-            "inter_token_seconds",
-            "Between tokens; the time of a round is shared by the tokens it added.",
-            TOKEN_BUCKETS_S,
-        )
-        self._request_s = self._histogram(
-            "request_seconds", "From the request's arrival to its last token.", REQUEST_BUCKETS_S
-        )
-        self._requests = self._counter(
-            "requests",
-            "Requests by finish reason; abort if the client left, or on a failure.",
-            ["finish_reason"],
-        )
-        self._errors = self._counter("http_errors", "Calls answered with an error.", ["status"])
-        self._tables = self._counter(
-            "table_reloads", "Speculation tables offered while running.", ["result"]
-        )
-        self._asked = self._counter("request_prompt_tokens", "Prompt tokens of answered calls.")
-        self._answered = self._counter("request_completion_tokens", "Tokens of answered calls.")
+        self._describe = describe
+        self.first_token_s = self._histogram(requests.FIRST_TOKEN_SECONDS)
+        self.inter_token_s = self._histogram(requests.INTER_TOKEN_SECONDS)
+        self.request_s = self._histogram(requests.REQUEST_SECONDS)
+        self.requests = self._counter(requests.REQUESTS)
+        self._errors = self._counter(requests.HTTP_ERRORS)
+        self._reloads = self._counter(requests.TABLE_RELOADS)
+        self._asked = self._counter(requests.REQUEST_PROMPT_TOKENS)
+        self._answered = self._counter(requests.REQUEST_COMPLETION_TOKENS)
+        self.tables = TableLabels()
+        latencies = (self.first_token_s, self.inter_token_s, self.request_s)
+        self.tables.watch(*latencies, self.requests, self._errors)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(METRIC_PREFIX + name, text, buckets=buckets, registry=self.registry)
+    def _histogram(self, each: Series) -> Histogram:
+        return Histogram(
+            each.family, each.help, each.labels, buckets=each.bounds_s, registry=self.registry
+        )
 
-    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
-        return Counter(METRIC_PREFIX + name, text, labels or [], registry=self.registry)
+    def _counter(self, each: Series) -> Counter:
+        return Counter(each.family, each.help, each.labels, registry=self.registry)
 
     def count_error(self, status: int) -> None:
-        """Count a call that ended in an HTTP error."""
-        self._errors.labels(status=str(status)).inc()
+        """Count a call that ended in an error, under the table in force."""
+        self._errors.labels(status=str(status), table=self._table()).inc()
 
     def count_table(self, result: str) -> None:
         """Count a table that was offered: "applied" or "refused"."""
-        self._tables.labels(result=result).inc()
+        self._reloads.labels(result=result).inc()
 
     def count_call(self, prompt_tokens: int, completion_tokens: int) -> None:
         """Count the tokens of one call, complete or cut short."""
         self._asked.inc(prompt_tokens)
         self._answered.inc(completion_tokens)
 
-    def count_cut_short(self, requests: int) -> None:
+    def count_cut_short(self, number: int) -> None:
         """Count requests that ended before their answer was complete."""
-        self._requests.labels(finish_reason="abort").inc(requests)
+        self.requests.labels(finish_reason="abort", table=self._table()).inc(number)
 
     def stopwatch(self, started_s: float) -> "Stopwatch":
         """Measure one sequence of a call that arrived at `started_s`."""
-        return Stopwatch(
-            self._first_token_s, self._token_s, self._request_s, self._requests, started_s
-        )
+        return Stopwatch(self, started_s)
+
+    def _table(self) -> str:
+        return self.tables.use(self._describe().get(series.HASHES[1], ""))
 
 
 class Stopwatch:
     """The latencies of one sequence; told about each output as it arrives."""
 
-    def __init__(
-        self,
-        first_token_s: Histogram,
-        token_s: Histogram,
-        request_s: Histogram,
-        requests: Counter,
-        started_s: float,
-    ) -> None:
-        self._first_token_s = first_token_s
-        self._token_s = token_s
-        self._request_s = request_s
-        self._requests = requests
+    def __init__(self, metrics: EngineMetrics, started_s: float) -> None:
+        self._metrics = metrics
         self._started_s = started_s
         self._latest_s: float | None = None
 
-    def tick(self, tokens: int, now_s: float) -> None:
-        """Note that `tokens` more tokens arrived."""
+    def tick(self, tokens: int, now_s: float, table: str) -> None:
+        """Note that `tokens` more tokens arrived, of a round under `table`."""
         if not tokens:
             return
+        metrics = self._metrics
+        table = metrics.tables.use(table)
         if self._latest_s is None:
-            self._first_token_s.observe(now_s - self._started_s)
+            metrics.first_token_s.labels(table).observe(now_s - self._started_s)
         else:
+            inter_token_s = metrics.inter_token_s.labels(table)
             for _ in range(tokens):
-                self._token_s.observe((now_s - self._latest_s) / tokens)
+                inter_token_s.observe((now_s - self._latest_s) / tokens)
         self._latest_s = now_s
 
-    def stop(self, finish_reason: str, now_s: float) -> None:
+    def stop(self, finish_reason: str, now_s: float, table: str) -> None:
         """Note how and when the sequence ended."""
-        self._requests.labels(finish_reason=finish_reason).inc()
-        self._request_s.observe(now_s - self._started_s)
+        metrics = self._metrics
+        table = metrics.tables.use(table)
+        metrics.requests.labels(finish_reason=finish_reason, table=table).inc()
+        metrics.request_s.labels(table).observe(now_s - self._started_s)

@@ -13,6 +13,12 @@ class Launched:
 
     pending: PendingRound | None  # None for an extend round of which nothing is told
     timing: Timing
+    table: str  # hash of the one in force when it was launched
     decision: Decision | None = None
     kv_tokens: int = 0  # of a decode round's batch when it began
     prompt_tokens: int = 0  # of an extend round
+
+    @property
+    def decode_rounds(self) -> int:
+        """How many decode rounds it counts as: one or none."""
+        return int(self.decision is not None)

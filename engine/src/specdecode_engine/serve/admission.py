@@ -49,6 +49,7 @@ class Wish:
     prompt_logprobs: int | None = None
     length_field: str = "max_tokens"
     grammar: Grammar | None = None
+    label: str = ""
 
 
 def check_model(body: GenerationBody, limits: Limits) -> None:
@@ -78,7 +79,7 @@ def admit(
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
             name = f"{call_id}-{len(requests)}"
-            requests.append(Request(name, prompt.token_ids, sampling, wish.grammar))
+            requests.append(Request(name, prompt.token_ids, sampling, wish.grammar, wish.label))
     return Call(
         call_id=call_id,
         created=int(time.time()),

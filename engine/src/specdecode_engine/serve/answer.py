@@ -58,9 +58,9 @@ class Answer:
             transcript, watch = self._transcripts[output.request_id], watches[output.request_id]
             before = transcript.completion_tokens
             delta = transcript.push(output)
-            watch.tick(transcript.completion_tokens - before, clock())
+            watch.tick(transcript.completion_tokens - before, clock(), output.table)
             if delta.finish_reason is not None:
-                watch.stop(delta.finish_reason, clock())
+                watch.stop(delta.finish_reason, clock(), output.table)
                 if output.finish_reason is None:
                     self._outputs.finish(output.request_id)
             if output.prompt_logprobs is not None:

@@ -11,6 +11,7 @@ from specdecode_engine.serve.admission import PromptIds, Wish, admit, check_mode
 from specdecode_engine.serve.answer import Answer
 from specdecode_engine.serve.body import read_body
 from specdecode_engine.serve.constraints import read_constraint
+from specdecode_engine.serve.labels import read_label
 from specdecode_engine.serve.logprobs import chat_logprobs
 from specdecode_engine.serve.service import service_of
 from specdecode_engine.serve.stream import Reply
@@ -32,13 +33,13 @@ async def create_chat_completion(request: Request) -> Response:
     check_model(body, service.limits)
     prompt = await asyncio.to_thread(_read_prompt, body, service.text)
     grammar = await service.grammars.compile(read_constraint(body))
-    wish = _read_wish(body, grammar)
+    wish = _read_wish(body, grammar, read_label(request, service))
     call = admit(body, (prompt,), wish, service.limits, service.text.defaults, started_s)
     form = ChatForm(service.text.vocabulary, bool(body.logprobs))
     return Reply(service, call, form, is_stream=bool(body.stream))
 
 
-def _read_wish(body: ChatBody, grammar: Grammar | None) -> Wish:
+def _read_wish(body: ChatBody, grammar: Grammar | None, label: str) -> Wish:
     has_new_name = body.max_completion_tokens is not None
     return Wish(
         max_tokens=body.max_completion_tokens if has_new_name else body.max_tokens,
@@ -47,6 +48,7 @@ def _read_wish(body: ChatBody, grammar: Grammar | None) -> Wish:
         prompt_field="messages",
         length_field="max_completion_tokens" if has_new_name else "max_tokens",
         grammar=grammar,
+        label=label,
     )
 
 

@@ -10,6 +10,7 @@ from specdecode_engine.serve.admission import PromptIds, Wish, admit, check_mode
 from specdecode_engine.serve.answer import Answer
 from specdecode_engine.serve.body import read_body
 from specdecode_engine.serve.constraints import read_constraint
+from specdecode_engine.serve.labels import read_label
 from specdecode_engine.serve.logprobs import completion_logprobs
 from specdecode_engine.serve.service import service_of
 from specdecode_engine.serve.stream import Reply
@@ -33,13 +34,13 @@ async def create_completion(request: Request) -> Response:
     check_model(body, service.limits)
     prompts = await asyncio.to_thread(_read_prompts, body, service.text)
     grammar = await service.grammars.compile(read_constraint(body))
-    wish = _read_wish(body, grammar)
+    wish = _read_wish(body, grammar, read_label(request, service))
     call = admit(body, prompts, wish, service.limits, service.text.defaults, started_s)
     form = CompletionForm(service.text.vocabulary, body.logprobs is not None)
     return Reply(service, call, form, is_stream=bool(body.stream))
 
 
-def _read_wish(body: CompletionBody, grammar: Grammar | None) -> Wish:
+def _read_wish(body: CompletionBody, grammar: Grammar | None, label: str) -> Wish:
     return Wish(
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
@@ -47,6 +48,7 @@ def _read_wish(body: CompletionBody, grammar: Grammar | None) -> Wish:
         prompt_field="prompt",
         prompt_logprobs=body.logprobs if body.echo else None,
         grammar=grammar,
+        label=label,
     )
 
 

@@ -68,6 +68,11 @@ def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
+def unauthorized(message: str) -> ApiError:
+    """Say that a key is missing or wrong, in the code that OpenAI's clients know."""
+    return ApiError(401, message, code="invalid_api_key")
+
+
 def failed(message: str) -> ApiError:
     """Say that this answer cannot be completed, though the engine goes on."""
     return ApiError(500, message, "server_error", code="answer_failed")

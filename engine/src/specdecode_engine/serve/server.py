@@ -10,7 +10,9 @@ import uvicorn
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.api_keys import NoApiKeys
 from specdecode_engine.serve.app import build_app
+from specdecode_engine.serve.farewell import close_idle
 from specdecode_engine.serve.service import Failed, Load, Service
 from specdecode_engine.serve.table_watch import Reread
 
@@ -46,16 +48,19 @@ class SignalledServer(uvicorn.Server):
         """Serve until stopped or failed; return the process's exit code."""
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
-        watch = self._service.watch
-        watching = asyncio.create_task(watch.run()) if watch else None
+        watch, keys = self._service.watch, self._service.keys
+        watching = [asyncio.create_task(watch.run())] if watch else []
+        if keys:
+            watching.append(asyncio.create_task(keys.watch()))
         await self.serve(sockets=[self._socket])
-        if watching is not None:
-            watching.cancel()
+        for task in watching:
+            task.cancel()
         return await ending
 
     async def _end(self) -> int:
         lifecycle = self._service.lifecycle
         await lifecycle.ending()
+        close_idle(self.server_state.connections)
         if lifecycle.failure is None:
             await self._drain()
         self.should_exit = True
@@ -81,7 +86,12 @@ async def run(
     reread: Reread | None = None,
 ) -> tuple[int, bool]:
     """Serve on a bound socket; return the exit code and whether the engine thread has ended."""
-    service = Service(boot, load, reread, on_failure=on_failure)
+    try:
+        service = Service(boot, load, reread, on_failure=on_failure)
+    except NoApiKeys as error:
+        log.error("cannot serve: %s", error)
+        on_failure(error)
+        return 1, True
     code = await SignalledServer(service, sock).run_until_end()
     return code, await service.engine.close(JOIN_SECONDS)
 

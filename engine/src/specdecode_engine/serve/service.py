@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Request
@@ -9,6 +10,7 @@ from fastapi import Request
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.metrics import EngineMetrics
 from specdecode_engine.serve.admission import Limits
+from specdecode_engine.serve.api_keys import ApiKeys, read_digests
 from specdecode_engine.serve.async_engine import AsyncEngine
 from specdecode_engine.serve.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.grammars import Grammars
@@ -33,6 +35,9 @@ class Service:
         stuck_seconds: a step that takes longer counts as dead.
         clock: seconds, monotonic.
         on_failure: told why the engine did not load or cannot go on.
+
+    Raises:
+        NoApiKeys: when the boot file asks for keys and there is none.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Service:
         on_failure: Failed = lambda error: None,
     ) -> None:
         self.boot = boot
+        self.keys = _keys(boot)
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = Lifecycle()
@@ -61,7 +67,7 @@ class Service:
             on_failure=self._fail,
             clock=clock,
         )
-        self.metrics = EngineMetrics(lambda: self.engine.snapshot)
+        self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
         self.watch = TableWatch(boot, reread, self.tables) if reread else None
 
@@ -80,6 +86,23 @@ class Service:
     def facts(self) -> Mapping[str, object]:
         """What the engine said about itself when it was loaded."""
         return self._facts
+
+    def describe(self) -> Mapping[str, str]:
+        """What this engine runs, by the labels of `series.INFO`."""
+        boot, speculation = self.boot, self.boot.speculation
+        return {
+            "config_hash": boot.config_hash,
+            "table_hash": self.tables.table_hash,
+            "version": version("specdecode-engine"),
+            "model": boot.model.path,
+            "draft": speculation.draft_path or "",
+            "algorithm": speculation.algorithm.value,
+            "policy": speculation.policy.value,
+            "topk": str(speculation.topk),
+            "page_size": str(boot.memory.page_size),
+            "device": str(self._facts.get("device_name", "")),
+            "dtype": str(self._facts.get("dtype", "")),
+        }
 
     @property
     def limits(self) -> Limits:
@@ -109,12 +132,20 @@ class Service:
         loaded = self._load(self._note_progress)
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
+        self.tables.start(loaded.core)
         self._facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids
         return loaded.core
 
     def _note_progress(self, words: str) -> None:
         self.lifecycle.progress = words
+
+
+def _keys(boot: EngineBoot) -> ApiKeys | None:
+    if boot.server.api_key_path is None:
+        return None
+    path = Path(boot.server.api_key_path)
+    return ApiKeys(path, read_digests(path))
 
 
 def service_of(request: Request) -> Service:

@@ -69,6 +69,7 @@ class Reply(Response):
                     await _send_event(send, _json(chunk))
                 await _send_event(send, b"[DONE]")
             except Exception as error:
+                self._service.metrics.count_error(errors.from_exception(error).status)
                 await _send_event(send, _json(_failure(error)))
             await send({"type": "http.response.body", "body": b""})
 

@@ -20,8 +20,11 @@ def config_map_name(name: str, config_hash: str) -> str:
 
 
 def boot_text(boot: EngineBoot) -> str:
-    """The boot file as written: readable, keys in the order of the contract."""
-    return boot.model_dump_json(indent=2) + "\n"
+    """The boot file as written: readable, keys in the order of the contract.
+
+    What is null is left out: an engine of an older release need not know a field that says nothing.
+    """
+    return boot.model_dump_json(indent=2, exclude_none=True) + "\n"
 
 
 def config_map(name: str, config_hash: str, boot: EngineBoot, pins: Mapping[str, str]) -> Manifest:

@@ -11,19 +11,37 @@ from specdecode_operator.children.labels import child_labels, pod_selector
 from specdecode_operator.kinds import DEPLOYMENT, Manifest
 
 
-def deployment(name: str, spec: Spec, pod_template: Manifest, config_hash: str) -> Manifest:
-    """Deployment that runs `pod_template` with the boot file of `config_hash`."""
+def deployment_name(name: str, role: str = names.ROLE_STABLE) -> str:
+    """Name of the Deployment of one role."""
+    return name if role == names.ROLE_STABLE else f"{name}-{role}"
+
+
+def deployment(
+    name: str,
+    spec: Spec,
+    pod_template: Manifest,
+    config_hash: str,
+    *,
+    is_in_place: bool = False,
+    role: str = names.ROLE_STABLE,
+) -> Manifest:
+    """Deployment that runs `pod_template` with the boot file of `config_hash`.
+
+    In place, an engine ends before the next one starts; else that needs room of its own. The
+    annotation tells for which configuration it was decided so.
+    """
+    decided = {"annotations": {names.ANNOTATION_IN_PLACE: config_hash}} if is_in_place else {}
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,
-        "metadata": {"name": name, "labels": child_labels(name)},
+        "metadata": {"name": deployment_name(name, role), "labels": child_labels(name), **decided},
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": _deadline_seconds(spec),
-            "selector": {"matchLabels": pod_selector(name)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(spec)},
-            "template": _stamped(name, pod_template, config_hash),
+            "selector": {"matchLabels": pod_selector(name, role)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(is_in_place)},
+            "template": _stamped(name, pod_template, config_hash, role),
         },
     }
 
@@ -34,21 +52,17 @@ def _deadline_seconds(spec: Spec) -> int:
     return math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds) + arrival
 
 
-def _pace(spec: Spec) -> Manifest:
-    """How a rollout replaces pods.
-
-    A surge pod needs a free GPU. A resource with one GPU replica often sits on the only free GPU,
-    where a surge would wait for ever for the pod that waits for it; so that pod goes first, and
-    the rollout costs a start. Looking for a free GPU before choosing is a later step.
-    """
-    if spec.device == "GPU" and spec.replicas <= 1:
+def _pace(is_in_place: bool) -> Manifest:
+    if is_in_place:
         return {"maxSurge": 0, "maxUnavailable": 1}
     return {"maxSurge": 1, "maxUnavailable": 0}
 
 
-def _stamped(name: str, pod_template: Manifest, config_hash: str) -> Manifest:
+def _stamped(name: str, pod_template: Manifest, config_hash: str, role: str) -> Manifest:
     stamped = copy.deepcopy(pod_template)
-    stamped["metadata"]["annotations"] = {names.ANNOTATION_CONFIG_HASH: config_hash}
+    # After hashing: a canary's pods run what those that follow its promotion will run.
+    stamped["metadata"]["labels"] |= pod_selector(name, role)
+    stamped["metadata"].setdefault("annotations", {})[names.ANNOTATION_CONFIG_HASH] = config_hash
     boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
     stamped["spec"]["volumes"].insert(0, boot)
     return stamped

@@ -8,6 +8,7 @@ from specdecode_api import names
 from specdecode_api.location import HubLocation, parse_uri
 from specdecode_api.report import Role
 from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children.placement import variables
 from specdecode_operator.kinds import Manifest
 
 LINKS_FOLDER = f"{names.MODELS_FOLDER}/fetched"
@@ -105,7 +106,7 @@ def _environment(spec: Spec) -> list[Manifest]:
     if download.token_secret is not None:
         key = {"name": download.token_secret.name, "key": download.token_secret.key}
         environment.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}})
-    return environment
+    return [*environment, *variables(spec)]
 
 
 def _resources(spec: Spec) -> Manifest:

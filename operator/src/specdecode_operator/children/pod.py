@@ -4,13 +4,15 @@ import math
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Lifecycle, Resources, Spec
-from specdecode_operator.children import fetch
+from specdecode_operator.children import api_keys, fetch
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
+from specdecode_operator.children.patch import patched, refusals
+from specdecode_operator.children.placement import GPU, placement, variables
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.resource import ResourceError
 
-GPU = "nvidia.com/gpu"
 USER_ID = 65532
 STARTUP_PERIOD_SECONDS = 2
 
@@ -33,7 +35,17 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     """Pod template without what names the configuration: the volume `boot` and the hash.
 
     `deployment` adds those two after hashing what is here.
+
+    Raises:
+        ResourceError: when the user's patch touches what the operator answers for.
     """
+    template = _template(name, spec, image, mounts)
+    if refused := refusals(template, spec.pod.template):
+        raise ResourceError(*refused)
+    return patched(template, spec.pod.template)
+
+
+def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     on_gpu = spec.device == "GPU"
     fetches = bool(fetch.fetched(spec))
     return {
@@ -42,7 +54,7 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             "serviceAccountName": name,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": spec.lifecycle.termination_grace_period_seconds,
+            "terminationGracePeriodSeconds": spec.lifecycle.grace_seconds,
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -56,9 +68,9 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
                 {"name": "tmp", "emptyDir": {}},
                 *([{"name": "shm", "emptyDir": {"medium": "Memory"}}] if on_gpu else []),
                 *mounts.volumes,
+                *api_keys.volumes(spec),
             ],
-            # GPU nodes are commonly tainted so that only pods that use a GPU land there.
-            **({"tolerations": [_tolerate_gpu_taint()]} if on_gpu else {}),
+            **placement(name, spec),
         },
     }
 
@@ -94,6 +106,7 @@ def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
             {"name": "tmp", "mountPath": "/tmp"},
             *([{"name": "shm", "mountPath": "/dev/shm"}] if on_gpu else []),
             *mounts.volume_mounts,
+            *api_keys.volume_mounts(spec),
         ],
     }
 
@@ -106,7 +119,8 @@ def _environment(spec: Spec) -> list[Manifest]:
         names.VARIABLE_LAST_WORDS: names.TERMINATION_LOG,
         **({"OMP_NUM_THREADS": str(count)} if count is not None else {}),
     }
-    return [{"name": name, "value": value} for name, value in environment.items()]
+    written = [{"name": name, "value": value} for name, value in environment.items()]
+    return [*written, *variables(spec)]
 
 
 def _resources(resources: Resources, on_gpu: bool) -> Manifest:
@@ -145,7 +159,3 @@ def _pre_stop(lifecycle: Lifecycle) -> list[str]:
         port=names.ENGINE_PORT, path=names.PATH_DRAIN, seconds=lifecycle.pre_stop_seconds
     )
     return ["python3", "-c", script]
-
-
-def _tolerate_gpu_taint() -> Manifest:
-    return {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}

@@ -48,7 +48,17 @@ class RequestSums:
     seconds_tokens: float = 0.0
 
     def __add__(self, other: "RequestSums") -> "RequestSums":
-        return RequestSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return RequestSums(
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            self.rounds + other.rounds,
+            self.seconds + other.seconds,
+            self.tokens_squared + other.tokens_squared,
+            self.rounds_squared + other.rounds_squared,
+            self.seconds_squared + other.seconds_squared,
+            self.tokens_rounds + other.tokens_rounds,
+            self.seconds_tokens + other.seconds_tokens,
+        )
 
     def __sub__(self, other: "RequestSums") -> "RequestSums":
         return RequestSums(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))

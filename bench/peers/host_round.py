@@ -1,0 +1,89 @@
+"""What the host does in a decode round: everything of a step but the model and its sampling.
+
+A real engine steps; only the launch of a decode round is replaced by one that says three tokens
+at once. Counted is the rest: policy, plan, pages, page tables, ends of answers, outputs.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+import specdecode_engine.loop as loop
+from engine.cells import EXAMPLES
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.loop import EngineCore
+from specdecode_engine.profiling import decoding
+from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.pending import PendingRound, send_to_host
+from specdecode_engine.sequence import Sequence
+
+BATCHES = (1, 16, 64, 256)
+_DEPTH = 3
+_ACCEPTED = 2
+_PROMPT_TOKENS = 8
+_WARM_UP = 10
+
+
+def measure_host_rounds(rounds: int) -> dict[str, float]:
+    """Median microseconds of processor time per round, by batch size."""
+    core = _core()
+    return {str(size): _measure(core, size, rounds) for size in BATCHES}
+
+
+def _core() -> EngineCore:
+    speculation = {
+        "algorithm": "STANDALONE",
+        "draft_path": str(EXAMPLES / "draft"),
+        "policy": "goodput",
+        "num_steps": _DEPTH,
+        "table": {"1": {"candidate_steps": [_DEPTH]}},
+        "profile_seconds": 0,
+    }
+    document = {
+        "model": {"path": str(EXAMPLES / "target")},
+        "speculation": speculation,
+        "scheduling": {"max_running_requests": max(BATCHES), "chunked_prefill_tokens": 4096},
+        "memory": {"kv_cache_bytes": 2**30},
+        "device": "cpu",
+        "threads": 1,
+    }
+    return build_core(EngineBoot.model_validate(document))
+
+
+def _measure(core: EngineCore, batch: int, rounds: int) -> float:
+    times = []
+    with decoding(core, batch, _PROMPT_TOKENS), _pretending(core) as launches_s:
+        for number in range(_WARM_UP + rounds):
+            launches_s.clear()
+            began_s = time.process_time()
+            outputs = core.step()
+            took_s = time.process_time() - began_s - sum(launches_s)
+            assert len(outputs) == batch, f"{len(outputs)} of {batch} requests decoded"
+            if number >= _WARM_UP:
+                times.append(took_s)
+    return round(statistics.median(times) * 1e6, 1)
+
+
+@contextmanager
+def _pretending(core: EngineCore) -> Iterator[list[float]]:
+    """Let decode rounds cost nothing; yields the seconds that pretending took."""
+    launch, launches_s = vars(loop)["launch_decode_round"], list[float]()
+
+    def pretend(parts: Parts, sequences: tuple[Sequence, ...], shape: DraftShape) -> PendingRound:
+        began_s = time.process_time()
+        tokens = torch.full((len(sequences), shape.path_length), 7)
+        accepted = torch.full((len(sequences),), _ACCEPTED)
+        pending = send_to_host(sequences, tokens, accepted, shape.num_steps, None, True)
+        launches_s.append(time.process_time() - began_s)
+        return pending
+
+    vars(loop)["launch_decode_round"] = pretend
+    try:
+        yield launches_s
+    finally:
+        vars(loop)["launch_decode_round"] = launch

@@ -1,0 +1,73 @@
+"""Virtual environments of the peers, outside the repository, from locked lists of packages.
+
+An environment's folder is named by its lock's hash: another lock is another environment, and what
+is there is not asked for again.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+LOCKS = Path(__file__).resolve().parent / "locks"
+_DONE = "installed"
+INSTALL_TIMEOUT_S = 900
+
+
+class PeerUnavailable(Exception):
+    """A peer cannot be had here; the message says why."""
+
+
+def ensure_environment(lock: Path, cache: Path | None = None) -> Path:
+    """Install what the lock lists, unless it is there; return the environment's Python.
+
+    Raises:
+        PeerUnavailable: the lock is not there, uv is missing, or a package could not be fetched.
+    """
+    folder = environment_folder(lock, cache)
+    python = folder / "bin" / "python"
+    if (folder / _DONE).exists():
+        return python
+    print(f"installing {lock.stem} into {folder}", file=sys.stderr, flush=True)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    _run("uv", "venv", "--quiet", "--clear", "--python", version, str(folder))
+    options = ("--quiet", "--no-build", "--require-hashes", "--requirements", str(lock))
+    _run("uv", "pip", "install", "--python", str(python), *options)
+    (folder / _DONE).write_text(lock.name)
+    return python
+
+
+def environment_folder(lock: Path, cache: Path | None = None) -> Path:
+    """Say where the environment of a lock is.
+
+    Raises:
+        PeerUnavailable: the lock is not there.
+    """
+    try:
+        content = lock.read_bytes()
+    except FileNotFoundError:
+        raise PeerUnavailable(f"there is no lock {lock.name}; see bench/peers/locks") from None
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    key = hashlib.sha256(content + version.encode()).hexdigest()[:12]
+    return (cache or default_cache()) / f"peers-{lock.stem}-{key}"
+
+
+def default_cache() -> Path:
+    """The cache folder of this project."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "specdecode"
+
+
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
+        )
+    except FileNotFoundError:
+        raise PeerUnavailable(f"{command[0]} is not installed; run make setup") from None
+    except subprocess.TimeoutExpired:
+        raise PeerUnavailable(f"{' '.join(command[:3])} took over {INSTALL_TIMEOUT_S} s") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or "").strip().splitlines()
+        raise PeerUnavailable(f"{' '.join(command[:3])}: {said[-1] if said else error}") from None

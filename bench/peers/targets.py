@@ -1,0 +1,75 @@
+"""What is aimed at, and how figures are shown beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound that a figure is held against."""
+
+    figure: str
+    text: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def is_met(self, value: float | None) -> bool | None:
+        """Say whether, or nothing where nothing was measured."""
+        if value is None:
+            return None
+        if self.at_most is not None:
+            return value <= self.at_most
+        return self.at_least is None or value >= self.at_least
+
+    @property
+    def bound(self) -> str:
+        """The bound in words."""
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g}"
+        return "" if self.at_least is None else f"≥ {self.at_least:g}"
+
+
+TARGETS = (
+    Target("plain_b1_vs_transformers", "plain, batch 1, to transformers generate", 2.0),
+    Target("plain_b1_vs_openvino", "plain, batch 1, to OpenVINO GenAI", 0.9),
+    Target("plain_b1_of_limit", "plain, batch 1, share of the memory's limit", 0.5),
+    Target("verify8_over_1", "target pass over 8 rows to 1 row", at_most=1.4),
+    Target("spec_b1_vs_plain", "strong draft, batch 1, to own plain", 2.0),
+    Target("spec_b1_vs_transformers_assisted", "the same to transformers' assisted", 1.8),
+    Target("spec_b1_vs_openvino", "the same to OpenVINO's speculative", 1.0),
+    Target("b8_vs_transformers", "batch 8 to transformers, padded batch", 1.5),
+    Target("b8_vs_openvino", "batch 8 to OpenVINO's continuous batching", 0.8),
+    Target("mixed64_vs_generate_batch", "64 mixed requests to generate_batch", 3.0),
+    Target("mixed64_vs_openvino", "64 mixed requests to OpenVINO's"),
+    Target("mixed64_of_static", "64 mixed, 8 at a time, to groups of 8 equal ones", 0.9),
+    Target("prefix_match_us", "prefix match, 4096 tokens, pages of 16, µs", at_most=150),
+    Target("scheduler_us 1", "host part of a round, batch 1, µs", at_most=50),
+    Target("scheduler_us 16", "the same, batch 16", at_most=100),
+    Target("scheduler_us 64", "the same, batch 64", at_most=250),
+    Target("scheduler_us 256", "the same, batch 256", at_most=800),
+)
+_WORDS = {True: "met", False: "missed", None: "not measured"}
+
+
+def table_rows(figures: Mapping[str, float | None]) -> list[tuple[str, str, str, str]]:
+    """Rows of text: what, measured, target, whether it is met."""
+    rows = []
+    for target in TARGETS:
+        if target.figure not in figures:
+            continue
+        value = figures[target.figure]
+        shown = "–" if value is None else f"{value:.4g}"
+        verdict = _WORDS[target.is_met(value)] if target.bound else ""
+        rows.append((target.text, shown, target.bound, verdict))
+    return rows
+
+
+def flatten(figures: Mapping[str, object]) -> dict[str, float | None]:
+    """Plain numbers by name; those of a nested object as `name key`."""
+    flat: dict[str, float | None] = {}
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name} {key}": one for key, one in value.items()}
+        elif value is None or isinstance(value, int | float):
+            flat[name] = value
+    return flat

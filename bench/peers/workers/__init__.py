@@ -1,0 +1,1 @@
+"""Programs that answer prompts, each in the Python that has what it needs; `answering` says how."""

@@ -1,0 +1,97 @@
+"""What people do: other images, other settings, other numbers of replicas."""
+
+import httpx
+
+from demo.__main__ import ENGINE_IMAGE, OPERATOR_IMAGE, install_chart
+from demo.kubernetes import wait_until
+from localnode.containerd import ctr
+from localnode.paths import Paths
+from localnode.progress import say
+from specdecode_api import names
+from traffic.scene import Scene
+from traffic.seen import Seen
+
+SECOND_TAG = "traffic"
+HOT_S = 240.0  # the kubelet looks after mounted ConfigMaps about once a minute
+
+
+def steady(scene: Scene) -> None:
+    """Nothing happens."""
+    scene.load.wait_answers(30, 60)
+
+
+def image_change(scene: Scene) -> None:
+    """Roll to another name of the engine's image."""
+    scene.patch({"image": _tag_again(scene, ENGINE_IMAGE)})
+
+
+def restart_change(scene: Scene) -> None:
+    """Change what needs new pods: the depth at start."""
+    scene.patch({"speculation": {"numSteps": 1}})
+
+
+def hot_change(scene: Scene) -> None:
+    """Change a threshold of the table: the engines take it up as they run."""
+    before = _uids(scene.now())
+    scene.patch({"speculation": {"adaptive": {"batchSizes": {"1": {"emaAlpha": 0.5}}}}})
+    wait_until(lambda: _stale_engines(scene.now(), 0.5), say, HOT_S)
+    if _uids(scene.now()) != before:
+        scene.load.tally.fail("a hot change replaced pods")
+
+
+def scale_up_and_down(scene: Scene) -> None:
+    """Go to one replica, to two, and back to one."""
+    for replicas in (1, 2, 1):
+        scene.scale(replicas)
+        scene.settle()
+
+
+def scale_up(scene: Scene) -> None:
+    """Have two replicas again."""
+    scene.scale(2)
+
+
+def operator_upgrade(scene: Scene) -> None:
+    """Upgrade the operator with its chart, to another image name; no engine pod may notice."""
+    before = _uids(scene.now())
+    _tag_again(scene, OPERATOR_IMAGE)
+    with scene.witness.blind():
+        more = ("--set", f"image.tag={SECOND_TAG}", "--set", "operator.workers=4")
+        install_chart(scene.cluster, *more)
+    scene.settle()
+    with scene.witness.blind():
+        install_chart(scene.cluster)
+    scene.settle()
+    if _uids(scene.now()) != before:
+        scene.load.tally.fail("an upgrade of the operator replaced engine pods")
+
+
+def forget_second_tags(paths: Paths) -> None:
+    """Take the second names away, which would keep former images from being dropped."""
+    held = ctr(paths, "images", "list", "--quiet").split()
+    second = [name for name in held if name.endswith(f":{SECOND_TAG}")]
+    if second:
+        ctr(paths, "images", "remove", *second)
+
+
+def _tag_again(scene: Scene, image: str) -> str:
+    name = image.partition(":")[0]
+    prefix = "docker.io/library"
+    source, target = f"{prefix}/{image}", f"{prefix}/{name}:{SECOND_TAG}"
+    ctr(scene.paths, "images", "tag", "--force", source, target)
+    return f"{name}:{SECOND_TAG}"
+
+
+def _uids(seen: Seen) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in seen.living_pods}
+
+
+def _stale_engines(seen: Seen, alpha: float) -> str | None:
+    """Ask each engine for its table."""
+    told = []
+    for pod in seen.ready_pods:
+        address = f"http://{pod['status']['podIP']}:{names.ENGINE_PORT}{names.PATH_TABLE}"
+        entries = httpx.get(address, timeout=10, trust_env=False).json()["entries"]
+        if entries["1"]["ema_alpha"] != alpha:
+            told.append(pod["metadata"]["name"])
+    return f"{', '.join(told)} still decide by the former table" if told else None

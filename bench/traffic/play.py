@@ -1,0 +1,56 @@
+"""Plays events one after the other, each until the resource has come to rest again."""
+
+import time
+from collections.abc import Callable
+
+import httpx
+
+from demo.console import DemoFailed
+from localnode.errors import NodeError
+from traffic import changes, control, losses
+from traffic.scene import Scene
+from traffic.verdict import Outcome
+
+Event = Callable[[Scene], None]
+
+EVENTS: tuple[Event, ...] = (
+    changes.steady,
+    changes.image_change,
+    changes.restart_change,
+    changes.hot_change,
+    changes.scale_up_and_down,
+    changes.scale_up,
+    losses.engine_kill,
+    losses.pod_deletion,
+    losses.node_drain,
+    control.operator_kill,
+    control.operator_replacement,
+    control.api_server_restart,
+    changes.operator_upgrade,
+)
+QUICK: tuple[Event, ...] = (
+    changes.scale_up_and_down,
+    changes.scale_up,
+    losses.pod_deletion,
+    losses.engine_kill,
+    losses.node_drain,
+    control.operator_kill,
+    control.api_server_restart,
+)
+ANSWERS_AFTER = 20
+
+
+def play(scene: Scene, event: Event) -> Outcome:
+    """Play one event; what keeps it from its end is a failure of the event."""
+    scene.load.begin()
+    scene.witness.begin()
+    tally, findings = scene.load.tally, scene.witness.findings
+    started = time.monotonic()
+    try:
+        event(scene)
+        scene.settle()
+    except (DemoFailed, NodeError, httpx.HTTPError) as failure:
+        tally.fail(f"{type(failure).__name__}: {failure}")
+    seconds = time.monotonic() - started
+    scene.load.wait_answers(ANSWERS_AFTER, 60)
+    return Outcome(event.__name__, seconds, tally, findings)

@@ -1,0 +1,63 @@
+"""Reads a resource and all around it from the API server, on one connection."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from localnode.lifecycle import control_plane
+from localnode.paths import Paths
+from specdecode_api import names
+from specdecode_operator.kinds import CHILDREN, POD, RESOURCE, Kind, Manifest
+from traffic.seen import Seen
+
+NAMESPACE = "default"
+_REPLICA_SET = Kind("apps", "v1", "ReplicaSet", "replicasets", ())
+_SLICE = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ())
+
+
+class Reader:
+    """Reads as an administrator of the local node."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def see(self, name: str) -> Seen:
+        """Read a resource with everything that carries its label.
+
+        Raises:
+            httpx.HTTPError: the API server is away or refuses.
+        """
+        label = f"{names.LABEL_DEPLOYMENT}={name}"
+        return Seen(
+            resource=self.get(RESOURCE.path(NAMESPACE, name)),
+            children=tuple(child for kind in CHILDREN for child in self._list(kind, label)),
+            replica_sets=tuple(self._list(_REPLICA_SET, label)),
+            pods=tuple(self._list(POD, label)),
+            slices=tuple(self._list(_SLICE, label)),
+        )
+
+    def pods(self, namespace: str, label: str) -> list[Manifest]:
+        """Pods of a namespace with a label."""
+        return list(self._list(POD, label, namespace))
+
+    def get(self, path: str, **query: str) -> Manifest:
+        """Read one answer."""
+        answer = self._http.get(path, params=query)
+        answer.raise_for_status()
+        document: Manifest = answer.json()
+        return document
+
+    def _list(self, kind: Kind, label: str, namespace: str = NAMESPACE) -> Iterator[Manifest]:
+        found = self.get(kind.path(namespace), labelSelector=label)
+        for item in found["items"]:
+            yield {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+
+
+@contextmanager
+def reading() -> Iterator[Reader]:
+    """Connect to the local node's API server."""
+    plane = control_plane(Paths.from_environment())
+    tls = plane.admin_client().tls
+    with httpx.Client(base_url=plane.url, verify=tls, trust_env=False, timeout=5) as http:
+        yield Reader(http)

@@ -1,0 +1,130 @@
+"""The stage: one resource with two engines on the local node, its traffic and its witness."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from demo.__main__ import ENGINE_IMAGE, NAMESPACE, resource_state
+from demo.kubernetes import Cluster, wait_until
+from localnode.paths import Paths
+from localnode.progress import say
+from specdecode_operator.kinds import Manifest
+from traffic.load import Load, plain_texts
+from traffic.questions import Question
+from traffic.reading import Reader, reading
+from traffic.seen import Seen, hash_of
+from traffic.witness import Witness
+
+NAME = "traffic"
+PLAIN = "traffic-plain"
+OPERATOR = "app.kubernetes.io/name=specdecode"
+SETTLE_S = 300.0
+START_S = 600.0
+
+_SPEC: Manifest = {
+    "device": "CPU",
+    "model": {"uri": "pvc://models/target", "servedName": NAME},
+    "pageSize": 8,
+    "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
+    "serving": {"kvCacheSize": "64Mi", "threads": 1, "maxRunningRequests": 16},
+    "lifecycle": {"preStopSeconds": 4, "drainSeconds": 40},
+}
+_SPECULATION: Manifest = {
+    "algorithm": "EAGLE3",
+    "draft": {"uri": "pvc://models/eagle3"},
+    "numSteps": 3,
+    "adaptive": {
+        "policy": "ema",
+        "batchSizes": {"1": {"candidateSteps": [1, 3], "emaAlpha": 0.2}},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What events act on and look at."""
+
+    cluster: Cluster
+    paths: Paths
+    reader: Reader
+    load: Load
+    witness: Witness
+
+    def patch(self, spec: Manifest) -> None:
+        """Change the resource's spec; the API server may be slow to answer after a restart."""
+        change = json.dumps({"spec": spec})
+        self.cluster.kubectl("patch", "sdd", NAME, "--type=merge", "-p", change)
+
+    def scale(self, replicas: int) -> None:
+        """Scale as people and autoscalers do."""
+        self.cluster.kubectl("scale", "sdd", NAME, f"--replicas={replicas}")
+
+    def settle(self) -> None:
+        """Wait until the resource has come to rest."""
+        self.witness.wait_settled(SETTLE_S)
+
+    def wait(self, what: str, is_so: Callable[[Seen], bool], seconds: float = SETTLE_S) -> Seen:
+        """Wait for something to be seen."""
+        return self.witness.wait(what, is_so, seconds)
+
+    def now(self) -> Seen:
+        """Look once."""
+        return self.reader.see(NAME)
+
+    def wait_mid_roll(self) -> None:
+        """Wait until pods of two configurations live side by side."""
+        self.wait(
+            "roll that is half done", lambda seen: len({hash_of(p) for p in seen.living_pods}) > 1
+        )
+
+    def operator_pod(self) -> Manifest:
+        """The operator's pod."""
+        pods = self.reader.pods(NAMESPACE, OPERATOR)
+        return next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
+
+
+@contextmanager
+def staged(cluster: Cluster) -> Iterator[Scene]:
+    """Stage two engines under traffic, on a cluster that holds operator and checkpoints."""
+    cluster.kubectl("delete", "sdd", NAME, PLAIN, "--ignore-not-found", "--wait")
+    with reading() as reader:
+        texts = _plain_texts(cluster, reader)
+        try:
+            _apply(cluster, NAME, 2, _SPECULATION)
+            url = _service_url(reader, NAME)
+            with Witness(NAME, ENGINE_IMAGE) as witness, Load(url, NAME, texts) as load:
+                scene = Scene(cluster, Paths.from_environment(), reader, load, witness)
+                scene.settle()
+                yield scene
+        finally:
+            cluster.kubectl("delete", "sdd", NAME, "--ignore-not-found", "--wait=false")
+
+
+def _plain_texts(cluster: Cluster, reader: Reader) -> dict[Question, str]:
+    """What a plain engine of the same image answers."""
+    try:
+        _apply(cluster, PLAIN, 1, {"algorithm": "NONE"})
+        return plain_texts(_service_url(reader, PLAIN), NAME)
+    finally:
+        cluster.kubectl("delete", "sdd", PLAIN, "--ignore-not-found", "--wait=false")
+
+
+def _apply(cluster: Cluster, name: str, replicas: int, speculation: Manifest) -> None:
+    manifest = {
+        "apiVersion": "specdecode.io/v1alpha1",
+        "kind": "SpecDecodeDeployment",
+        "metadata": {"name": name},
+        "spec": {**_SPEC, "replicas": replicas, "speculation": speculation},
+    }
+    cluster.kubectl("apply", "-f", "-", given=json.dumps(manifest))
+    started = time.monotonic()
+    wait_until(lambda: resource_state(cluster, name), say, START_S)
+    say(f"  {name} is Ready after {time.monotonic() - started:.1f} s")
+
+
+def _service_url(reader: Reader, name: str) -> str:
+    """Reach the Service as programs of the node do, by its address."""
+    service = reader.get(f"/api/v1/namespaces/default/services/{name}")
+    return f"http://{service['spec']['clusterIP']}/v1"

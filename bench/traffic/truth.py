@@ -1,0 +1,115 @@
+"""Holds a status against the objects it speaks of, and the objects against what there should be.
+
+The desired side comes from the operator's own pure builders, so a wrong hash or a child of an older
+spec shows as well.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from specdecode_operator.children import Built, build
+from specdecode_operator.kinds import Manifest, child_id
+from specdecode_operator.observed import controller_of, is_controlled_by
+from specdecode_operator.resource import parse_stored
+from traffic.seen import Seen, hash_of
+
+
+def untruths(seen: Seen, engine_image: str) -> tuple[str, ...]:
+    """Sentences about what the status says and is not so."""
+    generation = seen.resource["metadata"]["generation"]
+    told = seen.resource.get("status") or {}
+    if told.get("observedGeneration") != generation:
+        return (f"the status is of generation {told.get('observedGeneration')}, not {generation}",)
+    built = build(parse_stored(seen.resource), engine_image)
+    pairs = [*_counts(seen, built, told), *_conditions(seen, built)]
+    return tuple(f"{what} is {said!r}, not {true!r}" for what, true, said in pairs if said != true)
+
+
+def strays(seen: Seen, engine_image: str) -> tuple[str, ...]:
+    """Sentences about children that are missing, twice, of nobody, or of no use any more.
+
+    While pods of another configuration live, its boot file stays as well.
+    """
+    built = build(parse_stored(seen.resource), engine_image)
+    uid = seen.resource["metadata"]["uid"]
+    found = Counter(child_id(child) for child in seen.children)
+    wanted = Counter(child_id(child) for child in built.children)
+    kept = {f"{child.kind} {child.name}" for child in found - wanted if _is_used(seen, child.name)}
+    sentences = [f"{child.kind} {child.name} is missing" for child in wanted - found]
+    sentences += [f"{child.kind} {child.name} is one too many" for child in found - wanted]
+    sentences = [text for text in sentences if text.removesuffix(" is one too many") not in kept]
+    sentences += [
+        f"{child['kind']} {child['metadata']['name']} has no owner or another's"
+        for child in seen.children
+        if not is_controlled_by(child, uid)
+    ]
+    return (*sentences, *_orphans(seen))
+
+
+def is_settled(seen: Seen, engine_image: str) -> bool:
+    """Whether the resource has come to rest: ready, routable, true, and nothing left over."""
+    return (
+        seen.condition("Ready").get("status") == "True"
+        and seen.routable == seen.wanted
+        and len(seen.pods) == seen.wanted
+        and _running_sets(seen) <= 1
+        and not untruths(seen, engine_image)
+        and not strays(seen, engine_image)
+    )
+
+
+def _counts(seen: Seen, built: Built, told: Manifest) -> Iterator[tuple[str, object, object]]:
+    current = [pod for pod in seen.living_pods if hash_of(pod) == built.config_hash]
+    yield "configHash", built.config_hash, told.get("configHash")
+    yield "replicas", len(seen.living_pods), told.get("replicas")
+    yield "readyReplicas", len(seen.ready_pods), told.get("readyReplicas")
+    yield "routableReplicas", seen.routable, told.get("routableReplicas")
+    yield "updatedReplicas", len(current), told.get("updatedReplicas")
+
+
+def _conditions(seen: Seen, built: Built) -> Iterator[tuple[str, object, object]]:
+    ready = [pod for pod in seen.ready_pods if hash_of(pod) == built.config_hash]
+    is_complete = len(ready) == len(seen.living_pods) == seen.wanted
+    expected = {
+        "Ready": is_complete,
+        "Available": bool(seen.ready_pods),
+        "Progressing": not is_complete,
+        "ConfigResolved": True,
+    }
+    if is_complete:
+        expected |= {"Degraded": False, "ModelReady": True}
+    for kind, holds in expected.items():
+        condition = seen.condition(kind)
+        yield f"condition {kind}", "True" if holds else "False", condition.get("status")
+        generation = seen.resource["metadata"]["generation"]
+        yield f"generation of {kind}", generation, condition.get("observedGeneration")
+
+
+def _is_used(seen: Seen, name: str) -> bool:
+    """Whether a boot file's configuration is that of a pod, or of a set that may make one."""
+    holders = (*seen.pods, *(s["spec"]["template"] for s in seen.replica_sets if _replicas(s)))
+    return any(name.endswith(f"-{hash_of(holder)}") for holder in holders)
+
+
+def _orphans(seen: Seen) -> Iterator[str]:
+    """Objects of other controllers that hang on nothing, or on something that is gone."""
+    uids = {child["metadata"]["uid"] for child in seen.children}
+    sets = {each["metadata"]["uid"] for each in seen.replica_sets}
+    for parts, owners in (
+        (seen.replica_sets, uids),
+        (seen.slices, uids),
+        (seen.living_pods, sets),
+    ):
+        for part in parts:
+            owner = controller_of(part) or {}
+            if owner.get("uid") not in owners:
+                yield f"{part['kind']} {part['metadata']['name']} is an orphan"
+
+
+def _running_sets(seen: Seen) -> int:
+    return sum(bool(_replicas(each)) for each in seen.replica_sets)
+
+
+def _replicas(replica_set: Manifest) -> int:
+    wanted = replica_set["spec"].get("replicas", 0)
+    return int(wanted) + int((replica_set.get("status") or {}).get("replicas", 0))

@@ -1,0 +1,165 @@
+"""Where engine pods may run, and what they are given beyond what the operator writes."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.rules import Rule
+from specdecode_api.v1alpha1.environment import Environment
+from specdecode_api.v1alpha1.labels import Annotations, LabelKey, Labels, LabelValue, OwnLabels
+from specdecode_api.v1alpha1.scalars import FreeObject, Int, ObjectName
+from specdecode_api.v1alpha1.spread import Spreads
+
+
+class Toleration(ResourceRecord):
+    """A taint of nodes that pods may run on all the same, in the words of Kubernetes."""
+
+    key: LabelKey | None = Field(
+        default=None,
+        description="Key of the taint; every key where absent.",
+        json_schema_extra=RESTART,
+    )
+    operator: Literal["Equal", "Exists"] | None = Field(
+        default=None,
+        description="Whether the taint's value must be equal; Equal where absent.",
+        json_schema_extra=RESTART,
+    )
+    value: LabelValue | None = Field(
+        default=None, description="Value of the taint.", json_schema_extra=RESTART
+    )
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None,
+        description="Effect of the taint; every effect where absent.",
+        json_schema_extra=RESTART,
+    )
+    toleration_seconds: Int | None = Field(
+        default=None,
+        ge=0,
+        le=2**31 - 1,
+        description="How long a pod stays on a node that gets the taint; for ever where absent.",
+        json_schema_extra=RESTART,
+    )
+
+    rules: ClassVar[tuple["Rule[Toleration]", ...]] = (
+        Rule(
+            cel="has(self.key) || has(self.operator) && self.operator == 'Exists'",
+            holds=lambda it: it.key is not None or it.operator == "Exists",
+            message="a toleration without a key tolerates every taint: add operator: Exists, "
+            "or a key",
+            field="operator",
+        ),
+        Rule(
+            cel="!has(self.value) || !has(self.operator) || self.operator == 'Equal'",
+            holds=lambda it: it.value is None or it.operator != "Exists",
+            message="operator Exists compares no value: remove value",
+            field="value",
+        ),
+        Rule(
+            cel="!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",
+            holds=lambda it: it.toleration_seconds is None or it.effect == "NoExecute",
+            message="tolerationSeconds counts for effect NoExecute only: set that, or remove it",
+            field="tolerationSeconds",
+        ),
+    )
+
+
+class Affinity(ResourceRecord):
+    """Which nodes, and which neighbours, pods seek or avoid, in the words of Kubernetes."""
+
+    node_affinity: FreeObject | None = Field(
+        default=None, description="Nodes, as in a pod.", json_schema_extra=RESTART
+    )
+    pod_affinity: FreeObject | None = Field(
+        default=None, description="Pods to be near to, as in a pod.", json_schema_extra=RESTART
+    )
+    pod_anti_affinity: FreeObject | None = Field(
+        default=None, description="Pods to keep away from, as in a pod.", json_schema_extra=RESTART
+    )
+
+
+class PullSecret(ResourceRecord):
+    """A Secret of the same namespace with which nodes pull images."""
+
+    name: ObjectName = Field(description="Name of the Secret.", json_schema_extra=RESTART)
+
+
+class TemplateMetadata(ResourceRecord):
+    """Labels and annotations that pods get beyond the operator's."""
+
+    labels: OwnLabels = Field(
+        default={},
+        max_length=64,
+        description="Labels of pods; keys of the operator are refused.",
+        json_schema_extra=RESTART,
+    )
+    annotations: Annotations = Field(
+        default={},
+        max_length=64,
+        description="Annotations of pods; keys of the operator are refused.",
+        json_schema_extra=RESTART,
+    )
+
+
+class Template(ResourceRecord):
+    """A patch of the pod template, for what has no field of its own."""
+
+    metadata: TemplateMetadata = Field(
+        default=TemplateMetadata(), description="Labels and annotations to add."
+    )
+    spec: FreeObject = Field(
+        default={},
+        description="Parts of a pod's spec, as in a pod. Objects are merged, and so are "
+        "containers, volumes and the like by name; null removes what the operator wrote; other "
+        "values replace it. What the operator answers for is refused, with the field to use "
+        "instead. At most 16 KiB.",
+        json_schema_extra=RESTART,
+    )
+
+
+class Pod(ResourceRecord):
+    """Where engine pods may run, and what they are given."""
+
+    node_selector: Labels = Field(
+        default={},
+        max_length=32,
+        description="Labels that a node must have.",
+        json_schema_extra=RESTART,
+    )
+    tolerations: list[Toleration] = Field(
+        default=[],
+        max_length=32,
+        description="Taints that pods tolerate; that of GPU nodes, nvidia.com/gpu, is added on a "
+        "GPU.",
+    )
+    affinity: Affinity = Field(
+        default=Affinity(), description="Nodes and neighbours that pods seek or avoid."
+    )
+    topology_spread_constraints: Spreads = Field(
+        default=[],
+        max_length=8,
+        description="How pods of this resource spread over nodes, zones and the like; the "
+        "scheduler's own default where empty, which spreads over nodes and zones as it can.",
+    )
+    runtime_class_name: ObjectName | None = Field(
+        default=None,
+        description="Container runtime of the pods, such as nvidia; the node's where absent.",
+        json_schema_extra=RESTART,
+    )
+    priority_class_name: ObjectName | None = Field(
+        default=None,
+        description="Priority of the pods; the cluster's default where absent.",
+        json_schema_extra=RESTART,
+    )
+    image_pull_secrets: list[PullSecret] = Field(
+        default=[], max_length=8, description="Secrets with which nodes pull the images."
+    )
+    env: Environment = Field(
+        default=[],
+        max_length=64,
+        description="Environment variables of the engine, and of the container that fetches "
+        "models.",
+    )
+    template: Template = Field(
+        default=Template(), description="Patch of the pod template, for what has no field here."
+    )

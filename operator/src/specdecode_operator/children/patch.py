@@ -1,0 +1,147 @@
+"""The user's patch of a pod template: merged into it, or refused with the field to use instead.
+
+Objects are merged. Lists of things that have a name are merged by it; other lists, and single
+values, are replaced. Null removes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from specdecode_api import names
+from specdecode_api.v1alpha1.pod import Template
+from specdecode_operator.children.hashes import canonical
+from specdecode_operator.kinds import Manifest
+
+MAX_BYTES: Final = 16 * 1024
+PLACE: Final = "pod.template.spec"
+
+_KEYS: Final = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "hostAliases": "ip",
+}
+"""By what items of a list are told apart; lists under other names are replaced."""
+
+_OF_THE_POD: Final = {
+    "affinity": "use pod.affinity",
+    "imagePullSecrets": "use pod.imagePullSecrets",
+    "nodeSelector": "use pod.nodeSelector",
+    "priorityClassName": "use pod.priorityClassName",
+    "restartPolicy": "it is Always",
+    "runtimeClassName": "use pod.runtimeClassName",
+    "terminationGracePeriodSeconds": "use lifecycle.terminationGracePeriodSeconds",
+    "tolerations": "use pod.tolerations",
+    "topologySpreadConstraints": "use pod.topologySpreadConstraints",
+}
+_OF_OUR_CONTAINERS: Final = {
+    "args": "they are the operator's",
+    "command": "it is the operator's",
+    "env": "use pod.env",
+    "image": "use image",
+    "imagePullPolicy": "use imagePullPolicy",
+    "lifecycle": "use lifecycle.preStopSeconds and drainSeconds",
+    "livenessProbe": "it is the operator's",
+    "ports": "they are the operator's",
+    "readinessProbe": "it is the operator's",
+    "resources": "use resources",
+    "startupProbe": "use lifecycle.startupTimeoutSeconds",
+    "terminationMessagePath": "it is the operator's",
+    "terminationMessagePolicy": "it is the operator's",
+}
+_OPEN_VOLUMES: Final = frozenset({"tmp", "shm"})
+"""Volumes of ours whose shape, a size for instance, concerns nobody else."""
+
+
+def patched(template: Manifest, patch: Template) -> Manifest:
+    """A template with a patch that `refusals` has nothing against."""
+    metadata = template["metadata"]
+    labels = {**patch.metadata.labels, **metadata["labels"]}
+    annotations = {**patch.metadata.annotations, **metadata.get("annotations", {})}
+    more = {"annotations": annotations} if annotations else {}
+    return {
+        "metadata": {**metadata, "labels": labels, **more},
+        "spec": _merged(template["spec"], patch.spec),
+    }
+
+
+def refusals(template: Manifest, patch: Template) -> tuple[str, ...]:
+    """What of a patch touches what the operator answers for: place, fault and remedy."""
+    return tuple(_refusals(template["spec"], patch.spec))
+
+
+def _refusals(spec: Manifest, patch: Mapping[str, Any]) -> Iterator[str]:
+    size = len(canonical(patch))
+    if size > MAX_BYTES:
+        yield f"{PLACE}: {size} bytes; at most {MAX_BYTES}: move data into a ConfigMap"
+        return
+    for field, remedy in _OF_THE_POD.items():
+        if field in patch:
+            yield f"{PLACE}.{field}: cannot be patched; {remedy}"
+    ours = [item["name"] for item in spec["volumes"]] + ["boot"]
+    for field in ("containers", "initContainers", "volumes"):
+        items = patch.get(field, [])
+        if not _is_named(items):
+            yield f"{PLACE}.{field}: write a list of objects that have a name"
+            continue
+        for item in items:
+            place = f"{PLACE}.{field}[{item['name']}]"
+            if field == "volumes":
+                if item["name"] in ours and item["name"] not in _OPEN_VOLUMES:
+                    yield f"{place}: is the operator's; choose another name"
+            else:
+                yield from _of_container(spec.get(field, ()), item, place)
+
+
+def _is_named(items: Any) -> bool:
+    return isinstance(items, list) and all(
+        isinstance(item, Mapping) and isinstance(item.get("name"), str) for item in items
+    )
+
+
+def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str) -> Iterator[str]:
+    known = next((each for each in ours if each["name"] == item["name"]), None)
+    if known is None:
+        if item["name"] in (names.ENGINE_CONTAINER, names.FETCH_CONTAINER):
+            yield f"{place}: the name is kept for the operator's containers; choose another"
+        return
+    for field, remedy in _OF_OUR_CONTAINERS.items():
+        if field in item:
+            yield f"{place}.{field}: cannot be patched; {remedy}"
+    mounts = item.get("volumeMounts", [])
+    if not isinstance(mounts, list) or not all(isinstance(mount, Mapping) for mount in mounts):
+        yield f"{place}.volumeMounts: write a list of objects"
+        return
+    paths = {mount["mountPath"] for mount in known["volumeMounts"]}
+    for mount in mounts:
+        if str(mount.get("mountPath", "")).rstrip("/") in paths:
+            yield (
+                f"{place}.volumeMounts: {mount['mountPath']} is the operator's; "
+                "mount somewhere else"
+            )
+
+
+def _merged(base: Any, patch: Any, name: str = "") -> Any:
+    if isinstance(base, Mapping) and isinstance(patch, Mapping):
+        changed = {
+            key: _merged(base.get(key), value, key)
+            for key, value in patch.items()
+            if value is not None
+        }
+        kept = {key: value for key, value in base.items() if key not in patch}
+        return {**kept, **changed}
+    if isinstance(base, list) and isinstance(patch, list) and name in _KEYS:
+        return _merged_by(_KEYS[name], base, patch)
+    if isinstance(patch, Mapping):
+        return _merged({}, patch, name)
+    return patch
+
+
+def _merged_by(key: str, base: list[Any], patch: list[Any]) -> list[Any]:
+    """Items of `base` in their order, changed where `patch` has them, then those it adds."""
+    given = {item.get(key): item for item in patch}
+    known = {item.get(key) for item in base}
+    changed = [_merged(item, given.get(item.get(key), {})) for item in base]
+    return changed + [_merged({}, item) for item in patch if item.get(key) not in known]

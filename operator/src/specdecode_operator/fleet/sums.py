@@ -1,0 +1,88 @@
+"""Adding evidence up and taking it apart: what a pod saw since it was read last."""
+
+from collections.abc import Mapping
+from dataclasses import astuple, replace
+
+from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum
+
+MAX_STRATA = 192
+"""Strata kept of an arm; requests of more are left out, so that a record of it stays small."""
+
+_NONE = RequestSums()
+_COUNTS = ("answered_requests", "failed_requests", "retracted_requests", "self_test_failures")
+
+
+def add(left: ArmEvidence, right: ArmEvidence) -> ArmEvidence:
+    """Both together; of restarts the sum, of pods those of `left`."""
+    strata = dict(left.strata)
+    for stratum, sums in right.strata.items():
+        if stratum in strata or len(strata) < MAX_STRATA:
+            strata[stratum] = strata.get(stratum, _NONE) + sums
+    return replace(
+        left,
+        strata=strata,
+        first_token=_add_latencies(left.first_token, right.first_token),
+        inter_token=_add_latencies(left.inter_token, right.inter_token),
+        restarts=left.restarts + right.restarts,
+        **{name: getattr(left, name) + getattr(right, name) for name in _COUNTS},
+    )
+
+
+def grown(since: ArmEvidence, now: ArmEvidence) -> ArmEvidence:
+    """What came between two readings of one process.
+
+    Where anything is less than it was, the process has begun to count anew; all of `now` is new.
+    """
+    if _has_fallen(since, now):
+        return now
+    return replace(
+        now,
+        strata=_grown_strata(since.strata, now.strata),
+        first_token=_grown_latencies(since.first_token, now.first_token),
+        inter_token=_grown_latencies(since.inter_token, now.inter_token),
+        **{name: getattr(now, name) - getattr(since, name) for name in _COUNTS},
+    )
+
+
+def is_empty(evidence: ArmEvidence) -> bool:
+    """Whether nothing was seen."""
+    counts = (getattr(evidence, name) for name in _COUNTS)
+    latencies = (*evidence.first_token.counts, *evidence.inter_token.counts)
+    return not (evidence.strata or evidence.restarts or any(counts) or any(latencies))
+
+
+def _grown_strata(
+    since: Mapping[Stratum, RequestSums], now: Mapping[Stratum, RequestSums]
+) -> dict[Stratum, RequestSums]:
+    differences = {stratum: sums - since.get(stratum, _NONE) for stratum, sums in now.items()}
+    return {stratum: sums for stratum, sums in differences.items() if sums.requests > 0}
+
+
+def _has_fallen(since: ArmEvidence, now: ArmEvidence) -> bool:
+    for stratum, sums in since.strata.items():
+        if _is_less(astuple(now.strata.get(stratum, _NONE)), astuple(sums)):
+            return True
+    if any(getattr(now, name) < getattr(since, name) for name in _COUNTS):
+        return True
+    pairs = ((now.first_token, since.first_token), (now.inter_token, since.inter_token))
+    return any(_is_less(later.counts, earlier.counts) for later, earlier in pairs)
+
+
+def _is_less(now: tuple[float, ...], since: tuple[float, ...]) -> bool:
+    if len(now) < len(since):
+        return True
+    return any(later < earlier for later, earlier in zip(now, since, strict=False))
+
+
+def _add_latencies(left: Latencies, right: Latencies) -> Latencies:
+    if not left.counts or not right.counts:
+        return left if left.counts else right
+    pairs = zip(left.counts, right.counts, strict=True)
+    return Latencies(left.bounds_s, tuple(one + other for one, other in pairs))
+
+
+def _grown_latencies(since: Latencies, now: Latencies) -> Latencies:
+    if not since.counts:
+        return now
+    pairs = zip(since.counts, now.counts, strict=True)
+    return Latencies(now.bounds_s, tuple(later - earlier for earlier, later in pairs))

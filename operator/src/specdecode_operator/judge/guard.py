@@ -1,0 +1,74 @@
+"""What a trial must show, and how much error it may spend on showing it."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Aim(StrEnum):
+    """What a candidate must show to be promoted."""
+
+    GAIN = "Gain"  # a recommendation: at least `min_gain` better
+    NO_LOSS = "NoLoss"  # a person's own edit: not worse than `margin`
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Bounds of one trial. Shares are fractions of 1, so 0.03 is 3 %.
+
+    Raises:
+        ValueError: a bound that cannot be kept, with its name, value and remedy.
+    """
+
+    aim: Aim = Aim.GAIN
+    min_gain: float = 0.03  # of decode seconds per token, to be worth a change
+    margin: float = 0.02  # what may be lost where no loss is the aim
+    alpha: float = 0.02  # a candidate that is no worse is rolled back
+    promote_alpha: float = 0.01  # a candidate that is no better is promoted; see `wealth`
+    min_requests: int = 200  # in each arm
+    min_stratum_requests: int = 20  # in each arm, for a stratum to count
+    min_duration_s: float = 600.0  # before a promotion
+    max_duration_s: float = 7200.0
+    min_coverage: float = 0.8  # of the work, by strata that count
+    min_pairs: int = 6  # of blocks, where the arms take turns
+    pod_spread: float = 0.01  # between equal pods, where each pod has one arm only
+    heavy_loss: float = 0.1  # shown after one pair of blocks already, it ends a trial
+    tail_rise: float = 0.5  # growth of the share above the baseline's 95th percentile
+    accept_drop: float = 0.2  # of tokens per round, for the early alarm
+    max_restarts: int = 2  # of the candidate's pods beyond the baseline's
+    restart_failures: int = 64  # failed requests that one restart explains
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "promote_alpha"):
+            _check(name, getattr(self, name), 1e-9, 0.49)
+        for name in ("min_gain", "margin", "min_coverage", "pod_spread", "heavy_loss"):
+            _check(name, getattr(self, name), 0.0, 1.0)
+        _check("accept_drop", self.accept_drop, 0.0, 0.99)
+        _check("tail_rise", self.tail_rise, 0.01, 100.0)
+        for name in ("min_requests", "min_stratum_requests", "min_pairs"):
+            _check(name, getattr(self, name), 2.0, math.inf)
+        for name in ("min_duration_s", "max_restarts", "restart_failures"):
+            _check(name, getattr(self, name), 0.0, math.inf)
+        _check("max_duration_s", self.max_duration_s, self.min_duration_s, math.inf)
+
+    # What may be rolled back wrongly is shared between the gain, the rails and the early alarm.
+
+    @property
+    def loss_alpha(self) -> float:
+        """For calling the candidate slower."""
+        return 0.5 * self.alpha
+
+    @property
+    def rail_alpha(self) -> float:
+        """For all guard rails together."""
+        return 0.35 * self.alpha
+
+    @property
+    def alarm_alpha(self) -> float:
+        """For the early alarm and for a heavy loss."""
+        return 0.15 * self.alpha
+
+
+def _check(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"guard: {name} is {value}; set it between {least:g} and {most:g}")

@@ -1,0 +1,48 @@
+"""How many tokens a depth adds to a request in a round, tried or not.
+
+A position is accepted only behind accepted ones, so its rate among those that were reached is free
+of the depth that ran. A rate of which little is known leans on the same position over all bands,
+and that one on the position before: so depths that were never tried are extrapolated.
+"""
+
+from collections.abc import Mapping
+
+from specdecode_operator.fleet.reading import PositionTotals
+
+PRIOR_RATE, PRIOR_TRIALS = 0.5, 1.0
+LEAN_POSITION, LEAN_BAND = 6.0, 64.0
+
+
+def rates(positions: Mapping[tuple[int, int], PositionTotals], deepest: int) -> "Rates":
+    """Estimate the rates of positions 1 … `deepest`."""
+    overall: list[float] = []
+    before, lean = PRIOR_RATE, PRIOR_TRIALS
+    for position in range(1, deepest + 1):
+        cells = [cell for (_, place), cell in positions.items() if place == position]
+        accepted, reached = sum(c.accepted for c in cells), sum(c.reached for c in cells)
+        before = (accepted + lean * before) / (reached + lean)
+        lean = LEAN_POSITION
+        overall.append(before)
+    return Rates(positions, tuple(overall))
+
+
+class Rates:
+    """Rates by band and position."""
+
+    def __init__(
+        self, positions: Mapping[tuple[int, int], PositionTotals], overall: tuple[float, ...]
+    ) -> None:
+        self._positions = positions
+        self._overall = overall
+
+    def expected_tokens(self, band: int) -> tuple[float, ...]:
+        """Tokens of a round of depth 0, 1, …: one, and the chance of each drafted one."""
+        tokens = survival = 1.0
+        expected = [tokens]
+        for place, rate in enumerate(self._overall, start=1):
+            cell = self._positions.get((band, place), PositionTotals())
+            own = (cell.accepted + LEAN_BAND * rate) / (cell.reached + LEAN_BAND)
+            survival *= own
+            tokens += survival
+            expected.append(tokens)
+        return tuple(expected)

@@ -1,0 +1,258 @@
+"""What `make traffic` calls a fault: untrue statuses, strays, lost and changed answers."""
+
+import copy
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from specdecode_api import names
+from specdecode_operator.children import build
+from specdecode_operator.resource import parse
+from traffic.load import Load, plain_texts
+from traffic.questions import QUESTIONS
+from traffic.seen import Seen
+from traffic.tally import Tally
+from traffic.truth import is_settled, strays, untruths
+from traffic.verdict import PATIENCE_S, Outcome, summary
+from traffic.witness import Findings
+
+IMAGE = "engine:1"
+OWNED = {"controller": True, "kind": "ReplicaSet", "name": "s", "uid": "set"}
+
+
+def resource(**status):
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "chat", "namespace": "default", "uid": "u", "generation": 2},
+        "spec": {
+            "device": "CPU",
+            "model": {"uri": "pvc://models/target"},
+            "speculation": {"algorithm": "NONE"},
+            "replicas": 2,
+        },
+        "status": status,
+    }
+
+
+def at_rest():
+    """Two engines that serve, and a status that says so."""
+    found = resource()
+    built = build(parse(found), IMAGE)
+    children = [copy.deepcopy(child) for child in built.children]
+    for number, child in enumerate(children):
+        child["metadata"]["uid"] = f"child-{number}"
+    owner = {"controller": True, "kind": "Deployment", "name": "chat", "uid": "child-4"}
+    service = {"controller": True, "kind": "Service", "name": "chat", "uid": "child-2"}
+    stamp = {names.ANNOTATION_CONFIG_HASH: built.config_hash}
+    found["status"] = {
+        "observedGeneration": 2,
+        "configHash": built.config_hash,
+        "replicas": 2,
+        "readyReplicas": 2,
+        "routableReplicas": 2,
+        "updatedReplicas": 2,
+        "conditions": [
+            {"type": kind, "status": status, "observedGeneration": 2}
+            for kind, status in (
+                ("Ready", "True"),
+                ("Available", "True"),
+                ("Progressing", "False"),
+                ("Degraded", "False"),
+                ("ModelReady", "True"),
+                ("ConfigResolved", "True"),
+            )
+        ],
+    }
+    pods = tuple(
+        {
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": stamp, "ownerReferences": [OWNED]},
+            "spec": {"nodeName": "node"},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        for name in ("a", "b")
+    )
+    replica_set = {
+        "kind": "ReplicaSet",
+        "metadata": {"name": "s", "uid": "set", "ownerReferences": [owner]},
+        "spec": {"replicas": 2, "template": {"metadata": {"annotations": stamp}}},
+    }
+    part = {
+        "kind": "EndpointSlice",
+        "metadata": {"name": "e", "ownerReferences": [service]},
+        "endpoints": [{"conditions": {"ready": True}}] * 2,
+    }
+    return Seen(found, tuple(children), (replica_set,), pods, (part,))
+
+
+def test_at_rest_everything_is_true_and_nothing_is_left_over():
+    seen = at_rest()
+    assert untruths(seen, IMAGE) == ()
+    assert strays(seen, IMAGE) == ()
+    assert is_settled(seen, IMAGE)
+
+
+def break_off(seen):
+    seen.pods[0]["status"]["conditions"][0]["status"] = "False"
+
+
+def unroute(seen):
+    seen.slices[0]["endpoints"].pop()
+
+
+def leave(seen):
+    seen.pods[0]["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+
+
+def grow(seen):
+    seen.resource["metadata"]["generation"] = 3
+
+
+def edit(seen):
+    seen.resource["spec"]["serving"] = {"maxRunningRequests": 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (break_off, ("readyReplicas is 2, not 1", "condition Ready is 'True', not 'False'")),
+        (unroute, ("routableReplicas is 2, not 1",)),
+        (leave, ("replicas is 2, not 1", "condition Progressing is 'False', not 'True'")),
+        (grow, ("the status is of generation 2, not 3",)),
+        (edit, ("configHash is", "updatedReplicas is 2, not 0")),
+    ],
+)
+def test_a_status_that_is_not_so_is_told(change, words):
+    seen = at_rest()
+    change(seen)
+    told = "; ".join(untruths(seen, IMAGE))
+    assert all(word in told for word in words), told
+    assert not is_settled(seen, IMAGE)
+
+
+def drop_service(seen):
+    return seen.children[:2] + seen.children[3:]
+
+
+def double_boot_file(seen):
+    twin = copy.deepcopy(seen.children[1])
+    twin["metadata"]["name"] = "chat-v1-former"
+    return (*seen.children, twin)
+
+
+def disown(seen):
+    del seen.children[0]["metadata"]["ownerReferences"]
+    return seen.children
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (drop_service, "Service chat is missing"),
+        (double_boot_file, "ConfigMap chat-v1-former is one too many"),
+        (disown, "ServiceAccount chat has no owner"),
+    ],
+)
+def test_children_that_miss_or_stray_are_told(change, words):
+    seen = at_rest()
+    changed = Seen(seen.resource, change(seen), seen.replica_sets, seen.pods, seen.slices)
+    assert words in "; ".join(strays(changed, IMAGE))
+
+
+def test_a_boot_file_stays_as_long_as_a_pod_of_it():
+    seen = at_rest()
+    seen.pods[0]["metadata"]["annotations"] = {names.ANNOTATION_CONFIG_HASH: "v1-former"}
+    changed = Seen(seen.resource, double_boot_file(seen), seen.replica_sets, seen.pods, seen.slices)
+    assert strays(changed, IMAGE) == ()
+
+
+def test_a_pod_of_nobody_is_an_orphan():
+    seen = at_rest()
+    del seen.pods[1]["metadata"]["ownerReferences"]
+    assert strays(seen, IMAGE) == ("Pod b is an orphan",)
+
+
+def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
+    tally = Tally(answered=1, wrong_text=1)
+    tally.fail("refused")
+    late = Findings(untrue={"short": PATIENCE_S - 1, "long": PATIENCE_S + 1}, fewest_ready=1)
+    told = summary([Outcome("drain", 3.0, tally, late)])
+    assert told["passed"] is False
+    assert told["faults"] == {
+        "drain": [
+            "a request failed: refused",
+            "1 answers are not those of plain decoding",
+            "long, for 6.0 s",
+        ]
+    }
+    good = Outcome("steady", 1.0, Tally(answered=1), Findings(fewest_ready=2))
+    assert summary([good])["passed"] is True
+
+
+class Faulty(BaseHTTPRequestHandler):
+    """Answers in one piece, and as often as its server is told breaks connections off."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *words):
+        pass
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.breaks > 0:
+            self.server.breaks -= 1
+            self.close_connection = True
+            return
+        text = self.server.text
+        if asked.get("stream"):
+            part = {"text": text, "delta": {"content": text}, "index": 0, "finish_reason": "stop"}
+            body = f"data: {json.dumps({'choices': [part]})}\n\ndata: [DONE]\n\n"
+            kind = "text/event-stream"
+        else:
+            whole = {"text": text, "message": {"role": "assistant", "content": text}}
+            body, kind = json.dumps({"choices": [whole]}), "application/json"
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+@pytest.fixture
+def server():
+    found = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
+    found.text, found.breaks, found.daemon_threads = "right", 0, True
+    serving = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+    serving.start()
+    yield found
+    found.shutdown()
+    serving.join()
+    found.server_close()
+
+
+def test_traffic_compares_every_answer_and_forgives_only_what_a_kill_cut(server):
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    texts = plain_texts(url, "m")
+    assert set(texts.values()) == {"right"}
+    assert len(texts) == len(QUESTIONS)
+    with Load(url, "m", texts) as load:
+        load.wait_answers(12, 30)
+        steady = load.tally
+        assert (steady.failed, steady.wrong_text, steady.cut_by_kill) == (0, 0, 0)
+        assert 0 < steady.streamed < steady.answered
+        load.begin()
+        server.breaks = 2
+        load.wait_answers(12, 30)
+        assert load.tally.failed == 2
+        load.begin()
+        load.allow_cuts()
+        server.breaks = 2
+        load.wait_answers(12, 30)
+        assert (load.tally.failed, load.tally.cut_by_kill) == (0, 2)
+        load.begin()
+        server.text = "wrong"
+        load.wait_answers(12, 30)
+        assert load.tally.wrong_text > 0

@@ -1,0 +1,148 @@
+"""Two operator processes on one API server: one works, the other takes over."""
+
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from specdecode_operator.kinds import DEPLOYMENT, LEASE, RESOURCE, SERVICE
+
+pytestmark = pytest.mark.apiserver
+
+TAKEOVER_S = 20.0
+
+
+@pytest.fixture
+def operators(kubeconfig, tmp_path, make_operator, until, namespace):
+    """Start operators, each in a process of its own; all are ended with the test."""
+    started = []
+
+    def start():
+        arguments = ("--namespace", namespace)
+        operator = make_operator(kubeconfig, tmp_path / f"log{len(started)}", arguments)
+        started.append(operator)
+        operator.start(until)
+        return operator
+
+    yield start
+    for operator in started:
+        if operator.process.poll() is None:
+            assert operator.stop() == 0
+        log = operator.log.read_text()
+        assert "Traceback" not in log, log
+        assert "Forbidden" not in log, log
+
+
+def is_leader(operator):
+    return operator.metric("leader") == 1
+
+
+def holder(api):
+    return api.get(LEASE, "specdecode-system", "specdecode-operator")["spec"]["holderIdentity"]
+
+
+def test_one_works_and_the_other_takes_over_when_it_is_killed(
+    operators, api, namespace, chat, until, versions
+):
+    first = operators()
+    until(lambda: is_leader(first))
+    second = operators()
+    chat(replicas=2)
+    until(lambda: api.get(RESOURCE, namespace, "chat")["status"]["url"])
+    assert holder(api) == first.identity
+    assert not is_leader(second)
+    assert second.metric("apply_total") == second.metric("status_write_total") == 0
+    assert second.metric("watch_event_total") > 0  # it watches, to know when it has to work
+    assert httpx.get(f"http://127.0.0.1:{second.ports[0]}/healthz").status_code == 200
+
+    before = versions()
+    first.kill()
+    api.merge(RESOURCE, namespace, "chat", {"metadata": {"annotations": {"while": "nobody works"}}})
+    began_s = time.monotonic()
+    until(lambda: is_leader(second))
+    took_s = time.monotonic() - began_s
+    assert took_s <= TAKEOVER_S
+    assert holder(api) == second.identity
+    api.delete(SERVICE, namespace, "chat")
+    until(lambda: api.get(SERVICE, namespace, "chat"))
+    after = versions()
+    rewritten = {
+        key
+        for key, version in after.items()
+        if version != before[key]
+        and key not in {("SpecDecodeDeployment", "chat"), ("Service", "chat")}
+    }
+    assert rewritten == set()  # what the first has written is not written again
+    print(f"took over after {took_s:.1f} s")
+
+
+def test_a_clean_end_hands_over_at_once(operators, api, namespace, chat, until):
+    first = operators()
+    until(lambda: is_leader(first))
+    second = operators()
+    began_s = time.monotonic()
+    assert first.stop() == 0
+    until(lambda: is_leader(second))
+    assert time.monotonic() - began_s < 10
+    chat()
+    until(lambda: api.get(DEPLOYMENT, namespace, "chat"))
+
+
+def test_a_leader_whose_lease_is_taken_ends_with_the_reason(operators, api, until):
+    first = operators()
+    until(lambda: is_leader(first))
+    api.merge(
+        LEASE,
+        "specdecode-system",
+        "specdecode-operator",
+        {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 1}},
+    )
+    assert first.process.wait(timeout=30) == 1
+    assert "lease specdecode-system/specdecode-operator was not renewed" in first.log.read_text()
+
+
+def test_the_same_pod_goes_on_at_once_after_a_crash(operators, api, until):
+    first = operators()
+    until(lambda: is_leader(first))
+    before = first.log.read_text().count("standing by")
+    changes = api.get(LEASE, "specdecode-system", "specdecode-operator")["spec"]["leaseTransitions"]
+    first.kill()
+    first.start(until)
+    until(lambda: is_leader(first))
+    assert first.log.read_text().count("standing by") == before
+    spec = api.get(LEASE, "specdecode-system", "specdecode-operator")["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == (first.identity, changes)
+
+
+@pytest.mark.parametrize("verb", ["create", "get", "update"])
+def test_without_a_right_on_leases_it_ends_and_says_which(verb, grant, template, namespace, api):
+    """The verbs that the chart grants are those that it takes."""
+    name = f"lacks-{verb}-{namespace}"
+    manifests = template(
+        "--set", f"fullnameOverride={name},crds.install=false,rbac.aggregate=false"
+    )
+    for manifest in manifests:
+        if manifest["kind"] == "Role" and manifest["metadata"]["name"] == f"{name}-lease":
+            for rule in manifest["rules"]:
+                rule["verbs"] = [each for each in rule["verbs"] if each != verb]
+            manifest["rules"] = [rule for rule in manifest["rules"] if rule["verbs"]]
+    file = grant(manifests)
+    if verb == "update":  # one that ran out, which a newcomer would take over
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        metadata = {"name": name, "namespace": "specdecode-system"}
+        api.create(LEASE, {"metadata": metadata, "spec": spec})
+    words = ["run", "--all-namespaces", "--kubeconfig", str(file), "--engine-image", "none"]
+    words += ["--lease-namespace", "specdecode-system", "--lease-name", name]
+    words += ["--health-port", "0", "--metrics-port", "0"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "specdecode_operator", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert f"cannot {verb} resource" in ended.stderr
+    assert "--no-leader-election" in ended.stderr
+    assert "Traceback" not in ended.stderr

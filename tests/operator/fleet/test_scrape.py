@@ -1,0 +1,203 @@
+"""Reading engines' own metrics over HTTP: whole answers count, others are told and dropped."""
+
+import json
+import re
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from specdecode_api import series
+from specdecode_engine.metrics import CoreSnapshot, EngineMetrics
+from specdecode_engine.metrics.snapshot import (
+    DepthSnapshot,
+    PositionSnapshot,
+    StratumSnapshot,
+    TableSnapshot,
+)
+from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, exposition
+from specdecode_operator.fleet.prometheus import READ, open_prometheus
+from specdecode_operator.fleet.reading import reading_of
+from specdecode_operator.fleet.scrape import MAX_BYTES, open_scraper
+from specdecode_operator.judge.evidence import ArmKey, RequestSums, Stratum
+
+SUMS = tuple(float(number) for number in range(1, 10))
+KEY, OLD = ArmKey("v1-c", "new"), ArmKey("v1-c", "old")
+
+
+def registry():
+    """What an engine exports that changed its table once."""
+    strata = StratumSnapshot(("8", "greedy", "free", "short", "code"), SUMS)
+    core = CoreSnapshot(
+        tables=(TableSnapshot("old", (strata,), 3), TableSnapshot("new", (), 1)),
+        depths=(DepthSnapshot(8, 3, 5, 40, 0.5),),
+        positions=(PositionSnapshot(8, 1, 10, 9),),
+    )
+    about = {"config_hash": "v1-c", "table_hash": "new", "device": "CPU"}
+    metrics = EngineMetrics(lambda: core, lambda: about)
+    watch = metrics.stopwatch(0.0)
+    for second in (0.3, 0.304):
+        watch.tick(1, second, "new")
+    watch.stop("stop", 0.5, "new")
+    metrics.count_cut_short(1)
+    for status in (500, 500, 503, 400):  # 503 while it drains, 400 is the client's
+        metrics.count_error(status)
+    return metrics.registry
+
+
+TEXT = generate_latest(registry()).decode()
+
+
+@pytest.fixture
+def listen():
+    """A server that answers every request with what the test says, and keeps what it was asked."""
+    servers, asked = [], []
+
+    def start(body, status=200, length=None):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                read = self.rfile.read(int(self.headers.get("content-length") or 0))
+                asked.append((self.path, self.headers.get("accept"), read.decode()))
+                self.send_response(status)
+                self.send_header("content-length", str(length or len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET
+
+            def log_message(self, *arguments):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return server.server_address[1]
+
+    start.asked = asked
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def pod(name="chat-1", address="127.0.0.1"):
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "status": {"podIP": address}}
+
+
+def assert_all_of_it(reading):
+    assert reading.key == KEY
+    assert reading.start_s > 1.6e9
+    assert set(reading.arms) == {KEY, OLD}
+    old, new = reading.arms[OLD], reading.arms[KEY]
+    assert old.strata == {Stratum(8, "greedy", "free", "short", "code"): RequestSums(*SUMS)}
+    assert (old.retracted_requests, new.retracted_requests) == (3, 1)
+    assert (new.answered_requests, new.failed_requests) == (1, 2)
+    assert sum(new.first_token.counts) == 1
+    assert new.first_token.counts[new.first_token.bounds_s.index(0.5)] == 1
+    assert new.inter_token.counts[new.inter_token.bounds_s.index(0.005)] == 1
+    assert reading.depths == {(8, 3): DepthTotals(5, 40, 0.5)}
+    assert reading.positions == {(8, 1): PositionTotals(10, 9)}
+    assert reading.facts["device"] == "CPU"
+
+
+async def test_pods_are_read_whole(listen):
+    port = listen(TEXT.encode())
+    async with open_scraper(port) as scrape:
+        found = await scrape([pod("a"), pod("b"), pod("c", None), pod("d", "no address")])
+    assert [reading.pod_uid for reading in found.readings] == ["uid-a", "uid-b"]
+    for reading in found.readings:
+        assert_all_of_it(reading)
+    assert found.failures["c"] == "has no address yet"
+    assert "does not answer" in found.failures["d"]
+    assert listen.asked[0][:2] == ("/metrics", exposition.ACCEPT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"body": TEXT.encode()[:-6]}, "cannot be read"),  # all but the line that ends it
+        ({"body": TEXT.encode()[: len(TEXT) // 2]}, "cannot be read"),
+        ({"body": TEXT.encode()[:-6], "length": len(TEXT)}, "does not answer"),
+        ({"body": b"{}", "status": 503}, "503"),
+        ({"body": b"<html>"}, "cannot be read"),
+        ({"body": b"# EOF\n"}, "is it an engine"),
+        ({"body": b"#" * (MAX_BYTES + 1)}, "more than"),
+    ],
+)
+async def test_what_is_not_whole_is_dropped_whole(answer, said, listen):
+    async with open_scraper(listen(**answer)) as scrape:
+        found = await scrape([pod()])
+    assert found.readings == ()
+    assert said in found.failures["chat-1"]
+
+
+def test_a_missing_line_makes_it_no_answer():
+    """Whichever sample of a stratum, a histogram or a depth is missing."""
+    lines = TEXT.splitlines()
+    for each in (*series.PORTIONS, *series.DEPTHS, *series.IDENTITY, *series.LATENCIES[:2]):
+        without = list(lines)
+        without.remove(next(line for line in lines if line.startswith(each.sample)))
+        with pytest.raises(BadScrape):
+            reading_of("p", exposition.read("\n".join(without) + "\n"))
+
+
+def test_what_cannot_be_counted_is_refused():
+    for number in ("NaN", "-1", "+Inf"):
+        bad = re.sub(r"(?m)^(specdecode_portion_tokens_total{.*}) .*", rf"\1 {number}", TEXT)
+        assert bad != TEXT
+        with pytest.raises(BadScrape):
+            reading_of("p", exposition.read(bad))
+
+
+def vector(pods):
+    """The answer of a Prometheus server that scraped the same from several pods."""
+    wanted = {each.sample for each in READ}
+    result = [
+        {"metric": {**sample.labels, "__name__": sample.name, "pod": name, "namespace": "n",
+                    "deployment": "chat"},
+         "value": [1.0, repr(sample.value)]}
+        for name in pods
+        for sample in exposition.read(TEXT)
+        if sample.name in wanted
+    ]  # fmt: skip
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+async def test_a_prometheus_server_tells_the_same(listen):
+    answer = vector(["chat-1", "chat-2"])
+    lame = {"__name__": series.PROCESS_START.sample, "pod": "chat-3"}
+    answer["data"]["result"].append({"metric": lame, "value": [1.0, "1"]})
+    port = listen(json.dumps(answer).encode())
+    async with open_prometheus(f"http://127.0.0.1:{port}/") as prometheus:
+        found = await prometheus("n", "chat")
+    assert [reading.pod_uid for reading in found.readings] == ["chat-1", "chat-2"]
+    for reading in found.readings:
+        assert_all_of_it(reading)
+    assert "chat-3" in found.failures
+    path, _, body = listen.asked[0]
+    (query,) = urllib.parse.parse_qs(body)["query"]
+    assert path == "/api/v1/query"
+    assert query.endswith('",namespace="n",deployment="chat"}')
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"status": "error", "errorType": "bad_data", "error": "parse error"}', "parse error"),
+        (b"not json", "gives no answer"),
+        (b'{"status": "success", "data": {}}', "result"),
+    ],
+)
+async def test_a_refusal_of_the_server_is_told(body, said, listen):
+    port = listen(body, status=400)
+    async with open_prometheus(f"http://127.0.0.1:{port}") as prometheus:
+        with pytest.raises(BadScrape, match=said):
+            await prometheus("n", "chat")
+
+
+def test_sums_of_the_contract_are_those_that_are_judged():
+    assert tuple(RequestSums.__dataclass_fields__) == series.SUMS
+    assert len(Stratum.__dataclass_fields__) == len(series.STRATUM)

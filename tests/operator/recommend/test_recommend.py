@@ -1,0 +1,272 @@
+"""Tables for fleets whose acceptance and costs are known, and reasons where they are not."""
+
+import math
+
+import pytest
+
+from specdecode_api.speculation import Policy
+from specdecode_api.table import TableEntry, candidates
+from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
+from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.recommend import (
+    Bounds,
+    Current,
+    NotYet,
+    Pool,
+    Recommendation,
+    ValidityKey,
+    pool_of,
+    recommend,
+)
+from specdecode_operator.recommend.cost import Costs
+from specdecode_operator.recommend.pool import PodFigures
+from specdecode_operator.recommend.survival import rates
+
+KEY = ValidityKey("1", "/models/m", "/models/d", "STANDALONE", "1", "16", "GPU", "bfloat16")
+DEPTHS = frozenset({0, 1, 2, 3, 5, 7})
+BOUNDS = Bounds(DEPTHS)
+
+
+def seconds(size, steps, draft_share=0.1, free_rows=32):
+    """A round's time as hardware shapes it: rows are free at first, a draft step never is."""
+    return 0.01 * (1 + size * (steps + 1) / free_rows + draft_share * steps * (1 + size / 32))
+
+
+def figures(ran, rate=0.8, rounds=2000, cost=seconds, scale=1.0):
+    """What a pod tells that ran these depths in these bands, one and a half times their bound."""
+    depths, positions = {}, {}
+    for band, steps_run in ran.items():
+        size = 1 if band == 1 else 1.5 * band
+        for steps in steps_run:
+            time = rounds * cost(size, steps) * scale
+            depths[band, steps] = DepthTotals(rounds, rounds * size, time)
+            reached = rounds * size
+            for place in range(1, steps + 1):
+                cell = positions.get((band, place), PositionTotals())
+                kept = reached * rate
+                positions[band, place] = PositionTotals(
+                    cell.reached + reached, cell.accepted + kept
+                )
+                reached = kept
+    return PodFigures(depths, positions)
+
+
+def pool(*pods):
+    return Pool(KEY, pods)
+
+
+def best(size, rate, allowed=DEPTHS, cost=seconds):
+    def tokens(steps):
+        return sum(rate**place for place in range(steps + 1))
+
+    return max(allowed, key=lambda steps: tokens(steps) / cost(size, steps))
+
+
+def static(num_steps=3, entries=None):
+    return Current(Policy.STATIC, entries or {}, num_steps)
+
+
+def test_the_depth_of_each_band_is_the_one_with_most_tokens_per_second():
+    ran = {1: DEPTHS, 4: DEPTHS, 16: DEPTHS, 64: DEPTHS}
+    found = recommend(pool(figures(ran)), static(), BOUNDS)
+    assert isinstance(found, Recommendation)
+    chosen = {int(bound): entry.candidate_steps for bound, entry in found.entries.items()}
+    for band in ran:
+        size = 1 if band == 1 else 1.5 * band
+        wanted = best(size, 0.8)
+        now = max(bound for bound in chosen if bound <= band)
+        assert chosen[now] == (wanted,)
+    assert best(1, 0.8) > best(96, 0.8), "the made-up hardware asks for different depths"
+    assert found.gain_low <= found.gain <= found.gain_high
+    assert found.gain_low > 0
+    assert found.num_steps in candidates(found.entries)
+    assert found.rounds == 4 * 6 * 2000
+    assert sum(each.share_of_time for each in found.bands) == pytest.approx(1)
+
+
+def test_the_expected_gain_is_that_of_changing_over():
+    """All at depth 3, costs of 0 and 1 known a little: the gain is the ratio of the two rates."""
+    ran = {32: [3]}
+    mostly = figures(ran, rate=0.3, rounds=20_000)
+    some = figures({32: [0, 1]}, rate=0.3, rounds=30)
+    found = recommend(pool(mostly, some), static(), BOUNDS)
+    assert isinstance(found, Recommendation)
+    size, wanted = 48, best(48, 0.3, {0, 1, 3})
+
+    def rate(steps):
+        return sum(0.3**place for place in range(steps + 1)) / seconds(size, steps)
+
+    assert found.bands[0].best == wanted
+    assert found.gain == pytest.approx(rate(wanted) / rate(3) - 1, rel=0.02)
+
+
+def test_equal_neighbours_become_one_range():
+    ran = dict.fromkeys((1, 2, 4, 8), DEPTHS)
+    found = recommend(pool(figures(ran, rate=0.1)), static(3), Bounds(DEPTHS, largest_batch=8))
+    assert isinstance(found, Recommendation)
+    assert set(found.entries) == {"1"}
+    assert found.entries["1"].candidate_steps == (0,)
+
+
+def test_what_was_not_seen_stays_as_it_is():
+    current = static(
+        3, {"1": TableEntry(candidate_steps=(3,)), "24": TableEntry(candidate_steps=(1,))}
+    )
+    found = recommend(pool(figures({4: DEPTHS}, rate=0.05)), current, BOUNDS)
+    assert isinstance(found, Recommendation)
+    steps = {bound: entry.candidate_steps for bound, entry in found.entries.items()}
+    assert steps == {"1": (3,), "4": (0,), "8": (3,), "24": (1,)}
+
+
+def test_a_depth_that_was_never_tried_is_recommended_only_if_its_cost_is_known():
+    between = recommend(
+        pool(figures({1: [1, 7]}, rate=0.9)), static(1), Bounds(frozenset({1, 5, 7}))
+    )
+    assert isinstance(between, Recommendation)
+    assert set(between.bands[0].rates) == {1, 5, 7}, "5 lies between two that were measured"
+    deeper = recommend(
+        pool(figures({1: [0, 1]}, rate=0.99)), static(0), Bounds(frozenset({0, 1, 7}))
+    )
+    assert isinstance(deeper, Recommendation)
+    assert set(deeper.bands[0].rates) == {0, 1}
+    assert candidates(deeper.entries) == (0, 1), "0 stays where nothing was seen"
+
+
+MOSTLY_BEST = pool(figures({1: [5]}, rounds=30_000), figures({1: [1]}, rounds=30))
+
+
+@pytest.mark.parametrize(
+    ("given", "current", "reason"),
+    [
+        (None, static(), "NoRounds"),
+        (Pool(KEY, (PodFigures({}, {}),)), static(), "NoRounds"),
+        (Pool(KEY, (figures({1: DEPTHS}, rounds=50),)), static(), "TooFewRounds"),
+        (Pool(KEY, (figures({1: [3]}),)), static(), "CostsUnknown"),
+        (MOSTLY_BEST, static(5), "NoGain"),
+    ],
+)  # fmt: skip
+def test_where_nothing_can_be_said_the_reason_is(given, current, reason):
+    found = recommend(given, current, BOUNDS)
+    assert isinstance(found, NotYet)
+    assert found.reason == reason
+    assert found.message
+
+
+def test_a_table_that_was_recommended_is_not_recommended_again():
+    ran = {1: DEPTHS, 16: DEPTHS}
+    first = recommend(pool(figures(ran)), static(), BOUNDS)
+    assert isinstance(first, Recommendation)
+    steps = {int(bound): entry.candidate_steps[0] for bound, entry in first.entries.items()}
+    ran_now = {1: [steps[1]], 16: [steps[16]]}
+    before = figures(ran, rounds=30)  # of other depths, so that costs are known
+    second = recommend(
+        pool(figures(ran_now, rounds=30_000), before),
+        static(first.num_steps, first.entries),
+        BOUNDS,
+    )
+    assert isinstance(second, NotYet)
+    assert second.reason == "NoGain"
+
+
+def test_every_policy_gets_candidates_of_its_kind():
+    ran = {1: DEPTHS, 64: DEPTHS}
+    entries = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7), ema_alpha=0.5)}
+    for policy in Policy:
+        found = recommend(pool(figures(ran)), Current(policy, entries, 3), BOUNDS)
+        assert isinstance(found, Recommendation), policy
+        top = best(1, 0.8)
+        steps = found.entries["1"].candidate_steps
+        assert top in steps
+        assert set(steps) <= DEPTHS
+        if policy is Policy.STATIC:
+            assert steps == (top,)
+        if policy is Policy.EMA:
+            assert max(steps) == top
+            assert len(steps) > 1
+        if policy is Policy.GOODPUT:
+            assert 0 in steps
+            assert len(steps) < len(DEPTHS), "what never pays is left out"
+        assert found.entries["1"].ema_alpha == 0.5
+
+
+def test_pods_that_differ_widen_the_interval():
+    ran = {16: [1, 7]}
+    alike = pool(*(figures(ran) for _ in range(6)))
+    mixed = pool(
+        *(figures(ran, scale=1 + number / 3, rate=0.5 + number / 12) for number in range(6))
+    )
+    narrow, wide = (recommend(each, static(7), BOUNDS) for each in (alike, mixed))
+    assert isinstance(narrow, Recommendation)
+    assert isinstance(wide, Recommendation)
+    assert wide.gain_high - wide.gain_low > 10 * (narrow.gain_high - narrow.gain_low)
+    assert recommend(mixed, static(7), BOUNDS) == wide, "the same pool, the same interval"
+
+
+def test_a_lone_pod_has_an_interval_too():
+    found = recommend(pool(figures({1: DEPTHS}, rounds=600)), static(1), BOUNDS)
+    assert isinstance(found, Recommendation)
+    assert found.gain_low < found.gain < found.gain_high
+
+
+def test_another_key_invalidates():
+    found = recommend(pool(figures({1: DEPTHS})), static(1), BOUNDS)
+    assert isinstance(found, Recommendation)
+    assert found.holds_for(KEY)
+    for field in ValidityKey.__dataclass_fields__:
+        values = {name: getattr(KEY, name) for name in ValidityKey.__dataclass_fields__}
+        assert not found.holds_for(ValidityKey(**{**values, field: "other"}))
+
+
+def reading(uid, start_s, figures, **facts):
+    known = {name: getattr(KEY, name) for name in ValidityKey.__dataclass_fields__}
+    return Reading(
+        uid, start_s, ArmKey("c", "t"), {}, figures.depths, figures.positions, known | facts
+    )
+
+
+def test_the_pool_is_what_came_since():
+    old, new = figures({1: [1]}, rounds=100), figures({1: [1]}, rounds=300)
+    found = pool_of(
+        [reading("a", 5, new), reading("b", 9, new)], [reading("a", 5, old), reading("b", 5, new)]
+    )
+    assert found is not None
+    assert [pod.depths[1, 1].rounds for pod in found.pods] == [200, 300]
+    assert found.pods[0].positions[1, 1].reached == 200
+    assert pool_of([]) is None
+    loading = reading("c", 9, PodFigures({}, {}), device="")
+    assert pool_of([loading]) is None
+    assert pool_of([loading, reading("a", 5, new)]).key == KEY
+
+
+def test_pods_of_another_key_are_left_out():
+    one = figures({1: [1]})
+    found = pool_of([reading(str(n), 1, one, device="A" if n else "B") for n in range(3)])
+    assert found is not None
+    assert found.key.device == "A"
+    assert len(found.pods) == 2
+
+
+def test_rates_follow_the_evidence_and_are_extrapolated():
+    known = rates(figures({1: [2]}, rate=0.8, rounds=100_000).positions, 4).expected_tokens(1)
+    assert known[:3] == pytest.approx((1, 1.8, 2.44), rel=1e-3)
+    assert known[4] == pytest.approx(sum(0.8**place for place in range(5)), rel=1e-3)
+    assert rates({}, 1).expected_tokens(1) == (1, 1.5)
+    other = rates(figures({1: [2]}, rate=0.8, rounds=100_000).positions, 2).expected_tokens(64)
+    assert other == pytest.approx((1, 1.8, 2.44), rel=1e-3), "a band without drafts leans on all"
+
+
+def test_costs_are_compared_at_one_batch_size():
+    """Depth 5 ran at the upper end of its band and depth 0 at the lower; lines carry them over."""
+    costs = Costs({
+        (8, 5): DepthTotals(100, 1500, 100 * seconds(15, 5)),
+        (4, 5): DepthTotals(100, 500, 100 * seconds(5, 5)),
+        (8, 0): DepthTotals(100, 1000, 100 * seconds(10, 0)),
+        (16, 3): DepthTotals(5, 100, 1),
+    })  # fmt: skip
+    assert costs.seconds(10, 5) == pytest.approx(seconds(10, 5))
+    assert costs.seconds(10, 2) == pytest.approx(seconds(10, 2), rel=0.05)
+    assert costs.seconds(11, 0) == seconds(10, 0), "near enough"
+    assert costs.seconds(20, 0) is None
+    assert costs.seconds(10, 7) is None
+    assert costs.measured == (0, 5), "five rounds are no measurement"
+    assert math.isfinite(costs.seconds(10, 5))

@@ -1,0 +1,181 @@
+"""Where pods may run, and the user's patch of their template."""
+
+import pytest
+
+from specdecode_api import names
+from specdecode_operator import children, resource
+from specdecode_operator.children.patch import MAX_BYTES
+from specdecode_operator.resource import ResourceError
+
+ENGINE = {"name": "engine"}
+
+
+@pytest.fixture
+def pod_of(example, build):
+    """The pod's template for fields of spec.pod."""
+
+    def of(pod, name="specdecode", **spec):
+        return build(example(name, pod=pod, **spec))["Deployment"]["spec"]["template"]
+
+    return of
+
+
+@pytest.fixture
+def refused(example):
+    """What is said about a patch of the pod's spec."""
+
+    def said(patch, name="specdecode"):
+        manifest = example(name, pod={"template": {"spec": patch}})
+        with pytest.raises(ResourceError) as refusal:
+            children.build(resource.parse(manifest), "engine:test")
+        return refusal.value.sentences
+
+    return said
+
+
+def test_what_nobody_asks_for_is_not_written(pod_of):
+    spec = pod_of({})["spec"]
+    absent = {"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"}
+    absent |= {"runtimeClassName", "priorityClassName", "imagePullSecrets"}
+    assert absent.isdisjoint(spec)
+
+
+def test_pods_are_placed_as_the_spec_says(pod_of):
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"a": [1]}}}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    pod = {
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "affinity": affinity,
+        "topologySpreadConstraints": [spread],
+        "runtimeClassName": "nvidia",
+        "priorityClassName": "high",
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    template = pod_of(pod, "gpu")
+    spec = template["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu"}
+    assert spec["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "dedicated", "operator": "Exists"},
+    ]
+    assert spec["affinity"] == affinity
+    (written,) = spec["topologySpreadConstraints"]
+    selector = written.pop("labelSelector")["matchLabels"]
+    assert written == spread
+    assert selector.items() <= template["metadata"]["labels"].items()
+    assert (spec["runtimeClassName"], spec["priorityClassName"]) == ("nvidia", "high")
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_part_of_an_accelerator_takes_the_place_of_a_whole_one(pod_of):
+    limits = {"nvidia.com/mig-1g.10gb": 1}
+    spec = pod_of({}, "gpu", resources={"limits": limits})["spec"]
+    assert spec["containers"][0]["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
+
+
+@pytest.mark.parametrize("name", ["specdecode", "hub"])
+def test_variables_reach_every_container_of_the_engines_image(name, pod_of):
+    source = {"secretKeyRef": {"name": "s", "key": "k"}}
+    env = [{"name": "HTTPS_PROXY", "value": ""}, {"name": "KEY", "valueFrom": source}]
+    spec = pod_of({"env": env}, name)["spec"]
+    for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+        assert container["env"][-2:] == [
+            {"name": "HTTPS_PROXY"},
+            {"name": "KEY", "valueFrom": source},
+        ]
+
+
+def test_a_patch_merges_objects_and_things_with_names(pod_of):
+    patch = {
+        "securityContext": {"runAsUser": None, "supplementalGroups": [7]},
+        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["hub"]}],
+        "containers": [
+            {**ENGINE, "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+            {"name": "sidecar", "image": "sidecar:1"},
+        ],
+        "volumes": [
+            {"name": "data", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+        ],
+    }
+    metadata = {"labels": {"team": "a"}, "annotations": {"note": "b"}}
+    plain, template = pod_of({}), pod_of({"template": {"metadata": metadata, "spec": patch}})
+    spec, before = template["spec"], plain["spec"]
+    assert spec["securityContext"] == {
+        **{k: v for k, v in before["securityContext"].items() if k != "runAsUser"},
+        "supplementalGroups": [7],
+    }
+    assert spec["hostAliases"] == patch["hostAliases"]
+    engine, sidecar = spec["containers"]
+    assert engine == {
+        **before["containers"][0],
+        "volumeMounts": [
+            *before["containers"][0]["volumeMounts"],
+            {"name": "data", "mountPath": "/data"},
+        ],
+    }
+    assert sidecar == {"name": "sidecar", "image": "sidecar:1"}
+    shapes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert list(shapes) == [*(each["name"] for each in before["volumes"]), "data"]
+    assert shapes["tmp"]["emptyDir"] == {"sizeLimit": "1Gi"}
+    labels = template["metadata"]["labels"]
+    assert labels == plain["metadata"]["labels"] | {"team": "a"}
+    assert template["metadata"]["annotations"]["note"] == "b"
+    assert names.ANNOTATION_CONFIG_HASH in template["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"nodeSelector": {}}, "pod.template.spec.nodeSelector: cannot be patched; use pod.nodeS"),
+        ({"restartPolicy": "Never"}, "restartPolicy: cannot be patched; it is Always"),
+        ({"terminationGracePeriodSeconds": 1}, "use lifecycle.terminationGracePeriodSeconds"),
+        ({"containers": None}, "containers: write a list of objects that have a name"),
+        ({"containers": [{"image": "x"}]}, "write a list of objects that have a name"),
+        ({"volumes": {"name": "x"}}, "volumes: write a list of objects that have a name"),
+        ({"containers": [{**ENGINE, "command": ["sh"]}]}, "containers[engine].command: cannot"),
+        ({"containers": [{**ENGINE, "ports": []}]}, "containers[engine].ports: cannot be patched"),
+        ({"containers": [{**ENGINE, "livenessProbe": None}]}, "livenessProbe: cannot be patched"),
+        ({"containers": [{**ENGINE, "image": "x"}]}, "image: cannot be patched; use image"),
+        ({"containers": [{**ENGINE, "env": []}]}, "env: cannot be patched; use pod.env"),
+        (
+            {"containers": [{**ENGINE, "volumeMounts": [{"name": "x", "mountPath": "/tmp/"}]}]},
+            "volumeMounts: /tmp/ is the operator's; mount somewhere else",
+        ),
+        ({"containers": [{**ENGINE, "volumeMounts": {}}]}, "volumeMounts: write a list of objects"),
+        ({"containers": [{"name": "fetch"}]}, "the name is kept for the operator's containers"),
+        ({"volumes": [{"name": "boot", "emptyDir": {}}]}, "volumes[boot]: is the operator's"),
+        ({"volumes": [{"name": "model-target"}]}, "volumes[model-target]: is the operator's"),
+        ({"subdomain": "x" * MAX_BYTES}, f"bytes; at most {MAX_BYTES}: move data into a ConfigMap"),
+    ],
+)
+def test_a_patch_of_what_the_operator_answers_for_is_refused(patch, said, refused):
+    (sentence,) = refused(patch)
+    assert sentence.startswith("pod.template.spec")
+    assert said in sentence
+
+
+def test_the_container_that_fetches_is_the_operators_too(refused):
+    (sentence,) = refused({"initContainers": [{"name": "fetch", "args": []}]}, "hub")
+    assert "initContainers[fetch].args: cannot be patched" in sentence
+
+
+def test_every_fault_of_a_patch_is_listed(refused):
+    faults = refused({"nodeSelector": {}, "containers": [{**ENGINE, "args": [], "ports": []}]})
+    assert len(faults) == 3
+
+
+def test_keys_of_the_api_are_a_volume_and_no_variable(example, build):
+    made = build(example(serving={"apiKeys": {"secretName": "clients", "key": "team"}}))
+    spec = made["Deployment"]["spec"]["template"]["spec"]
+    volume = next(each for each in spec["volumes"] if each["name"] == "api-keys")
+    assert volume["secret"] == {
+        "secretName": "clients",
+        "optional": True,
+        "items": [{"key": "team", "path": "team"}],
+    }
+    mount = next(m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "api-keys")
+    assert mount == {"name": "api-keys", "mountPath": names.API_KEYS_FOLDER, "readOnly": True}
+    assert f'"api_key_path": "{names.API_KEYS_FOLDER}"' in made["ConfigMap"]["data"]["boot.json"]
+    assert all("clients" not in str(each) for each in spec["containers"][0]["env"])
