@@ -49,11 +49,34 @@ def test_a_second_layout_of_one_backend_is_not_taken_for_the_first() -> None:
             torch.testing.assert_close(run(backend, case), run(TORCH, case), atol=1e-5, rtol=1e-5)
 
 
-def test_a_tree_that_must_be_exact_goes_to_the_reference() -> None:
-    case = draw_case(SHAPES["tail"], 0)
+@pytest.mark.parametrize("seed", range(6))
+def test_an_exact_tail_equals_the_reference(seed: int) -> None:
+    case = draw_case(SHAPES["tail"], seed)
     assert case.tail is not None
     assert case.tail.is_exact
-    assert torch.equal(run(CpuBackend(), case), run(TORCH, case))
+    got, wanted = run(CpuBackend(), case), run(TORCH, case)
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", [0, 5, 60, 63, 125, 127, 300, 510])
+def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(prefix: int) -> None:
+    """Node 3 hangs on node 1, which hangs on the root: a chain of those three is the same."""
+    path, nodes, dim = (0, 1, 3), 4, 64
+    generator = torch.Generator().manual_seed(prefix)
+    k, v = (torch.randn(prefix + nodes, 1, dim, generator=generator) for _ in range(2))
+    q = torch.randn(nodes, 2, dim, generator=generator)
+    pages = torch.arange(1024)[None]
+    chain_rows = [*range(prefix), *(prefix + node for node in path)]
+    seen = torch.arange(prefix + 1, prefix + 1 + len(path))
+    chain = AttentionLayout(pages, 1, (len(path),), seen, prefix + len(path))
+    pools = [torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v)]
+    wanted = CpuBackend().attend(q[list(path)], *pools, chain, None, KvScale())
+    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]).bool()[None]
+    tail = Tail(k[None, prefix:], v[None, prefix:], mask)
+    tree = AttentionLayout(pages, 1, (nodes,), torch.full((nodes,), prefix), max(prefix, 1))
+    pools = [torch.cat((x[:prefix], torch.full((1024, 1, dim), torch.nan)))[:1024] for x in (k, v)]
+    got = CpuBackend().attend(q, *pools, tree, tail, KvScale())
+    assert torch.equal(got[list(path)], wanted)
 
 
 def test_a_request_that_sees_only_its_tail_reads_no_poison() -> None:

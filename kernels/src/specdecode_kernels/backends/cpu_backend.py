@@ -38,7 +38,7 @@ class _Part:
 
 
 class CpuBackend:
-    """Attention of one pool; a tree that is verified in float32 goes to the reference."""
+    """Attention of one pool."""
 
     name = "cpu"
     capturing = TORCH.capturing
@@ -63,10 +63,10 @@ class CpuBackend:
         scale: KvScale,
     ) -> Tensor:
         """Gather the rows that are seen, attend run by run."""
-        # A tree's nodes stand elsewhere than the same tokens in a chain: their sums would differ.
-        is_exact_tree = tail is not None and tail.is_exact and q.dtype == torch.float32
-        if is_exact_tree or not layout.max_visible or k_pool.dtype != q.dtype:
+        if not layout.max_visible or k_pool.dtype != q.dtype:
             return TORCH.attend(q, k_pool, v_pool, layout, tail, scale)
+        if tail is not None and tail.is_exact and q.dtype == torch.float32:
+            return self._attend_as_chains(q, k_pool, v_pool, layout, tail)
         parts = self._plan(layout, q.shape[1] // k_pool.shape[1])
         mixed = [self._attend(part, q[part.run.rows], k_pool, v_pool, tail) for part in parts]
         return mixed[0] if len(mixed) == 1 else torch.cat([q[:0], *mixed])
@@ -88,6 +88,24 @@ class CpuBackend:
     ) -> tuple[Tensor, Tensor]:
         """Merge in float32."""
         return TORCH.merge_states(out_a, lse_a, out_b, lse_b)
+
+    def _attend_as_chains(
+        self, q: Tensor, k_pool: Tensor, v_pool: Tensor, layout: AttentionLayout, tail: Tail
+    ) -> Tensor:
+        """Give every row its own keys in the order in which a chain would have them in the pool.
+
+        Anywhere else among the keys they would be added in another order.
+        """
+        (part,) = self._plan(layout, q.shape[1] // k_pool.shape[1])
+        chains = _chains(part, layout, tail.mask)
+        k = torch.cat((self._gather(part, 0, k_pool), tail.k), dim=1).flatten(0, 1)
+        v = torch.cat((self._gather(part, 1, v_pool), tail.v), dim=1).flatten(0, 1)
+        at_once = max(1, MOST_KEPT // (chains.places.shape[1] * k[0].numel()))
+        mixed = [
+            _attend_alone(q[rows], k, v, chains.only(rows))
+            for rows in (slice(at, at + at_once) for at in range(0, len(q), at_once))
+        ]
+        return torch.cat(mixed)
 
     def _plan(self, layout: AttentionLayout, shared: int) -> tuple[_Part, ...]:
         """Work out the parts; every layer of a pass brings the same layout."""
@@ -140,6 +158,60 @@ class CpuBackend:
         if self._kept[number].numel() < count * width:
             self._kept[number] = rows.new_empty(count * width)
         return self._kept[number][: count * width].view(count, width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chains:
+    """The keys of every query row, as if each were a request of its own."""
+
+    places: Tensor  # [rows, length] i64, among the gathered keys of all requests and their tails
+    counts: Tensor  # [rows] i64, how many of them are seen
+
+    def only(self, rows: slice) -> "_Chains":
+        """Those of some rows."""
+        return _Chains(self.places[rows], self.counts[rows])
+
+
+def _chains(part: _Part, layout: AttentionLayout, mask: Tensor) -> _Chains:
+    """Put what a row's mask shows behind the rows of the pool that it sees."""
+    batch, queries, tail_rows = mask.shape
+    visible = layout.visible.view(batch, queries, 1)
+    shown = mask.sum(dim=2, keepdim=True)
+    counts = visible + shown  # [batch, queries, 1]
+    keys = torch.arange(filled_up(int(counts.max()))).expand(batch, queries, -1)
+    in_order = torch.sort((~mask).to(torch.int8), dim=2, stable=True).indices
+    nth = torch.minimum(keys - visible, shown - 1).clamp(min=0)
+    own = part.length + in_order.gather(2, nth)
+    # What a row does not see repeats its last key that it does.
+    pooled = torch.minimum(keys, (visible - 1).clamp(min=0))
+    in_pool = (keys < visible) | (shown == 0)
+    first = torch.arange(batch)[:, None, None] * (part.length + tail_rows)
+    places = first + torch.where(in_pool, pooled, own)
+    return _Chains(places.flatten(0, 1), counts.flatten())
+
+
+def _attend_alone(q: Tensor, k: Tensor, v: Tensor, chains: _Chains) -> Tensor:
+    """Attend from rows [n, q_heads, dim] to keys and values [any, kv_heads, dim], each to its own.
+
+    Rows that see nothing yield zeros.
+    """
+    rows, length = chains.places.shape
+    run = Run(slice(0, rows), slice(0, rows), rows, 1)
+    shape = (rows, length, *k.shape[1:])
+    keys, values = (
+        x.index_select(0, chains.places.flatten()).view(shape).transpose(1, 2) for x in (k, v)
+    )
+    shown = torch.arange(length) < chains.counts[:, None, None]
+    mixed, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        _fold(q, run, k.shape[1]),
+        keys,
+        values,
+        0.0,
+        False,
+        attn_mask=_bias(shown, q.shape[1] // k.shape[1]),
+    )
+    out = _unfold(mixed, run, q.shape)
+    return out.masked_fill((chains.counts == 0)[:, None, None], 0.0)
 
 
 def filled_up(length: int) -> int:
