@@ -71,10 +71,19 @@ def install_chart(cluster: Cluster, *more: str) -> None:
         "upgrade", "--install", "specdecode", "charts/specdecode",
         "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
         "--set", "image.repository=specdecode-operator", "--set", "image.tag=dev",
-        "--set", f"engine.image={ENGINE_IMAGE}", *more,
+        "--set", f"engine.image={ENGINE_IMAGE}",
+        # An image of the same name may be newer than the pod that runs it.
+        "--set-string", f"podAnnotations.built-from={_operator_sources()}", *more,
     )  # fmt: skip
-    # An image of the same name may be newer than the pod that runs it.
     cluster.kubectl("-n", NAMESPACE, "rollout", "status", "deployment", "--timeout=5m")
+
+
+def _operator_sources() -> str:
+    """Name the sources that the operator's image was just built from."""
+    from localnode.images import IMAGES, input_files, inputs_hash
+
+    image = next(image for image in IMAGES if image.name == OPERATOR_IMAGE)
+    return inputs_hash(input_files(image, ROOT), ROOT, image.name)
 
 
 def resource_state(cluster: Cluster, name: str = MODEL) -> str | None:
@@ -95,6 +104,7 @@ _NEXT = """\
   kubectl explain sdd.spec.speculation           what can be written in a resource
   kubectl edit sdd chat                          change numSteps, and watch the pods roll
   kubectl apply -f examples/standalone.yaml      draft with a small model instead of a head
+  make traffic QUICK=1                           scale, kill and drain engines while they are asked
   make serve                                     the same resource without Kubernetes
   make lossless N=50 SEED=7                      compare random speculative runs with plain ones
   make cluster-down                              stop the local node

@@ -1,5 +1,6 @@
 """Engines of the 8B shape: built once, shared, given back before peers need the room."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from gpu_bench.scale import Scale
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
 from specdecode_engine.loop import EngineCore
+from specdecode_kernels import packed
 
 STRONG, WEAK = 0.02, 0.1
 """Epsilons of a draft that mostly agrees and of one that mostly does not."""
@@ -54,8 +56,8 @@ class Engines:
         factor, self._epsilon = epsilon / self._epsilon, epsilon
         for core in self._kept.values():
             for layer in core.parts.target.layers[1:]:
-                layer.attention.output.weight.mul_(factor)
-                layer.mlp.down.weight.mul_(factor)
+                layer.attention.output.plain_weight().mul_(factor)
+                layer.mlp.down.plain_weight().mul_(factor)
 
     def release(self) -> None:
         """Forget the engines; their memory is free once nobody holds one."""
@@ -117,5 +119,7 @@ class Engines:
         return self._kept[name]
 
     def _build(self, document: dict[str, object]) -> EngineCore:
+        # `agree` changes weights in place, which packed ones of a dry run on a CPU do not allow.
+        os.environ[packed.VARIABLE] = "plain"
         boot = EngineBoot.model_validate(document)
         return build_core(boot, open_store=opener(self._epsilon))

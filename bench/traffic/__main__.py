@@ -3,15 +3,18 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 
 from demo.__main__ import OPERATOR_IMAGE, install_chart
 from demo.checkpoints import load_checkpoints
 from demo.console import Console, DemoFailed
 from demo.kubernetes import Cluster
 from localnode.errors import NodeError
+from localnode.paths import Paths
 from localnode.progress import say, step
+from traffic.changes import forget_second_tags
 from traffic.play import EVENTS, QUICK, Event, play
-from traffic.scene import staged
+from traffic.scene import Scene, staged
 from traffic.verdict import HEAD, Outcome, line, summary
 
 
@@ -36,7 +39,7 @@ def main() -> int:
     return 0 if result["passed"] else 1
 
 
-def _run(events: tuple[Event, ...] | list[Event]) -> list[Outcome]:
+def _run(events: Sequence[Event]) -> list[Outcome]:
     cluster = Cluster(None)
     cluster.localnode("up")
     cluster.use_programs()
@@ -44,14 +47,21 @@ def _run(events: tuple[Event, ...] | list[Event]) -> list[Outcome]:
     with step("chart and checkpoints"):
         install_chart(cluster)
         load_checkpoints(cluster, Console(), OPERATOR_IMAGE)
+    try:
+        with staged(cluster) as scene:
+            return _play_all(scene, events)
+    finally:
+        forget_second_tags(Paths.from_environment())
+
+
+def _play_all(scene: Scene, events: Sequence[Event]) -> list[Outcome]:
     outcomes = []
-    with staged(cluster) as scene:
-        print(HEAD, flush=True)
-        for event in events:
-            outcomes.append(play(scene, event))
-            print(line(outcomes[-1]), flush=True)
-            for fault in outcomes[-1].faults():
-                print(f"  {fault}", flush=True)
+    print(HEAD, flush=True)
+    for event in events:
+        outcomes.append(play(scene, event))
+        print(line(outcomes[-1]), flush=True)
+        for fault in outcomes[-1].faults():
+            print(f"  {fault}", flush=True)
     return outcomes
 
 

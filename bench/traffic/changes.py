@@ -5,6 +5,7 @@ import httpx
 from demo.__main__ import ENGINE_IMAGE, OPERATOR_IMAGE, install_chart
 from demo.kubernetes import wait_until
 from localnode.containerd import ctr
+from localnode.paths import Paths
 from localnode.progress import say
 from specdecode_api import names
 from traffic.scene import Scene
@@ -63,6 +64,14 @@ def operator_upgrade(scene: Scene) -> None:
     scene.settle()
     if _uids(scene.now()) != before:
         scene.load.tally.fail("an upgrade of the operator replaced engine pods")
+
+
+def forget_second_tags(paths: Paths) -> None:
+    """Take the second names away, which would keep former images from being dropped."""
+    held = ctr(paths, "images", "list", "--quiet").split()
+    second = [name for name in held if name.endswith(f":{SECOND_TAG}")]
+    if second:
+        ctr(paths, "images", "remove", *second)
 
 
 def _tag_again(scene: Scene, image: str) -> str:

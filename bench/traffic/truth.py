@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from specdecode_operator.children import Built, build
 from specdecode_operator.kinds import Manifest, child_id
 from specdecode_operator.observed import controller_of, is_controlled_by
-from specdecode_operator.resource import parse
+from specdecode_operator.resource import parse_stored
 from traffic.seen import Seen, hash_of
 
 
@@ -20,7 +20,7 @@ def untruths(seen: Seen, engine_image: str) -> tuple[str, ...]:
     told = seen.resource.get("status") or {}
     if told.get("observedGeneration") != generation:
         return (f"the status is of generation {told.get('observedGeneration')}, not {generation}",)
-    built = build(parse(seen.resource), engine_image)
+    built = build(parse_stored(seen.resource), engine_image)
     pairs = [*_counts(seen, built, told), *_conditions(seen, built)]
     return tuple(f"{what} is {said!r}, not {true!r}" for what, true, said in pairs if said != true)
 
@@ -30,7 +30,7 @@ def strays(seen: Seen, engine_image: str) -> tuple[str, ...]:
 
     While pods of another configuration live, its boot file stays as well.
     """
-    built = build(parse(seen.resource), engine_image)
+    built = build(parse_stored(seen.resource), engine_image)
     uid = seen.resource["metadata"]["uid"]
     found = Counter(child_id(child) for child in seen.children)
     wanted = Counter(child_id(child) for child in built.children)
@@ -63,6 +63,7 @@ def _counts(seen: Seen, built: Built, told: Manifest) -> Iterator[tuple[str, obj
     yield "configHash", built.config_hash, told.get("configHash")
     yield "replicas", len(seen.living_pods), told.get("replicas")
     yield "readyReplicas", len(seen.ready_pods), told.get("readyReplicas")
+    yield "routableReplicas", seen.routable, told.get("routableReplicas")
     yield "updatedReplicas", len(current), told.get("updatedReplicas")
 
 

@@ -52,6 +52,7 @@ def at_rest():
         "configHash": built.config_hash,
         "replicas": 2,
         "readyReplicas": 2,
+        "routableReplicas": 2,
         "updatedReplicas": 2,
         "conditions": [
             {"type": kind, "status": status, "observedGeneration": 2}
@@ -98,6 +99,10 @@ def break_off(seen):
     seen.pods[0]["status"]["conditions"][0]["status"] = "False"
 
 
+def unroute(seen):
+    seen.slices[0]["endpoints"].pop()
+
+
 def leave(seen):
     seen.pods[0]["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
 
@@ -114,6 +119,7 @@ def edit(seen):
     ("change", "words"),
     [
         (break_off, ("readyReplicas is 2, not 1", "condition Ready is 'True', not 'False'")),
+        (unroute, ("routableReplicas is 2, not 1",)),
         (leave, ("replicas is 2, not 1", "condition Progressing is 'False', not 'True'")),
         (grow, ("the status is of generation 2, not 3",)),
         (edit, ("configHash is", "updatedReplicas is 2, not 0")),

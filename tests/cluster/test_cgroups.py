@@ -35,3 +35,16 @@ def test_one_tree_for_each_controller(tmp_path: Path) -> None:
     for name in ("memory", "cpu"):
         (tmp_path / name).mkdir()
     assert cgroups.trees(tmp_path) == [tmp_path / "cpu", tmp_path / "memory"]
+
+
+@pytest.mark.parametrize(("file", "one"), [("cpu.shares", 1024), ("cpu.weight", 100)])
+def test_pods_weigh_as_much_as_their_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, one: int
+) -> None:
+    """The kernel makes these files with a group; here they are there before."""
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    group = tmp_path / "cpu" / cgroups.NAME
+    group.mkdir(parents=True)
+    (group / file).write_text("1")
+    cgroups.create_cgroups(tmp_path)
+    assert (group / file).read_text() == str(4 * one)

@@ -309,11 +309,16 @@ def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
 
 
 @pytest.mark.parametrize(
-    ("stated", "seconds"), [({}, 7 + 90 + 10), ({"terminationGracePeriodSeconds": 300}, 300)]
+    ("stated", "seconds"),
+    [
+        ({}, 90),
+        ({"preStopSeconds": 7, "drainSeconds": 90}, 7 + 90 + 10),
+        ({"drainSeconds": 90, "terminationGracePeriodSeconds": 300}, 300),
+    ],
 )
 def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, example, build):
     resource = example()
-    resource["spec"]["lifecycle"] = {"preStopSeconds": 7, "drainSeconds": 90, **stated}
+    resource["spec"]["lifecycle"] = stated
     pod = build(resource)["Deployment"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == seconds
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import LastWords, Reason
+from specdecode_api.report import Degradation, LastWords, Reason
 from specdecode_api.v1alpha1 import Status
 from specdecode_operator import events, pods
 from specdecode_operator.kinds import child_id
@@ -449,3 +449,36 @@ def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
     assert conditions(told)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
     assert "drops or refuses spec.download; upgrade it" in message(told, "DefinitionCurrent")
     assert "DefinitionCurrent" not in conditions(tell(observed))
+
+
+def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
+    worse = Degradation(reason="CapturedPassesMissed", message="over budget")
+    seen = world(deployment=replicas(1), pods=[SERVING])
+    told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
+    assert conditions(told)["Ready"] == ("True", "Serving")
+    assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
+    assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
+    assert "hold" not in told
+
+
+def test_fields_of_a_newer_definition_are_left_out_and_named(world):
+    """The definition is upgraded before the operator, and its new defaults reach the old one."""
+    before = world()
+    after = world()
+    after.resource["spec"] |= {"tomorrow": {"mode": "Auto"}}
+    after.resource["spec"]["lifecycle"] = {"napSeconds": 3}
+    decided = plan(after, SETTINGS)
+    assert decided.config_hash == plan(before, SETTINGS).config_hash
+    assert [w.manifest for w in decided.writes] == [
+        w.manifest for w in plan(before, SETTINGS).writes
+    ]
+    told = tell(after)
+    assert conditions(told)["ConfigResolved"] == ("True", "FieldsIgnored")
+    assert "spec.tomorrow" in message(told, "ConfigResolved")
+    assert "spec.lifecycle.napSeconds" in message(told, "ConfigResolved")
+
+
+def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
+    observed = world()
+    observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
+    assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")

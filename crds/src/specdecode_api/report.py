@@ -52,6 +52,15 @@ class Reason(StrEnum):
     FETCHED = "Fetched"  # the only one that is no fault
 
 
+class Degraded(StrEnum):
+    """What an engine that serves may do worse than it was told to."""
+
+    API_KEYS_MISSING = "ApiKeysMissing"
+    TABLE_REFUSED = "SpeculationTableRefused"
+    NEEDS_RESTART = "NeedsRestart"
+    CAPTURED_PASSES_MISSED = "CapturedPassesMissed"
+
+
 MODEL_REASONS: Final = frozenset(
     {
         Reason.UNAUTHORIZED,
@@ -89,6 +98,19 @@ class Progress(Report):
     """What a container that downloads answers while it does."""
 
     models: tuple[ModelReport, ...] = Field(default=(), max_length=8)
+
+
+class Degradation(Report):
+    """One thing that an engine does worse than it was told to."""
+
+    reason: Annotated[str, StringConstraints(pattern="^[A-Z][A-Za-z]{0,63}$")]
+    message: Annotated[str, StringConstraints(max_length=_MAX_MESSAGE)] = ""
+
+
+class Degradations(Report):
+    """What an engine answers when it is asked what is worse."""
+
+    degraded: tuple[Degradation, ...] = Field(default=(), max_length=16)
 
 
 class LastWords(Progress):

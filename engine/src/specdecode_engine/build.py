@@ -28,7 +28,9 @@ from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, check_fit, load_draft
 from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.llama import Llama
+from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.forward.target_pass import TargetPass
 from specdecode_engine.graph_plan.passes import PassKind
@@ -185,6 +187,7 @@ def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
         **design.attention.facts(),
+        **loaded.linears.facts(),
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
@@ -218,6 +221,7 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
     is_float32 = wanted == "auto" and device.type == "cpu"
     dtype = torch.float32 if is_float32 else _DTYPES.get(wanted)
     check_attention(boot, device, dtype)
+    linears = _choose_linears(boot, device, dtype)
     target = Llama.load(
         Path(boot.model.path),
         dtype=dtype,
@@ -225,6 +229,7 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
         context_length=boot.model.context_length,
         progress=progress,
         open_store=open_store,
+        linears=linears,
     )
     trained = target.config.rope.trained_positions
     if target.context_length > trained:
@@ -232,8 +237,16 @@ def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
             f"model.context_length {target.context_length} is more than the {trained} positions "
             f"that {boot.model.path} was trained for; lower it"
         )
-    draft = load_draft(boot, target, device, progress, open_store)
-    return Loaded(target, draft, device, target.dtype, kv_dtype(boot, target.dtype))
+    draft = load_draft(boot, target, device, progress, open_store, linears)
+    kept = linears.report()
+    log.info("linear maps: %s (%s)", kept.name, kept.reason)
+    return Loaded(target, draft, device, target.dtype, kv_dtype(boot, target.dtype), kept)
+
+
+def _choose_linears(boot: EngineBoot, device: torch.device, dtype: torch.dtype | None) -> Linears:
+    """Choose by the type that weights will have; without any word on it they are not packed."""
+    known = dtype or LlamaConfig.load(Path(boot.model.path)).dtype
+    return Linears() if known is None else Linears.choose(device, known)
 
 
 def _pool(loaded: Loaded, limits: Limits, attention: Attention, poison: bool) -> KvPool:

@@ -18,6 +18,7 @@ from specdecode_engine.forward.eagle3 import Eagle3Head
 from specdecode_engine.forward.eagle_head import EagleHead
 from specdecode_engine.forward.errors import DraftMismatch
 from specdecode_engine.forward.kv_pool import DraftScratch, KvPool
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.forward.model_config import DecoderConfig, LlamaConfig
 from specdecode_engine.forward.passes import PassFunction
@@ -181,6 +182,7 @@ def load_draft(
     device: torch.device,
     progress: bool,
     open_store: OpenStore = Checkpoint.open,
+    linears: Linears | None = None,
 ) -> DraftModel | None:
     """Load the draft that the boot file asks for; None without speculation.
 
@@ -196,22 +198,21 @@ def load_draft(
     assert speculation.draft_path is not None
     folder = Path(speculation.draft_path)
     if speculation.algorithm is Algorithm.STANDALONE:
-        return _load_standalone(folder, target, device, progress, open_store)
+        draft = Llama.load(
+            folder,
+            dtype=target.dtype,
+            device=device,
+            context_length=target.context_length,
+            progress=progress,
+            open_store=open_store,
+            linears=linears,
+        )
+        return _standalone(draft, folder, target)
     kind = Eagle1Head if speculation.algorithm is Algorithm.EAGLE else Eagle3Head
-    return _load_eagle(kind, folder, target, progress)
+    return _eagle(kind.load(folder, target, progress=progress, linears=linears), target)
 
 
-def _load_standalone(
-    folder: Path, target: Llama, device: torch.device, progress: bool, open_store: OpenStore
-) -> DraftModel:
-    draft = Llama.load(
-        folder,
-        dtype=target.dtype,
-        device=device,
-        context_length=target.context_length,
-        progress=progress,
-        open_store=open_store,
-    )
+def _standalone(draft: Llama, folder: Path, target: Llama) -> DraftModel:
     _check_vocabulary(folder, draft.config, target.config)
     config = draft.config
     shape = KvShape.of(config.num_hidden_layers, config.decoder)
@@ -221,7 +222,7 @@ def _load_standalone(
         intermediate=config.decoder.intermediate_size,
         logits=config.vocab_size,
     )
-    return DraftModel(draft, shape, widths, target.dtype, device)
+    return DraftModel(draft, shape, widths, target.dtype, target.device)
 
 
 def _check_vocabulary(folder: Path, draft: LlamaConfig, target: LlamaConfig) -> None:
@@ -232,10 +233,7 @@ def _check_vocabulary(folder: Path, draft: LlamaConfig, target: LlamaConfig) -> 
         )
 
 
-def _load_eagle(
-    kind: type[Eagle1Head] | type[Eagle3Head], folder: Path, target: Llama, progress: bool
-) -> DraftModel:
-    head = kind.load(folder, target, progress=progress)
+def _eagle(head: Eagle1Head | Eagle3Head, target: Llama) -> DraftModel:
     config = head.config
     shape = KvShape.of(config.num_hidden_layers, config.decoder)
     ids = head.draft_to_target

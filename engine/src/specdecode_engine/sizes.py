@@ -18,10 +18,12 @@ from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.drafters import DraftLimits, DraftModel
 from specdecode_engine.forward.eagle_head import Capture
 from specdecode_engine.forward.kv_pool import KvPool
+from specdecode_engine.forward.linears import LinearsReport
 from specdecode_engine.forward.llama import Llama
 from specdecode_engine.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
 from specdecode_engine.rounds.prompt_logprobs import PIECE_ROWS
 from specdecode_engine.schedule.limits import Limits
+from specdecode_kernels import PackedWeight
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Loaded:
     device: torch.device
     dtype: torch.dtype
     kv_dtype: torch.dtype
+    linears: LinearsReport
 
     @property
     def capture(self) -> Capture:
@@ -182,12 +185,14 @@ def _fixed_bytes(loaded: Loaded, running: int, speculation: SpeculationBoot, con
 
 def _tensor_bytes(record: object) -> int:
     """Bytes of all tensors in a record of records, each storage once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in _tensors(record)}
-    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+    weights = list(_tensors(record))
+    packed = {id(one): one.num_bytes for one in weights if isinstance(one, PackedWeight)}
+    storages = [one.untyped_storage() for one in weights if isinstance(one, Tensor)]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values()) + sum(packed.values())
 
 
-def _tensors(record: object) -> Iterator[Tensor]:
-    if isinstance(record, Tensor):
+def _tensors(record: object) -> Iterator[Tensor | PackedWeight]:
+    if isinstance(record, Tensor | PackedWeight):
         yield record
     elif isinstance(record, tuple | list):
         for item in record:

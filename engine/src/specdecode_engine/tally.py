@@ -70,9 +70,10 @@ class Tally:
         """
         band = batch_band(batch_size)
         for emission, output in zip(emissions, outputs, strict=True):
-            emission.sequence.portions.note(table, band, len(output.token_ids), seconds)
-            if output.finish_reason not in (None, FinishReason.ERROR):
-                self.close(emission.sequence)
+            sequence, reason = emission.sequence, output.finish_reason
+            sequence.portions.note(table, band, len(output.token_ids), seconds)
+            if reason is not None and reason is not FinishReason.ERROR:
+                self.close(sequence)
 
     def note_retractions(self, total: int) -> None:
         """Charge the table in force with the requests sent back since this was told last."""

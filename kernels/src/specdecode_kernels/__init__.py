@@ -21,6 +21,7 @@ from specdecode_kernels.ops import (
     silu_and_mul,
     store_kv,
 )
+from specdecode_kernels.packed import PackedWeight
 from specdecode_kernels.paths import move_kv, take_path
 from specdecode_kernels.sampling import choose, penalise
 from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, SamplingRows
@@ -34,6 +35,7 @@ __all__ = [
     "Choice",
     "DraftedNodes",
     "KvScale",
+    "PackedWeight",
     "PenaltyRows",
     "SamplingRows",
     "Tail",

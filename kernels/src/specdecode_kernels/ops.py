@@ -11,17 +11,20 @@ from specdecode_kernels import reference
 from specdecode_kernels.backends import TORCH, AttentionBackend
 from specdecode_kernels.implementation import implementation_for
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
+from specdecode_kernels.packed import PackedWeight, map_rows
 from specdecode_kernels.reference.pool import FLOAT8, dequantised
 
 UNSCALED = KvScale()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None) -> Tensor:
     """Map x [rows, inputs] by weight [outputs, inputs] and bias [outputs]: [rows, outputs]."""
-    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
+    if x.dim() != 2 or len(weight.shape) != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(
             f"linear: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
+    if isinstance(weight, PackedWeight):
+        return map_rows(x, weight, bias)
     return reference.linear(x, weight, bias)
 
 

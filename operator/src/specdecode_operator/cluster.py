@@ -4,6 +4,7 @@ The official client carries the requests; objects stay plain JSON. Watching is K
 """
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +20,12 @@ from specdecode_api import names
 from specdecode_operator.kinds import BY_KIND, EVENT, LEASE, RESOURCE, Kind, Manifest
 from specdecode_operator.metrics import Metrics
 
+log = logging.getLogger(__name__)
+
 PAGE = 500
 MAX_MESSAGE = 800
+_UNTYPED = "failed to create typed patch object"
+"""What server-side apply says of an unknown field, or of a value of another type."""
 _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 
@@ -35,6 +40,8 @@ class ApiError(Exception):
     @property
     def is_transient(self) -> bool:
         """Whether the same request may succeed later, without anybody changing anything."""
+        if _UNTYPED in str(self):  # the API server's own fault, says its code: 500
+            return False
         return self.code in (0, 401, 408, 409, 429) or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -53,7 +60,7 @@ async def connect(
     """Open a connection as the kubeconfig says, or as the pod's service account."""
     configuration = await load_configuration(kubeconfig)
     async with ApiClient(configuration) as client:
-        yield Cluster(client, metrics, timeout_seconds)
+        yield Cluster(client, metrics, timeout_seconds, kubeconfig)
 
 
 async def load_configuration(kubeconfig: str | None) -> Configuration:
@@ -74,16 +81,29 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
 class Cluster:
     """Requests to the API server, counted, each with a verb that `kinds` declares."""
 
-    def __init__(self, client: ApiClient, metrics: Metrics, timeout_seconds: float) -> None:
+    def __init__(
+        self, client: ApiClient, metrics: Metrics, timeout_seconds: float, kubeconfig: str | None
+    ) -> None:
         self._client = client
         self._metrics = metrics
         self._timeout_seconds = timeout_seconds
+        self._kubeconfig = kubeconfig
 
-    @property
-    def configuration(self) -> Configuration:
-        """Credentials and address in use, for Kopf to log in with."""
-        found: Configuration = self._client.configuration
-        return found
+    async def renewed(self) -> Configuration:
+        """Credentials and address in use, read anew: tokens expire, and files are written over.
+
+        The client reads a pod's token anew every minute, but by the clock on the wall, which may
+        have been set back; that of a kubeconfig it never does.
+        """
+        configuration: Configuration = self._client.configuration
+        try:
+            fresh = await load_configuration(self._kubeconfig)
+        except (config.ConfigException, OSError) as error:
+            log.warning("cannot read credentials anew", extra={"why": str(error)})
+            return configuration
+        configuration.api_key = fresh.api_key
+        configuration.refresh_api_key_hook = fresh.refresh_api_key_hook
+        return configuration
 
     async def pages(
         self, kind: Kind, namespace: str | None, selector: str | None = None
@@ -225,11 +245,31 @@ class Cluster:
         usual: tuple[int, ...] = (),
     ) -> Manifest:
         """Send a request; errors with a `usual` code are part of the plan and not counted."""
+        code, text = await self._send(method, path, query or {}, body, content_type)
+        if code == HTTPStatus.UNAUTHORIZED:
+            await self.renewed()
+            code, text = await self._send(method, path, query or {}, body, content_type)
+        if code >= HTTPStatus.BAD_REQUEST:
+            if code not in usual:
+                self._metrics.api_errors.labels(code=str(code)).inc()
+            raise ApiError(code, f"{method} {path}: {_message(text)}")
+        answer: Manifest = json.loads(text)
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: Manifest | None,
+        content_type: str,
+    ) -> tuple[int, str]:
+        """Send a request as it is; returns the answer's code and text."""
         try:
             verb, url, headers, _, _ = await self._client.param_serialize(
                 method,
                 path,
-                query_params=list((query or {}).items()),
+                query_params=list(query.items()),
                 header_params={"Accept": _JSON, "Content-Type": content_type},
                 auth_settings=["BearerToken"],
             )
@@ -237,15 +277,10 @@ class Cluster:
                 verb, url, headers, body, _request_timeout=self._timeout_seconds
             )
             text = (await response.read()).decode()  # type: ignore[no-untyped-call]
+            return response.status, text
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._metrics.api_errors.labels(code="unreachable").inc()
             raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
-        if response.status >= HTTPStatus.BAD_REQUEST:
-            if response.status not in usual:
-                self._metrics.api_errors.labels(code=str(response.status)).inc()
-            raise ApiError(response.status, f"{method} {path}: {_message(text)}")
-        answer: Manifest = json.loads(text)
-        return answer
 
 
 def _check(verbs: tuple[str, ...], verb: str, kind: Kind) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from specdecode_api.report import Degradation
 from specdecode_operator import served
 from specdecode_operator.creation import Refusal
 from specdecode_operator.outcome import Obstacle, Stopped
@@ -60,11 +61,15 @@ class Facts:
     """Whether a pod of the newest configuration is ready."""
     has_fetched_models: bool = False
     """Whether every model that is fetched is there, in every pod."""
+    degraded: tuple[tuple[str, Degradation], ...] = ()
+    """What engines that serve do worse than they were told to, with the name of the pod."""
     strategy: str = "Auto"
     is_in_place: bool = False
     """Whether the newest rollout ends engines before it starts new ones."""
     lacking: tuple[str, ...] = ()
     """What the served definition would drop or refuse."""
+    ignored: tuple[str, ...] = ()
+    """Fields of the spec that this operator is too old to know."""
     trial: Check | None = None
     """None while nothing is tried."""
     recommendation: Check | None = None
@@ -219,6 +224,11 @@ def _degraded(facts: Facts) -> Check:
         return Check(True, facts.trouble.reason, facts.trouble.message)
     if facts.rollout is Rollout.STUCK:
         return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
+    if facts.degraded:
+        pod, first = facts.degraded[0]
+        others = len({name for name, _ in facts.degraded}) - 1
+        more = f" (and {others} more)" if others else ""
+        return Check(True, first.reason, f"{pod}{more}: {first.message}")
     return Check(False, "AsExpected")
 
 
@@ -238,4 +248,8 @@ def _model_ready(facts: Facts) -> Check | None:
 def _config_resolved(facts: Facts) -> Check:
     if facts.refused:
         return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
+    if facts.ignored:
+        shown = ", ".join(facts.ignored)
+        message = f"the operator is too old to know {shown}, and leaves it out; upgrade it"
+        return Check(True, "FieldsIgnored", message)
     return Check(True, "Resolved")

@@ -7,9 +7,9 @@ from http import HTTPStatus
 
 from specdecode_operator.cluster import ApiError, Cluster
 from specdecode_operator.errors import StartError
-from specdecode_operator.kinds import ALL, RESOURCE
+from specdecode_operator.kinds import RESOURCE
 from specdecode_operator.resync import Resync
-from specdecode_operator.rights import missing_rights, rights, sentence
+from specdecode_operator.rights import Right, missing_rights, sentence
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,11 @@ GRANT = "; grant the operator's service account this verb, as the chart does"
 
 
 async def pass_gate(
-    cluster: Cluster, resync: Resync, timeout_s: float, stop: asyncio.Event
+    cluster: Cluster,
+    resync: Resync,
+    wanted: tuple[Right, ...],
+    timeout_s: float,
+    stop: asyncio.Event,
 ) -> bool:
     """List everything with all rights at hand; False when told to stop meanwhile.
 
@@ -30,7 +34,7 @@ async def pass_gate(
     """
     deadline = time.monotonic() + timeout_s
     while not stop.is_set():
-        obstacle = await _obstacle(cluster, resync)
+        obstacle = await _obstacle(cluster, resync, wanted)
         if obstacle is None:
             return True
         if time.monotonic() > deadline:
@@ -40,9 +44,9 @@ async def pass_gate(
     return False
 
 
-async def _obstacle(cluster: Cluster, resync: Resync) -> str | None:
+async def _obstacle(cluster: Cluster, resync: Resync, wanted: tuple[Right, ...]) -> str | None:
     try:
-        if denied := await missing_rights(cluster, rights(ALL, resync.namespaces)):
+        if denied := await missing_rights(cluster, wanted):
             return f"{sentence(denied)}{GRANT}"
         await resync.once()
     except ApiError as error:

@@ -1,6 +1,6 @@
 """The only Kopf decorators: events into the inbox, a login, a probe; no finalizers, no patches."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
@@ -12,9 +12,11 @@ from specdecode_operator.kinds import WATCHED
 
 
 def register(
-    inbox: Inbox, vitals: Callable[[], Vitals], configuration: Configuration
+    inbox: Inbox,
+    vitals: Callable[[], Vitals],
+    credentials: Callable[[], Awaitable[Configuration]],
 ) -> kopf.OperatorRegistry:
-    """Make the registry that Kopf runs."""
+    """Make the registry that Kopf runs; it asks for credentials whenever its own are refused."""
     registry = kopf.OperatorRegistry()
 
     async def on_event(event: kopf.RawEvent, **_: Any) -> None:
@@ -31,7 +33,7 @@ def register(
 
     @kopf.on.login(id="login", registry=registry)
     async def on_login(**_: Any) -> kopf.ConnectionInfo:
-        return await connection(configuration)
+        return await connection(await credentials())
 
     # By default Kopf retries a failed probe inside the request, which then hangs.
     @kopf.on.probe(id="health", errors=kopf.ErrorsMode.PERMANENT, registry=registry)
@@ -44,7 +46,7 @@ def register(
 
 
 async def connection(configuration: Configuration) -> kopf.ConnectionInfo:
-    """The client's credentials in Kopf's words; called again whenever they are refused."""
+    """The client's credentials in Kopf's words."""
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
     _, _, token = (header or "").rpartition(" ")
     return kopf.ConnectionInfo(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from specdecode_api import names
-from specdecode_api.report import Progress
+from specdecode_api.report import Degradation, Progress
 from specdecode_operator.kinds import ChildId, Manifest, child_id
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -28,6 +28,8 @@ class Observed:
     pods: tuple[Manifest, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """What pods that fetch models answered, by the name of the pod."""
+    degraded: tuple[tuple[str, Degradation], ...] = ()
+    """What engines that serve do worse than they were told to, with the name of the pod."""
     at: datetime = EPOCH
     """When it was so."""
 

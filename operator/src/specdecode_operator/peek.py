@@ -1,16 +1,19 @@
-"""Asks pods that fetch models how far they are. An answer that does not come is no fault."""
+"""Asks pods how far downloads are and what is worse. An answer that does not come is no fault."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from specdecode_api import names
-from specdecode_api.report import Progress
+from specdecode_api.report import Degradation, Degradations, Progress, Report
 from specdecode_operator import pods as reading
 from specdecode_operator.kinds import Manifest
+
+R = TypeVar("R", bound=Report)
 
 TIMEOUT_S = 2.0
 MAX_PODS = 16
@@ -31,14 +34,22 @@ class Peek:
         told = zip(fetching, answers, strict=True)
         return {pod["metadata"]["name"]: answer for pod, answer in told if answer is not None}
 
+    async def degraded(self, pod: Manifest) -> tuple[Degradation, ...] | None:
+        """What an engine does worse than it was told to; None where it does not answer."""
+        answer = await self._get(pod, names.PATH_DEGRADED, Degradations)
+        return answer.degraded if answer is not None else None
+
     async def _ask(self, pod: Manifest) -> Progress | None:
+        return await self._get(pod, names.PATH_PROGRESS, Progress)
+
+    async def _get(self, pod: Manifest, path: str, kind: type[R]) -> R | None:
         address = pod["status"].get("podIP")
         if not address:
             return None
         host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{self._port}{names.PATH_PROGRESS}"
         try:
-            return Progress.model_validate_json(await self._read(url))
+            url = f"http://{host}:{self._port}{path}"
+            return kind.model_validate_json(await self._read(url))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError):
             return None
 

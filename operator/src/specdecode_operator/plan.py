@@ -12,7 +12,7 @@ from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET,
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.pace import SURGE, Pace, pace
-from specdecode_operator.resource import Resource, ResourceError, parse
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
@@ -67,6 +67,8 @@ class Plan:
     step: Step | None = None
     """Where trials stand; None of a refused spec."""
     pace: Pace = SURGE
+    ignored: tuple[str, ...] = ()
+    """Fields of the spec that this operator is too old to know."""
 
 
 def recorded(observed: Observed) -> Record:
@@ -99,7 +101,8 @@ def plan(
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
     try:
-        if missing := missing_in_release(parse(observed.resource)):
+        wanted = parse_stored(observed.resource)
+        if missing := missing_in_release(wanted):
             return Plan(refused=Refused(Refusal.NOT_AVAILABLE, missing))
         record, image = recorded(observed), settings.engine_image
         step = trial.advance(observed, record, sight, now_s, image)
@@ -126,6 +129,7 @@ def plan(
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
         pace=way,
+        ignored=wanted.ignored,
     )
 
 

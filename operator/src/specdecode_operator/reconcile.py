@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from specdecode_api import names
-from specdecode_api.report import Progress
+from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods, trial
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
@@ -49,6 +49,7 @@ class Reconciler:
     peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
     lookout: Lookout
     definition: Definition = field(default_factory=Definition)
+    degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
@@ -56,7 +57,7 @@ class Reconciler:
         if observed is None:
             self.lookout.forget(key)
             return None
-        observed = replace(observed, at=self.now())
+        observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.peek(observed.pods))

@@ -1,8 +1,9 @@
 """Reads a `SpecDecodeDeployment` from JSON or YAML data, or says in sentences what is wrong."""
 
+import copy
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -29,10 +30,33 @@ class Resource:
     uid: str
     generation: int
     spec: Spec
+    ignored: tuple[str, ...] = ()
+    """Fields that are left out because a newer definition than ours served them."""
+
+
+def parse_stored(manifest: Manifest) -> Resource:
+    """Parse a resource as the API server stores it.
+
+    What the definition does not know never gets there, so a field that we do not know comes from a
+    definition that is newer than this operator, often as a default: it is left out and named. Were
+    it refused, every upgrade would call all resources invalid until the operator follows.
+
+    Raises:
+        ResourceError: with one sentence per fault.
+    """
+    ignored: list[str] = []
+    known = {"spec": copy.deepcopy(manifest.get("spec"))}
+    try:
+        SpecDecodeDeployment.from_resource(_with_text_keys({**_parts(manifest), **known}))
+    except ValidationError as error:
+        for fault in error.errors():
+            if fault["type"] == "extra_forbidden" and _drop(known, fault["loc"]):
+                ignored.append(".".join(map(str, fault["loc"])))
+    return replace(parse({**manifest, **known}), ignored=tuple(ignored))
 
 
 def parse(manifest: Manifest) -> Resource:
-    """Parse a resource as the API server or a file gives it.
+    """Parse a resource as a file gives it.
 
     Digit keys that YAML read as numbers are taken as text, as kubectl does.
 
@@ -40,9 +64,8 @@ def parse(manifest: Manifest) -> Resource:
         ResourceError: with one sentence per fault.
     """
     metadata = manifest.get("metadata") or {}
-    parts = {name: manifest.get(name) for name in ("apiVersion", "kind", "metadata", "spec")}
     try:
-        record = SpecDecodeDeployment.from_resource(_with_text_keys(parts))
+        record = SpecDecodeDeployment.from_resource(_with_text_keys(_parts(manifest)))
     except ValidationError as error:
         raise ResourceError(*sentences(error, SpecDecodeDeployment)) from None
     return Resource(
@@ -52,6 +75,18 @@ def parse(manifest: Manifest) -> Resource:
         generation=metadata.get("generation") or 0,
         spec=record.spec,
     )
+
+
+def _parts(manifest: Manifest) -> Manifest:
+    return {name: manifest.get(name) for name in ("apiVersion", "kind", "metadata", "spec")}
+
+
+def _drop(document: Manifest, location: tuple[int | str, ...]) -> bool:
+    """Remove what lies at a place; tell whether there was something."""
+    inside: Any = document
+    for part in location[:-1]:
+        inside = inside.get(part) if isinstance(inside, dict) else None
+    return isinstance(inside, dict) and inside.pop(location[-1], None) is not None
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from specdecode_operator.cluster import ApiError, Cluster
-from specdecode_operator.kinds import Kind
+from specdecode_operator.kinds import LEASE, Kind
 
 IN_FLIGHT = 16
 
@@ -23,6 +23,8 @@ class Right:
     kind: Kind
     namespace: str | None
     subresource: str = ""
+    name: str = ""
+    """Of the one object that it is about; empty: all of them."""
 
     @property
     def what(self) -> str:
@@ -36,7 +38,8 @@ class Right:
         found = {"group": self.kind.group, "resource": self.kind.plural, "verb": self.verb}
         if self.namespace:
             found["namespace"] = self.namespace
-        return found | ({"subresource": self.subresource} if self.subresource else {})
+        more = {"subresource": self.subresource, "name": self.name}
+        return found | {field: value for field, value in more.items() if value}
 
 
 def rights(kinds: Iterable[Kind], namespaces: tuple[str, ...]) -> tuple[Right, ...]:
@@ -49,6 +52,15 @@ def rights(kinds: Iterable[Kind], namespaces: tuple[str, ...]) -> tuple[Right, .
             *(Right(verb, kind, namespace) for verb in kind.verbs),
             *(Right(verb, kind, namespace, "status") for verb in kind.status_verbs),
         )
+    )
+
+
+def lease_rights(namespace: str, name: str) -> tuple[Right, ...]:
+    """What holding a Lease takes; that it is created cannot be granted by name."""
+    named = (verb for verb in LEASE.verbs if verb != "create")
+    return (
+        Right("create", LEASE, namespace),
+        *(Right(verb, LEASE, namespace, name=name) for verb in named),
     )
 
 

@@ -18,6 +18,7 @@ from specdecode_operator.gate import pass_gate
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.inbox import Inbox
+from specdecode_operator.kinds import ALL
 from specdecode_operator.leading import Turn, lead, work_together
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
@@ -25,8 +26,10 @@ from specdecode_operator.peek import Peek, open_peek
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
+from specdecode_operator.rights import Right, lease_rights, rights
 from specdecode_operator.settings import Settings
 from specdecode_operator.sighting import Lookout, open_lookout
+from specdecode_operator.visits import Visits
 from specdecode_operator.watching import obey_signals, watch
 
 log = logging.getLogger(__name__)
@@ -72,15 +75,25 @@ async def _reconcile_all(
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
     definition = Definition()
-    reconciler = Reconciler(
-        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, lookout, definition
-    )
     turn = Turn(queue, cache.known_keys)
+    visits = Visits(peek, cache.pods, turn.add)
+    reconciler = Reconciler(
+        cluster,
+        cache,
+        settings,
+        metrics,
+        lambda: datetime.now(UTC),
+        peek,
+        lookout,
+        definition,
+        visits.of,
+    )
     metrics.watch_leadership(lambda: turn.has_come)
     resync = Resync(
         cluster, cache, settings.namespaces, turn.add, turn.add_after, metrics, time.monotonic
     )
-    if not await pass_gate(cluster, resync, settings.start_timeout_seconds, stop):
+    timeout_s = settings.start_timeout_seconds
+    if not await pass_gate(cluster, resync, _rights(settings), timeout_s, stop):
         return
     await definition.look(cluster, metrics)
     election = _election(settings, cluster)
@@ -103,13 +116,14 @@ async def _reconcile_all(
             ends.append(error)
             stop.set()
 
-    registry = register(Inbox(cache, turn.add, metrics), vitals, cluster.configuration)
+    registry = register(Inbox(cache, turn.add, metrics), vitals, cluster.renewed)
     async with asyncio.TaskGroup() as group:
         looking = definition.look_on(cluster, metrics, settings.resync_seconds, turn.add_all)
         tasks = [
             group.create_task(lead_or_stop()),
             group.create_task(resync.forever(settings.resync_seconds)),
             group.create_task(looking),
+            group.create_task(visits.forever()),
         ]
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
@@ -119,6 +133,14 @@ async def _reconcile_all(
         raise StartError(str(ends[0])) from ends[0]
     if election is not None:
         await election.release()
+
+
+def _rights(settings: Settings) -> tuple[Right, ...]:
+    """All that this operator will do."""
+    wanted = rights(ALL, settings.namespaces)
+    if not settings.leader_election:
+        return wanted
+    return wanted + lease_rights(own_settings.lease_namespace(settings), settings.lease_name)
 
 
 def _election(settings: Settings, cluster: Cluster) -> Election | None:

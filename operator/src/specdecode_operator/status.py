@@ -159,9 +159,11 @@ def _facts(
         trouble=pods.trouble(
             filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
         ),
+        degraded=seen.degraded,
         strategy=_strategy(seen.resource),
         is_in_place=plan.pace.is_in_place,
         refused=plan.refused,
+        ignored=plan.ignored,
         stopped=outcome.stopped,
         has_loaded_model=any(
             pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in seen.pods

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.forward import Llama
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.weights import decoder_shapes
 
@@ -20,8 +21,10 @@ LENGTH = 90
 Spans = list[tuple[int, int, int]]
 
 
-@pytest.fixture
-def model(tmp_path: Path, config: dict[str, object], write: Any) -> Llama:
+@pytest.fixture(params=["plain", "packed"])
+def model(
+    request: pytest.FixtureRequest, tmp_path: Path, config: dict[str, object], write: Any
+) -> Llama:
     """A random Llama, wide enough that sums have an order."""
     sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
     config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 128}
@@ -36,7 +39,10 @@ def model(tmp_path: Path, config: dict[str, object], write: Any) -> Llama:
     }
     generator = torch.Generator().manual_seed(4)
     tensors = {n: torch.randn(s, generator=generator) * 0.3 for n, s in shapes.items()}
-    return Llama.load(write(tmp_path, config, tensors), device=CPU)
+    linears = Linears() if request.param == "plain" else Linears.choose(CPU, torch.float32)
+    if request.param == "packed" and linears.obstacle is not None:
+        pytest.skip(linears.obstacle)
+    return Llama.load(write(tmp_path, config, tensors), device=CPU, linears=linears)
 
 
 def compute(model: Llama, cached: Any, ids: Tensor, rounds: list[Spans]) -> Tensor:

@@ -29,6 +29,7 @@ from specdecode_engine.forward import (
     PagedView,
     ScratchView,
 )
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.request import Request, SamplingParams
 from specdecode_kernels import AttentionLayout
@@ -157,8 +158,8 @@ def recorder(checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch) -> l
     """Every head that the engine loads from now on, wrapped."""
     made: list[Recorder] = []
 
-    def load(folder: Path, target: Llama, *, progress: bool) -> Recorder:
-        made.append(Recorder(Eagle1Head.load(folder, target)))
+    def load(folder: Path, target: Llama, *, progress: bool, linears: Linears) -> Recorder:
+        made.append(Recorder(Eagle1Head.load(folder, target, linears=linears)))
         return made[-1]
 
     monkeypatch.setattr(drafters, "Eagle1Head", SimpleNamespace(load=load))
@@ -239,8 +240,8 @@ def test_a_head_that_knows_the_text_is_always_right(
 ) -> None:
     plain = run(make_core(checkpoints.target), {"r": PROMPTS[prompt]})["r"]
 
-    def load(folder: Path, target: Llama, *, progress: bool) -> Oracle:
-        oracle = Oracle(Eagle1Head.load(folder, target))
+    def load(folder: Path, target: Llama, *, progress: bool, linears: Linears) -> Oracle:
+        oracle = Oracle(Eagle1Head.load(folder, target, linears=linears))
         oracle.text = torch.tensor([*PROMPTS[prompt], *plain])
         return oracle
 

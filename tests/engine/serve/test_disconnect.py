@@ -44,7 +44,10 @@ def test_leaving_a_stream_aborts_its_requests(slow, eventually):
     eventually(lambda: running(slow) == 0)
     assert len(slow.core.aborted) == 2
     assert slow.service.lifecycle.calls == 0
-    assert 'requests_total{finish_reason="abort"} 2.0' in slow.get("/metrics").text
+    aborted = (
+        f'requests_total{{finish_reason="abort",table="{slow.service.tables.table_hash}"}} 2.0'
+    )
+    assert aborted in slow.get("/metrics").text
 
 
 def test_leaving_before_an_answer_in_one_piece_aborts_its_requests(slow, eventually):
@@ -60,7 +63,8 @@ def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
     with socket.create_connection((address.hostname, address.port)) as sock:
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
     assert slow.get("/health/live").status_code == 200
-    eventually(lambda: 'http_errors_total{status="499"} 1.0' in slow.get("/metrics").text)
+    error = f'http_errors_total{{status="499",table="{slow.service.tables.table_hash}"}} 1.0'
+    eventually(lambda: error in slow.get("/metrics").text)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

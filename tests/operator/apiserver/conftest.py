@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,8 +118,8 @@ class Api:
 
 
 @pytest.fixture(scope="session")
-def plane(tmp_path_factory):
-    """A private API server, with the garbage collector."""
+def start_plane(tmp_path_factory):
+    """Start private API servers with the controllers of these names, alive while a body runs."""
     cluster = str(ROOT / "cluster")
     if cluster not in sys.path:
         sys.path.insert(0, cluster)
@@ -130,17 +130,38 @@ def plane(tmp_path_factory):
     missing = missing_programs(Paths.from_environment())
     if missing and os.environ.get("CI"):
         pytest.fail(f"run `make cluster-tools` first: {[tool.name for tool in missing]} missing")
-    folder = tmp_path_factory.mktemp("plane")
-    with ApiServer.start(folder, controllers=["garbage-collector-controller"]) as server:
+    return lambda *controllers: ApiServer.start(
+        tmp_path_factory.mktemp("plane"), controllers=controllers
+    )
+
+
+@pytest.fixture(scope="session")
+def plane(start_plane):
+    """A private API server, with the garbage collector."""
+    with start_plane("garbage-collector-controller") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def api(plane):
-    context = ssl.create_default_context(cafile=str(plane.authority_file))
-    headers = {"Authorization": f"Bearer {plane.admin_token}"}
-    with httpx.Client(base_url=plane.url, headers=headers, verify=context, timeout=30) as client:
-        yield Api(client)
+def open_api():
+    """Ask an API server as an administrator, while a body runs."""
+
+    @contextmanager
+    def opened(plane):
+        context = ssl.create_default_context(cafile=str(plane.authority_file))
+        headers = {"Authorization": f"Bearer {plane.admin_token}"}
+        with httpx.Client(
+            base_url=plane.url, headers=headers, verify=context, timeout=30
+        ) as client:
+            yield Api(client)
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def api(plane, open_api):
+    with open_api(plane) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -156,13 +177,13 @@ def template(plane):
 
 
 @pytest.fixture(scope="session")
-def grant(api, plane, tmp_path_factory, until):
+def grant_on(tmp_path_factory, until):
     """Create a chart's accounts, rights and definition; returns a kubeconfig with its rights."""
-    api.client.post("/api/v1/namespaces", json={"metadata": {"name": SYSTEM}})
     folder = tmp_path_factory.mktemp("kubeconfig")
     numbers = itertools.count()
 
-    def kubeconfig_for(manifests):
+    def kubeconfig_for(plane, api, manifests):
+        api.client.post("/api/v1/namespaces", json={"metadata": {"name": SYSTEM}})
         for manifest in manifests:
             is_hook = "helm.sh/hook" in (manifest["metadata"].get("annotations") or {})
             if manifest["kind"] in RIGHTS and not is_hook:
@@ -179,6 +200,12 @@ def grant(api, plane, tmp_path_factory, until):
         return file
 
     return kubeconfig_for
+
+
+@pytest.fixture(scope="session")
+def grant(api, plane, grant_on):
+    """The same on the session's API server."""
+    return lambda manifests: grant_on(plane, api, manifests)
 
 
 @pytest.fixture(scope="session")
@@ -336,7 +363,7 @@ def parts(kubeconfig, namespace):
     """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
 
     @asynccontextmanager
-    async def wired(peek=None, engine_port=names.ENGINE_PORT):
+    async def wired(peek=None, now=lambda: datetime.now(UTC), engine_port=names.ENGINE_PORT):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
         added = []
@@ -356,13 +383,7 @@ def parts(kubeconfig, namespace):
                 time.monotonic,
             )
             reconciler = Reconciler(
-                cluster,
-                cache,
-                settings,
-                metrics,
-                lambda: datetime.now(UTC),
-                peek or _nobody,
-                lookout,
+                cluster, cache, settings, metrics, now, peek or _nobody, lookout
             )
             yield SimpleNamespace(
                 cluster=cluster,

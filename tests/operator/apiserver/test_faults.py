@@ -10,17 +10,26 @@ import json
 import ssl
 import threading
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import aiohttp
+import httpx
 import pytest
 import yaml
 from aiohttp import web
 
 from specdecode_operator import kinds
-from specdecode_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, RESOURCE
+from specdecode_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, RESOURCE, SERVICE, Kind
+from specdecode_operator.observed import Key
 
 pytestmark = pytest.mark.apiserver
 
+SYSTEM = "specdecode-system"
+SECRET = Kind("", "v1", "Secret", "secrets", ())
+DEFINITION = Kind(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", ()
+)
 HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding"}
 
 
@@ -147,6 +156,20 @@ def test_writes_that_are_refused_now_and_then(code, road, operator, chat, conver
     assert code in road.refused
 
 
+def test_everything_is_refused_now_and_then(road, operator, chat, converged):
+    turns = itertools.count()
+    codes = (429, 500, 503)
+
+    def refuse(method, path):
+        turn = next(turns)
+        return codes[turn // 7 % len(codes)] if turn % 7 == 0 else None
+
+    road.refuse = refuse
+    chat(replicas=2)
+    converged()
+    assert set(codes) <= set(road.refused)
+
+
 def test_watches_that_expire_at_once_and_for_long(
     road, operator, chat, converged, api, namespace, until
 ):
@@ -172,3 +195,138 @@ def test_a_slow_api_server(road, operator, chat, converged):
     road.delay_s = 0.5
     chat(replicas=2)
     converged()
+
+
+def test_a_token_that_is_revoked_after_another_was_put_in_its_place(
+    road, api, kubeconfig, template, make_operator, tmp_path, chat, converged, until
+):
+    """As the kubelet does it: the file is written anew; later the old token is worth nothing."""
+    (deployment,) = (each for each in template() if each["kind"] == "Deployment")
+    account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+    secret = api.create(SECRET, {"metadata": {"generateName": "session-", "namespace": SYSTEM}})
+    name = secret["metadata"]["name"]
+    bound = {"apiVersion": "v1", "kind": "Secret", "name": name, "uid": secret["metadata"]["uid"]}
+
+    def token(**spec):
+        path = kinds.SERVICE_ACCOUNT.path(SYSTEM, account) + "/token"
+        answer = api.client.post(path, json={"kind": "TokenRequest", "spec": spec})
+        return answer.json()["status"]["token"]
+
+    file, log = tmp_path / "kubeconfig", tmp_path / "log"
+
+    def write(value):
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{road.port}"}
+        config["users"][0]["user"] = {"token": value}
+        file.write_text(yaml.safe_dump(config))
+
+    first = token(boundObjectRef=bound)
+    write(first)
+    operator = make_operator(file, log, ("--all-namespaces", "--resync-seconds", "3"))
+    operator.start(until)
+    try:
+        chat("before", replicas=2)
+        converged("before")
+        write(token())
+        api.delete(SECRET, SYSTEM, name)
+        head = {"Authorization": f"Bearer {first}"}
+        path = kinds.RESOURCE.path(None)
+        until(lambda: api.client.get(path, headers=head).status_code == 401)
+        road.expire_watches = True  # or they would stay open, and nobody would ask who it is
+        until(lambda: 410 in road.refused)
+        road.expire_watches = False
+        chat("after", replicas=2)
+        converged("after")
+        assert operator.process.poll() is None
+        assert operator.metric("api_error_total", code="401") == 0, "renewed within the request"
+    finally:
+        assert operator.stop() == 0
+    assert "Traceback" not in log.read_text()
+
+
+def test_etcd_is_compacted_while_the_api_server_is_away(
+    api, template, make_operator, tmp_path, until, example
+):
+    """All versions that the operator knows are gone when it comes back to watch from them."""
+    from localnode import processes
+    from localnode.controlplane import ApiServer
+
+    (definition,) = (e for e in template() if e["kind"] == "CustomResourceDefinition")
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    with ApiServer.start(folder) as server:
+        tls = ssl.create_default_context(cafile=str(server.authority_file))
+        head = {"Authorization": f"Bearer {server.admin_token}"}
+        with httpx.Client(base_url=server.url, headers=head, verify=tls, timeout=30) as client:
+            own = type(api)(client)
+            system = {"metadata": {"name": SYSTEM}}
+            client.post("/api/v1/namespaces", json=system).raise_for_status()
+            own.create(DEFINITION, definition)
+            until(lambda: client.get(RESOURCE.path("default")).is_success)
+            log = tmp_path / "log"
+            arguments = ("--all-namespaces", "--resync-seconds", "300")
+            operator = make_operator(server.kubeconfig, log, arguments)
+            operator.start(until)
+            manifest = example(replicas=2)
+            manifest["metadata"] = {"name": "chat", "namespace": "default"}
+            old = own.create(RESOURCE, manifest)["metadata"]["resourceVersion"]
+            until(lambda: own.get(DEPLOYMENT, "default", "chat"))
+
+            port = f"--secure-port={server.plane.port}"
+            (running,) = processes.find(lambda each: port in (each / "cmdline").read_text())
+            words = Path("/proc", str(running.pid), "cmdline").read_text().split("\0")[:-1]
+            processes.stop([running])
+            revision = _compact(server.plane)
+            again = server.plane.launcher.launch("kube-apiserver", words)
+            ready = server.plane.admin_client().is_ready
+            server.plane.launcher.wait(again, ready, "answer from the API server")
+            assert revision >= int(old)
+            query = {"resourceVersion": old, "resourceVersionMatch": "Exact"}
+            until(lambda: client.get(RESOURCE.path("default"), params=query).status_code == 410)
+
+            own.delete(SERVICE, "default", "chat")
+            own.merge(RESOURCE, "default", "chat", {"spec": {"replicas": 3}})
+            until(lambda: own.get(SERVICE, "default", "chat"))
+            until(lambda: own.get(DEPLOYMENT, "default", "chat")["spec"]["replicas"] == 3)
+            assert operator.stop() == 0
+            assert "Traceback" not in log.read_text()
+
+
+def _compact(plane):
+    """Have etcd forget all versions but the newest, by the gateway that it serves."""
+    folder = plane.authority.folder
+    tls = ssl.create_default_context(cafile=str(plane.authority.bundle))
+    tls.load_cert_chain(folder / "etcd.crt", folder / "etcd.key")
+    url = f"https://{plane.address}:{plane.etcd_port}/v3/kv"
+    with httpx.Client(verify=tls, timeout=30) as client:
+        newest = client.post(f"{url}/range", json={"key": "AA=="}).json()["header"]["revision"]
+        answer = client.post(f"{url}/compaction", json={"revision": newest, "physical": True})
+        answer.raise_for_status()
+    return int(newest)
+
+
+async def test_the_clock_on_the_wall_is_set_back_and_forth(parts, chat, api, namespace, condition):
+    clock = datetime(2026, 11, 21, tzinfo=UTC)
+    key = Key(namespace, "chat")
+    chat(replicas=2)
+    async with parts(now=lambda: clock) as wired:
+
+        async def reconcile():
+            await wired.resync.once()
+            await wired.reconcile(key)
+            await wired.resync.once()
+            wired.requests.methods.clear()
+            await wired.reconcile(key)
+            assert wired.requests.methods == [], "at rest, whatever the time"
+
+        await reconcile()
+        for step, replicas in ((-timedelta(days=1), 3), (timedelta(days=3650), 4)):
+            clock += step
+            await reconcile()  # the time alone changes nothing
+            api.merge(RESOURCE, namespace, "chat", {"spec": {"replicas": replicas}})
+            await reconcile()
+            assert api.get(DEPLOYMENT, namespace, "chat")["spec"]["replicas"] == replicas
+            assert condition("ConfigResolved")[0] == "True"
+    conditions = api.get(RESOURCE, namespace, "chat")["status"]["conditions"]
+    began = {each["lastTransitionTime"] for each in conditions}
+    assert began == {"2026-11-21T00:00:00Z"}, "no condition has changed its status"

@@ -25,7 +25,7 @@ from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
-from specdecode_operator.rights import rights
+from specdecode_operator.rights import lease_rights, rights
 from specdecode_operator.run import run
 from specdecode_operator.settings import Settings
 from specdecode_operator.watching import watch
@@ -33,8 +33,10 @@ from specdecode_operator.watching import watch
 pytestmark = pytest.mark.apiserver
 
 OPERATOR = "specdecode-operator"
+SYSTEM = "specdecode-system"
 ROLES = {"Role": "RoleBinding", "ClusterRole": "ClusterRoleBinding"}
 ALL = rights(kinds.ALL, ())
+LEASE = lease_rights(SYSTEM, OPERATOR)
 every_right = pytest.mark.parametrize("right", ALL, ids=lambda each: f"{each.verb}-{each.what}")
 _numbers = itertools.count(1)
 
@@ -43,6 +45,7 @@ def _without(rules, right):
     """The rules less one verb on one resource."""
     kept, taken = [], 0
     for rule in rules:
+        names = {"resourceNames": rule["resourceNames"]} if "resourceNames" in rule else {}
         for group, resource in itertools.product(rule["apiGroups"], rule["resources"]):
             verbs = list(rule["verbs"])
             what = f"{resource.split('/')[0]}.{group}" if group else resource
@@ -51,9 +54,9 @@ def _without(rules, right):
                 verbs.remove(right.verb)
                 taken += 1
             if verbs:  # a rule without any is refused
-                kept.append({"apiGroups": [group], "resources": [resource], "verbs": verbs})
-    assert taken == 1, f"the chart grants {right.verb} on {right.what} {taken} times"
-    return kept
+                one = {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+                kept.append(one | names)
+    return kept, taken
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +74,24 @@ def grant_less(grant, rendered, namespace, kubeconfig):
     """Grant an account all that the chart grants but one right; returns its kubeconfig."""
 
     def granted(right, kind="Role"):
-        name, chosen = f"less-{next(_numbers)}", []
+        suffix, chosen, taken = f"-less-{next(_numbers)}", [], 0
         for manifest in copy.deepcopy(rendered[kind]):
-            if manifest["metadata"]["name"] != OPERATOR:
+            name = manifest["metadata"]["name"]
+            if name not in (OPERATOR, f"{OPERATOR}-lease"):
                 continue
-            manifest["metadata"]["name"] = name
-            if manifest["kind"] in ("Role", "RoleBinding"):
+            manifest["metadata"]["name"] = name + suffix
+            if manifest["metadata"].get("namespace") == "team":
                 manifest["metadata"]["namespace"] = namespace
             if manifest["kind"] in ROLES:
-                manifest["rules"] = _without(manifest["rules"], right)
+                manifest["rules"], one = _without(manifest["rules"], right)
+                taken += one
             if manifest["kind"] in ROLES.values():
-                manifest["roleRef"]["name"] = manifest["subjects"][0]["name"] = name
+                manifest["roleRef"]["name"] = name + suffix
+                manifest["subjects"][0]["name"] = OPERATOR + suffix
             if manifest["kind"] == "Deployment":
-                manifest["spec"]["template"]["spec"]["serviceAccountName"] = name
+                manifest["spec"]["template"]["spec"]["serviceAccountName"] = OPERATOR + suffix
             chosen.append(manifest)
+        assert taken == 1, f"the chart grants {right.verb} on {right.what} {taken} times"
         return grant(chosen)
 
     return granted
@@ -94,19 +101,34 @@ def grant_less(grant, rendered, namespace, kubeconfig):
 @pytest.mark.parametrize("kind", ROLES)
 async def test_a_right_that_is_missing_ends_the_start_by_name(right, kind, grant_less, namespace):
     served = (namespace,) if kind == "Role" else ()
-    settings = Settings(
-        engine_image="-",
-        kubeconfig=str(grant_less(right, kind)),
-        namespaces=served,
-        metrics_port=0,
-        start_timeout_seconds=0,
-    )
+    settings = _settings(grant_less(right, kind), namespaces=served)
     with pytest.raises(StartError) as caught:
         await run(settings)
     where = f"namespace {namespace}" if served else "all namespaces"
     assert str(caught.value) == (
         f"this account may not {right.verb} {right.what} in {where}; grant the operator's service "
         "account this verb, as the chart does"
+    )
+
+
+@pytest.mark.parametrize("right", LEASE, ids=lambda each: each.verb)
+async def test_a_right_on_the_lease_that_is_missing_ends_the_start(right, grant_less, namespace):
+    settings = _settings(grant_less(right), namespaces=(namespace,))
+    with pytest.raises(StartError) as caught:
+        await run(settings)
+    said = f"this account may not {right.verb} leases.coordination.k8s.io in namespace {SYSTEM}; "
+    assert str(caught.value).startswith(said)
+
+
+def _settings(kubeconfig, **more):
+    return Settings(
+        engine_image="-",
+        kubeconfig=str(kubeconfig),
+        metrics_port=0,
+        start_timeout_seconds=0,
+        lease_namespace=SYSTEM,
+        lease_name=OPERATOR,
+        **more,
     )
 
 
@@ -189,7 +211,7 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
     metrics, stop = Metrics("test"), asyncio.Event()
     async with connect(settings.kubeconfig, metrics, 30) as cluster:
         inbox = Inbox(Cache(), lambda key: None, metrics)
-        registry = register(inbox, lambda: Vitals(0.0, 300.0, 0.0), cluster.configuration)
+        registry = register(inbox, lambda: Vitals(0.0, 300.0, 0.0), cluster.renewed)
         watching = asyncio.create_task(watch(registry, settings, stop))
         async with asyncio.timeout(60):
             while f'cannot watch resource "{kind.plural}"' not in caplog.text:

@@ -1,5 +1,6 @@
 """A fleet of made-up engines that know what they did, and tell it as real ones do."""
 
+import time
 from collections import defaultdict
 
 import pytest
@@ -89,3 +90,16 @@ def total(evidence):
 @pytest.fixture(name="total", scope="session")
 def _total():
     return total
+
+
+@pytest.fixture(scope="session")
+def eventually():
+    """Waits until something holds."""
+
+    def wait(holds, timeout_s=30.0):
+        end_s = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < end_s, f"{holds} did not come true within {timeout_s} s"
+            time.sleep(0.02)
+
+    return wait

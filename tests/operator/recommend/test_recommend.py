@@ -233,6 +233,9 @@ def test_the_pool_is_what_came_since():
     assert [pod.depths[1, 1].rounds for pod in found.pods] == [200, 300]
     assert found.pods[0].positions[1, 1].reached == 200
     assert pool_of([]) is None
+    loading = reading("c", 9, PodFigures({}, {}), device="")
+    assert pool_of([loading]) is None
+    assert pool_of([loading, reading("a", 5, new)]).key == KEY
 
 
 def test_pods_of_another_key_are_left_out():

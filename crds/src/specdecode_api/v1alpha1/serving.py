@@ -12,6 +12,9 @@ from specdecode_api.v1alpha1.scalars import ByteSize, Int, ObjectName, RequestLa
 SPARE_SECONDS: Final = 10
 """What a pod needs to end after its drain, before Kubernetes kills it."""
 
+USUAL_GRACE_SECONDS: Final = 90
+"""A shorter one would bring no pod to its end sooner."""
+
 
 class ApiKeys(ResourceRecord):
     """Keys that clients must show. Only the pods read the Secret, never the operator."""
@@ -101,7 +104,7 @@ class Lifecycle(ResourceRecord):
         le=90_000,
         json_schema_extra=RESTART,
         description="When Kubernetes kills the pod; at least preStopSeconds + drainSeconds + "
-        f"{SPARE_SECONDS}, and just that where absent.",
+        f"{SPARE_SECONDS}; where absent that, or {USUAL_GRACE_SECONDS} if that is less.",
     )
     startup_timeout_seconds: Int = Field(
         default=1800,
@@ -139,4 +142,4 @@ class Lifecycle(ResourceRecord):
     def grace_seconds(self) -> int:
         """When Kubernetes kills a pod that ends."""
         stated = self.termination_grace_period_seconds
-        return self.least_grace_seconds if stated is None else stated
+        return max(USUAL_GRACE_SECONDS, self.least_grace_seconds) if stated is None else stated

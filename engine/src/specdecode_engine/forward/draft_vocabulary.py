@@ -32,27 +32,27 @@ def vocabulary_shapes(config: Eagle3Config) -> tuple[dict[str, Shape], dict[str,
 
 
 def load_head(
-    weights: Weights, config: Eagle3Config, embedding: Tensor, target_head: Tensor, folder: Path
+    weights: Weights, config: Eagle3Config, embedding: Tensor, target_head: Linear, folder: Path
 ) -> Linear:
     """Hand over what scores tokens: the checkpoint's, the embedding if tied, or the target's."""
     if not config.tie_word_embeddings:
-        head = weights.take_or_share(HEAD, target_head)
+        head = weights.linear_or_share("lm_head", target_head)
     else:
-        head = weights.take_or_share(HEAD, embedding)
-        if head is not embedding:
+        if weights.take_or_share(HEAD, embedding) is not embedding:
             raise TensorError(
                 folder,
                 f"{HEAD} differs from the embedding, but config.json says tie_word_embeddings",
                 "set tie_word_embeddings to false",
             )
-    if head.shape[1] != config.decoder.hidden_size:
+        head = weights.linears.make(embedding)
+    if head.weight.shape[1] != config.decoder.hidden_size:
         raise TensorError(
             folder,
-            f"lacks {HEAD}, and the target's, {head.shape[1]} wide, does not fit a head "
+            f"lacks {HEAD}, and the target's, {head.weight.shape[1]} wide, does not fit a head "
             f"{config.decoder.hidden_size} wide",
             "use a head made for this target",
         )
-    return Linear(head)
+    return head
 
 
 def load_target_ids(

@@ -18,6 +18,7 @@ from specdecode_engine.forward.eagle1_config import Eagle1Config
 from specdecode_engine.forward.eagle_head import Capture, DraftHidden
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.layers import DecoderLayer, Linear
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.llama import Llama, widened
 from specdecode_engine.forward.rope import Angles, build_angles
 from specdecode_engine.forward.weights import Weights, decoder_shapes, linear_shapes
@@ -42,7 +43,14 @@ class Eagle1Head:
     angles: Angles
 
     @classmethod
-    def load(cls, folder: Path, target: Llama, *, progress: bool = False) -> "Eagle1Head":
+    def load(
+        cls,
+        folder: Path,
+        target: Llama,
+        *,
+        progress: bool = False,
+        linears: Linears | None = None,
+    ) -> "Eagle1Head":
         """Load a head in the target's type, onto its device and for its length.
 
         Rotary frequencies are the head's own, it was trained with them; only how many positions
@@ -56,14 +64,14 @@ class Eagle1Head:
             config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
         )
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
-        weights = Weights(tensors)
+        weights = Weights(tensors, linears or Linears())
         names = (f"layers.{number}" for number in range(config.num_hidden_layers))
         return cls(
             config=config,
             embedding=weights.take_or_share(EMBEDDING, target.embedding),
             pair=weights.linear("fc"),
             layers=tuple(weights.decoder_layer(name, config.decoder) for name in names),
-            head=Linear(weights.take_or_share(HEAD, target.head.weight)),
+            head=weights.linear_or_share("lm_head", target.head),
             angles=angles,
         )
 

@@ -25,6 +25,7 @@ from specdecode_engine.forward.errors import DraftMismatch, TensorError
 from specdecode_engine.forward.fusion import Fusion, fusion_shapes, load_fusion
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.layers import DecoderLayer, Linear, Norm
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.llama import Llama, widened
 from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.rope import Angles, build_angles
@@ -49,7 +50,14 @@ class Eagle3Head:
     angles: Angles
 
     @classmethod
-    def load(cls, folder: Path, target: Llama, *, progress: bool = False) -> "Eagle3Head":
+    def load(
+        cls,
+        folder: Path,
+        target: Llama,
+        *,
+        progress: bool = False,
+        linears: Linears | None = None,
+    ) -> "Eagle3Head":
         """Load a head in the target's type, onto its device and for its length.
 
         Rotary frequencies are the head's own, it was trained with them; only how many positions
@@ -65,7 +73,7 @@ class Eagle3Head:
             config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
         )
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
-        weights = Weights(tensors)
+        weights = Weights(tensors, linears or Linears())
         embedding = _embedding(weights, config, target, folder)
         return cls(
             config=config,
@@ -75,7 +83,7 @@ class Eagle3Head:
             hidden_norm=weights.norm(f"{prefix}.hidden_norm", config.decoder),
             layer=weights.decoder_layer(prefix, config.decoder),
             norm=weights.norm("norm", config.decoder),
-            head=load_head(weights, config, embedding, target.head.weight, folder),
+            head=load_head(weights, config, embedding, target.head, folder),
             draft_to_target=load_target_ids(weights, config, target.device, folder),
             angles=angles,
         )

@@ -7,15 +7,26 @@ from torch import Tensor
 
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.rope import Angles
-from specdecode_kernels import add_rms_norm, apply_rope, linear, rms_norm, silu_and_mul
+from specdecode_kernels import (
+    PackedWeight,
+    add_rms_norm,
+    apply_rope,
+    linear,
+    rms_norm,
+    silu_and_mul,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
     """A linear map; weight [outputs, inputs]."""
 
-    weight: Tensor
+    weight: Tensor | PackedWeight
     bias: Tensor | None = None
+
+    def plain_weight(self) -> Tensor:
+        """The weight as an ordinary tensor; a copy if it is packed."""
+        return self.weight if isinstance(self.weight, Tensor) else self.weight.plain()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, inputs] to [rows, outputs]."""

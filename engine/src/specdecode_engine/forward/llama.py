@@ -11,6 +11,7 @@ from specdecode_engine.forward.checkpoint import Checkpoint, OpenStore, Placemen
 from specdecode_engine.forward.errors import TensorError
 from specdecode_engine.forward.kv_view import KvView
 from specdecode_engine.forward.layers import DecoderLayer, Linear, Norm
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.rope import Angles, build_angles
 from specdecode_engine.forward.weights import Weights, decoder_shapes
@@ -48,10 +49,12 @@ class Llama:
         context_length: int | None = None,
         progress: bool = False,
         open_store: OpenStore = Checkpoint.open,
+        linears: Linears | None = None,
     ) -> "Llama":
         """Load a checkpoint, in its own type and for its own length unless told otherwise.
 
         `open_store` finds the tensors; config.json is read from the folder in any case.
+        Without `linears` every map keeps its plain weight.
         """
         config = LlamaConfig.load(folder)
         checkpoint = open_store(folder)
@@ -63,16 +66,15 @@ class Llama:
             config.rope, config.decoder.head_dim, length, placement.dtype, placement.device
         )
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
-        return cls._assemble(config, tensors, angles, folder)
+        return cls._assemble(config, Weights(tensors, linears or Linears()), angles, folder)
 
     @classmethod
     def _assemble(
-        cls, config: LlamaConfig, tensors: dict[str, Tensor], angles: Angles, folder: Path
+        cls, config: LlamaConfig, weights: Weights, angles: Angles, folder: Path
     ) -> "Llama":
-        weights = Weights(tensors)
         embedding = weights.take(EMBEDDING)
         head = embedding
-        if HEAD in tensors:
+        if HEAD in weights.tensors:
             head = weights.take(HEAD)
             if config.tie_word_embeddings:
                 head = _tied(embedding, head, folder)
@@ -82,7 +84,7 @@ class Llama:
             embedding=embedding,
             layers=tuple(weights.decoder_layer(name, config.decoder) for name in names),
             norm=weights.norm("model.norm", config.decoder),
-            head=Linear(head),
+            head=weights.linears.make(head),
             angles=angles,
         )
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from specdecode_engine.forward.checkpoint import Shape
 from specdecode_engine.forward.layers import Attention, DecoderLayer, Linear, Mlp, Norm
+from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.model_config import DecoderConfig
 
 
@@ -48,6 +49,7 @@ class Weights:
     """
 
     tensors: dict[str, Tensor]
+    linears: Linears
 
     def take(self, name: str) -> Tensor:
         """Hand over one tensor."""
@@ -62,7 +64,16 @@ class Weights:
         """Hand over one linear map, or several that read the same input, fused into one."""
         weights = [self.take(f"{name}.weight") for name in names]
         biases = [self.take(f"{n}.bias") for n in names if f"{n}.bias" in self.tensors]
-        return Linear(_joined(weights), _joined(biases) if biases else None)
+        return self.linears.make(_joined(weights), _joined(biases) if biases else None)
+
+    def linear_or_share(self, name: str, shared: Linear) -> Linear:
+        """Hand over one linear map, or `shared` where the checkpoint lacks it or repeats it."""
+        own = self.tensors.pop(f"{name}.weight", None)
+        if own is None or (
+            own.shape == shared.weight.shape and torch.equal(own, shared.plain_weight())
+        ):
+            return shared
+        return self.linears.make(own)
 
     def norm(self, name: str, config: DecoderConfig) -> Norm:
         """Hand over one norm."""

@@ -76,7 +76,7 @@ class ApiKeys:
     def __init__(self, path: Path, digests: Digests) -> None:
         self._path = path
         self._digests = digests
-        self._complaint = ""
+        self.complaint = ""
 
     def allow(self, key: str) -> bool:
         """Whether a key counts; takes as long for one that does as for one that does not."""
@@ -95,11 +95,11 @@ class ApiKeys:
         try:
             found = await asyncio.to_thread(read_digests, self._path)
         except NoApiKeys as error:
-            if str(error) != self._complaint:
+            if str(error) != self.complaint:
                 log.error("every call is refused: %s", error)
-            self._complaint, self._digests = str(error), frozenset()
+            self.complaint, self._digests = str(error), frozenset()
             return
-        self._complaint = ""
+        self.complaint = ""
         if found != self._digests:
             self._digests = found
             log.info("API keys were exchanged; %d count now", len(found))

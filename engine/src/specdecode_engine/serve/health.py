@@ -11,6 +11,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
 
 from specdecode_api import names
+from specdecode_api.report import Degradations
+from specdecode_engine.serve.degradation import degradations
 from specdecode_engine.serve.service import service_of
 
 router = APIRouter()
@@ -34,6 +36,13 @@ async def probe_ready(request: Request) -> Response:
 async def probe_live(request: Request) -> Response:
     """Tell whether the process is worth keeping; busy is alive."""
     return _probe(service_of(request).dead_reason())
+
+
+@router.get(names.PATH_DEGRADED)
+async def degraded(request: Request) -> Response:
+    """Tell what this engine does worse than it was told to; it serves all the same."""
+    told = Degradations(degraded=degradations(service_of(request)))
+    return Response(told.model_dump_json(), media_type="application/json")
 
 
 def _probe(trouble: str | None) -> Response:

@@ -1,11 +1,22 @@
-"""Reads what an engine exports into numbers; the names are those of the engine's metrics."""
+"""Reads what an engine exports into numbers; the names are those of the contract's series."""
 
 from collections import defaultdict
+from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdecode_api.names import METRIC_PREFIX
+from specdecode_api.series import Series, core, depths
 from specdecode_operator.plugin.sample import EngineSample, RangeSample, Totals
+
+_TOTALS: Final = {
+    "rounds": (core.ROUNDS, depths.RANGE_ROUNDS),
+    "request_rounds": (core.REQUEST_ROUNDS, depths.RANGE_REQUEST_ROUNDS),
+    "drafted_tokens": (core.DRAFTED_TOKENS, depths.RANGE_DRAFTED_TOKENS),
+    "accepted_tokens": (core.ACCEPTED_TOKENS, depths.RANGE_ACCEPTED_TOKENS),
+    "emitted_tokens": (core.EMITTED_TOKENS, depths.RANGE_EMITTED_TOKENS),
+    "decode_seconds": (core.DECODE_SECONDS, depths.RANGE_DECODE_SECONDS),
+}
+"""Fields of `Totals` with their series, of the whole engine and of a range."""
 
 
 def read(text: str, at_s: float) -> EngineSample:
@@ -15,18 +26,22 @@ def read(text: str, at_s: float) -> EngineSample:
         ValueError: when it is no such text, or not an engine's.
     """
     values = _values(text)
+
+    def value(series: Series, label: str = "") -> float:
+        return values[series.sample][label]
+
     try:
         return EngineSample(
             at_s=at_s,
-            num_steps=int(values["num_steps"][""]),
-            active_range=int(values["active_range"][""]),
-            running_requests=int(values["running_requests"][""]),
-            waiting_requests=int(values["waiting_requests"][""]),
-            kv_pages_free=values["kv_pages"]["free"],
-            kv_pages_used=values["kv_pages"]["used"],
-            queried_tokens=values["prefix_cache_queried_tokens_total"][""],
-            hit_tokens=values["prefix_cache_hit_tokens_total"][""],
-            totals=_totals(values, "", ""),
+            num_steps=int(value(core.NUM_STEPS)),
+            active_range=int(value(core.ACTIVE_RANGE)),
+            running_requests=int(value(core.RUNNING_REQUESTS)),
+            waiting_requests=int(value(core.WAITING_REQUESTS)),
+            kv_pages_free=value(core.KV_PAGES, "free"),
+            kv_pages_used=value(core.KV_PAGES, "used"),
+            queried_tokens=value(core.CACHE_QUERIED_TOKENS),
+            hit_tokens=value(core.CACHE_HIT_TOKENS),
+            totals=Totals(**{name: value(whole) for name, (whole, _) in _TOTALS.items()}),
             ranges=_ranges(values),
         )
     except KeyError as error:
@@ -34,7 +49,7 @@ def read(text: str, at_s: float) -> EngineSample:
 
 
 Values = dict[str, dict[str, float]]
-"""Metric, without its prefix, to its values by their one label, "" where it has none."""
+"""Series to its values by their one label, "" where it has none."""
 
 
 def _values(text: str) -> Values:
@@ -42,20 +57,18 @@ def _values(text: str) -> Values:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if len(sample.labels) <= 1:
-                name = sample.name.removeprefix(METRIC_PREFIX)
-                values[name]["".join(sample.labels.values())] = sample.value
+                values[sample.name]["".join(sample.labels.values())] = sample.value
     return dict(values)
 
 
 def _ranges(values: Values) -> tuple[RangeSample, ...]:
-    found = values.get("range_num_steps", {})
+    found = values.get(depths.RANGE_NUM_STEPS.sample, {})
     return tuple(
-        RangeSample(int(bound), int(steps), _totals(values, "range_", bound))
+        RangeSample(int(bound), int(steps), _range_totals(values, bound))
         for bound, steps in sorted(found.items(), key=lambda item: int(item[0]))
     )
 
 
-def _totals(values: Values, prefix: str, label: str) -> Totals:
-    return Totals(
-        **{name: values[f"{prefix}{name}_total"][label] for name in Totals.__dataclass_fields__}
-    )
+def _range_totals(values: Values, bound: str) -> Totals:
+    totals = {name: values[series.sample][bound] for name, (_, series) in _TOTALS.items()}
+    return Totals(**totals)

@@ -66,6 +66,8 @@ def pool_of(readings: Iterable[Reading], earlier: Iterable[Reading] = ()) -> Poo
     before = {reading.pod_uid: reading for reading in earlier}
     by_key: dict[ValidityKey, list[PodFigures]] = defaultdict(list)
     for reading in readings:
+        if not reading.depths:
+            continue  # it has decoded nothing; one that loads does not know its device yet
         by_key[key_of(reading)].append(_figures(before.get(reading.pod_uid), reading))
     if not by_key:
         return None

@@ -11,7 +11,7 @@ from specdecode_operator import children
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.resource import Resource, ResourceError, parse
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.trial.record import Record, Tuned
 from specdecode_operator.trial.state import Table, Target
 
@@ -64,7 +64,9 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
     current = resource
     if record.accepted is not None:
         hot = {name: manifest["spec"][name] for name in _NOT_GUARDED if name in manifest["spec"]}
-        current = parse({**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}})
+        current = parse_stored(
+            {**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}}
+        )
     plain = children.build(current, image)
     tuned, said = record.tuned, (record.accepted, record.tuned)
     if tuned is None or tuned.base != plain.arm or not _fits(tuned.table, plain):

@@ -12,7 +12,7 @@ from specdecode_api.v1alpha1 import Rollout
 from specdecode_operator import children, pods
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
 from specdecode_operator.observed import Observed
-from specdecode_operator.resource import Resource, parse
+from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.rollout import Rollout as Progress
 from specdecode_operator.rollout import rollout as progress_of
 from specdecode_operator.trial import canary, crossover
@@ -73,7 +73,7 @@ class Step:
 
 def look_every_s(observed: Observed, record: Record) -> float | None:
     """How often the pods have to be looked at; None where nobody needs to know."""
-    resource = parse(observed.resource)
+    resource = parse_stored(observed.resource)
     if record.trial is not None:
         return pace_of(resource.spec.rollout).look_s
     learns = resource.spec.rollout.mode != "Manual"
@@ -145,7 +145,7 @@ def advance(
     Raises:
         ResourceError: when the spec, or the accepted one, cannot be carried out.
     """
-    resource = parse(observed.resource)
+    resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
     situation = Situation(observed, resource, sight, asked(annotations), now_s, image)
     record, target, now = _wanted(record, situation)
@@ -326,7 +326,7 @@ def _with_pods(record: Record, target: Target | None, now: InForce, situation: S
     manifest = situation.observed.resource
     replicas = situation.rollout.canary.replicas
     spec = {**(trial.target.spec or {}), "replicas": replicas}
-    step = replace(step, canary=parse({**manifest, "spec": spec}))
+    step = replace(step, canary=parse_stored({**manifest, "spec": spec}))
     if trial.has_fresh_baseline and not trial.phase.is_ending:
         resource = now.resource
         spec_of_old = resource.spec.model_copy(update={"replicas": replicas})

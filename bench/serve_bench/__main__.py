@@ -1,0 +1,195 @@
+"""`python -m serve_bench [--quick]`: curves of every server and, last, one line of JSON."""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from engine.epsilon_pair import SIZE_82M, STRONG, write_pair
+from peers.installation import LOCKS, PeerUnavailable, ensure_environment
+from peers.loads import FIRST_TOKEN
+from peers.plots import draw_curves
+from peers.report import RESULTS, processor_model
+from peers.worker import PeerFailed, Worker, start_worker
+from serve_bench.load import Lengths, LoadFailed, Point, run_load
+from serve_bench.servers import (
+    Recipe,
+    Server,
+    ServerFailed,
+    own_recipe,
+    serving,
+    transformers_recipe,
+)
+
+DTYPE = "float32"
+MOST_RUNNING = 8
+HTTP_TARGET = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured."""
+
+    lengths: Lengths
+    concurrencies: tuple[int, ...]
+    requests_each: int  # times the requests at a time
+    repeats: int  # of the comparison with the engine in process
+
+
+QUICK = Extent(Lengths(32, 32), (1, 8), 2, 2)
+FULL = Extent(Lengths(64, 64), (1, 2, 4, 8, 16), 4, 5)
+
+
+@dataclass(slots=True)
+class Results:
+    """What was measured, and why the rest was not."""
+
+    curves: dict[str, list[Point]] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    http_of_in_process: float | None = None
+    http_of_in_process_wall: float | None = None
+
+
+def main() -> int:
+    """Measure, print, write the results of a full run."""
+    parser = argparse.ArgumentParser(prog="serve_bench")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--results", type=Path, help="folder for JSON, Markdown and plot")
+    options = parser.parse_args()
+    extent = QUICK if options.quick else FULL
+    results = Results(unavailable={"openvino model server": "it is not on PyPI"})
+    try:
+        aiperf = ensure_environment(LOCKS / "load.txt").with_name("aiperf")
+    except PeerUnavailable as reason:
+        print(f"serve_bench: no load generator: {reason}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        target, draft = write_pair(Path(folder), SIZE_82M, STRONG)
+        recipes = own_recipe(target, DTYPE, MOST_RUNNING), transformers_recipe(target, DTYPE)
+        for recipe in recipes:
+            _measure(recipe, aiperf, target, draft, extent, results)
+    print(_table(results))
+    summary = _summary(results)
+    folder_out = options.results or (None if options.quick else RESULTS)
+    if folder_out is not None:
+        _write(results, summary, folder_out)
+    print(json.dumps(summary))
+    return 0 if "own" in results.curves else 1
+
+
+def _measure(
+    recipe: Recipe, aiperf: Path, target: Path, draft: Path, extent: Extent, results: Results
+) -> None:
+    try:
+        with serving(recipe) as server:
+            results.curves[server.name] = list(_curve(server, aiperf, target, extent))
+            if server.name == "own":
+                _compare_in_process(server, aiperf, target, draft, extent, results)
+    except (ServerFailed, LoadFailed, PeerFailed) as failure:
+        results.unavailable[recipe.name] = str(failure)
+
+
+def _curve(server: Server, aiperf: Path, tokenizer: Path, extent: Extent) -> Iterator[Point]:
+    for concurrency in extent.concurrencies:
+        requests = concurrency * extent.requests_each
+        print(f"{server.name}: {concurrency} at a time", file=sys.stderr, flush=True)
+        yield run_load(aiperf, server, tokenizer, extent.lengths, concurrency, requests)
+
+
+def _compare_in_process(
+    server: Server, aiperf: Path, target: Path, draft: Path, extent: Extent, results: Results
+) -> None:
+    """Serve the same load by HTTP and in process, in turns; ratios of each turn, their median."""
+    setup = {"target": str(target), "draft": str(draft), "dtype": DTYPE}
+    cpu, wall = [], []
+    with start_worker("own_worker", setup) as worker:
+        requests = MOST_RUNNING * extent.requests_each
+        for repeat in range(extent.repeats):
+            point = run_load(aiperf, server, target, extent.lengths, MOST_RUNNING, requests)
+            rate, wall_rate = _in_process(worker, extent.lengths, requests, repeat)
+            cpu.append(point.server_tokens_per_cpu_s / rate)
+            wall.append(point.tokens_per_s / wall_rate)
+    results.http_of_in_process = round(statistics.median(cpu), 3)
+    results.http_of_in_process_wall = round(statistics.median(wall), 3)
+
+
+def _in_process(worker: Worker, lengths: Lengths, requests: int, seed: int) -> tuple[float, float]:
+    """Tokens per second of processor time, and by the clock on the wall."""
+    rng = random.Random(seed)
+    prompts = [
+        [rng.randrange(FIRST_TOKEN, SIZE_82M.vocab) for _ in range(lengths.prompt)]
+        for _ in range(requests)
+    ]
+    answer = worker.ask("few", prompts, [lengths.answer] * requests)
+    return answer.rate, answer.token_count / answer.wall_s
+
+
+def _summary(results: Results) -> dict[str, object]:
+    ratio = results.http_of_in_process
+    return {
+        "http_b8_of_in_process": ratio,
+        "http_b8_of_in_process_wall": results.http_of_in_process_wall,
+        "http_target_met": None if ratio is None else ratio >= HTTP_TARGET,
+        "throughput_vs_transformers_serve": _vs(results, "transformers serve"),
+        "curves": {name: [asdict(p) for p in points] for name, points in results.curves.items()},
+        "unavailable": results.unavailable,
+        "dtype": DTYPE,
+        "processor": processor_model(),
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def _vs(results: Results, other: str) -> dict[str, float]:
+    """Ratios of tokens per second of the servers' processor time, by requests at a time."""
+    theirs = {point.concurrency: point for point in results.curves.get(other, [])}
+    return {
+        str(point.concurrency): round(
+            point.server_tokens_per_cpu_s / theirs[point.concurrency].server_tokens_per_cpu_s, 3
+        )
+        for point in results.curves.get("own", [])
+        if point.concurrency in theirs
+    }
+
+
+def _table(results: Results) -> str:
+    head = ("at a time", "tokens/s", "p50 ms", "p99 ms", "first ms", "between ms", "tokens/CPU s")
+    lines = [f"{'server':20}" + "".join(f"{one:>14}" for one in head)]
+    for name, points in results.curves.items():
+        for p in points:
+            values = (p.concurrency, p.tokens_per_s, p.latency_p50_ms, p.latency_p99_ms)
+            more = (p.first_token_p50_ms, p.between_tokens_p50_ms, p.server_tokens_per_cpu_s)
+            lines.append(f"{name:20}" + "".join(f"{value:14}" for value in (*values, *more)))
+    ratio = results.http_of_in_process
+    if ratio is not None:
+        verdict = "met" if ratio >= HTTP_TARGET else "missed"
+        lines.append(
+            f"by HTTP to in process, 8 at a time: {ratio} of the tokens per processor second "
+            f"(target ≥ {HTTP_TARGET}: {verdict}), {results.http_of_in_process_wall} by the clock"
+        )
+    lines += [f"not measured: {name}: {why}" for name, why in results.unavailable.items()]
+    return "\n".join(lines)
+
+
+def _write(results: Results, summary: dict[str, object], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    base = folder / f"serve-cpu-{datetime.date.today().isoformat()}"
+    base.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
+    page = f"# Servers on a CPU, under aiperf's load\n\n```\n{_table(results)}\n```\n"
+    base.with_suffix(".md").write_text(page)
+    curves = {
+        name: [(float(p.concurrency), p.tokens_per_s, p.latency_p50_ms) for p in points]
+        for name, points in results.curves.items()
+    }
+    draw_curves(curves, base.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

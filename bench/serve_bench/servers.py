@@ -1,0 +1,136 @@
+"""Server processes: started, waited for, their processor time read, ended."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from peers.worker import worker_environment
+
+START_TIMEOUT_S = 180.0
+_POLL_S = 0.2
+
+
+class ServerFailed(Exception):
+    """A server ended or did not answer in time; the message says its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that answers."""
+
+    name: str
+    url: str
+    model: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Processor time of the process so far, all its threads."""
+        # The name in parentheses may hold blanks; times are the 12th and 13th field behind it.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a server is started; `command` is told its port."""
+
+    name: str
+    model: str
+    command: Callable[[int], Sequence[str]]
+
+
+def own_recipe(target: Path, dtype: str, most_running: int) -> Recipe:
+    """Our engine without a draft."""
+    document = {
+        "model": {"path": str(target), "served_name": "target", "dtype": dtype},
+        "memory": {"prefix_cache": False, "kv_cache_bytes": 512 * 2**20},
+        "scheduling": {"max_running_requests": most_running, "chunked_prefill_tokens": 4096},
+        "device": "cpu",
+        "threads": 1,
+    }
+    boot = target.with_name("boot.json")
+    boot.write_text(json.dumps(document))
+
+    def command(port: int) -> Sequence[str]:
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        return (sys.executable, "-m", "specdecode_engine", "--boot", str(boot), *where)
+
+    return Recipe("own", "target", command)
+
+
+def transformers_recipe(target: Path, dtype: str) -> Recipe:
+    """`transformers serve` with continuous batching."""
+    program = str(Path(sys.executable).with_name("transformers"))
+    model, cache = str(target), ("--cb-block-size", "16", "--cb-num-blocks", "512")
+
+    def command(port: int) -> Sequence[str]:
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        how = ("--device", "cpu", "--dtype", dtype, "--continuous-batching", *cache)
+        return (program, "serve", model, *how, *where)
+
+    return Recipe("transformers serve", model, command)
+
+
+@contextmanager
+def serving(recipe: Recipe) -> Iterator[Server]:
+    """Serve within the body.
+
+    Raises:
+        ServerFailed: it did not come up.
+    """
+    port = _free_port()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            recipe.command(port),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=worker_environment(os.environ, [path for path in sys.path if path]),
+        )
+        try:
+            server = Server(recipe.name, f"http://127.0.0.1:{port}", recipe.model, process.pid)
+            _await_answer(server, process, log.fileno())
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await_answer(server: Server, process: subprocess.Popen[bytes], log: int) -> None:
+    """Wait until it has answered a completion: only then is everything loaded."""
+    body = {"model": server.model, "prompt": "ab", "max_tokens": 2}
+    ends_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < ends_s:
+        if process.poll() is not None:
+            said = os.pread(log, 1 << 20, 0).decode(errors="replace").strip().splitlines()
+            raise ServerFailed(f"{server.name} ended: {said[-1] if said else 'without a word'}")
+        try:
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+            if answer.is_success:
+                return
+            if answer.status_code < 500:
+                raise ServerFailed(f"{server.name}: {answer.status_code}: {answer.text[:200]}")
+        except httpx.TransportError:
+            pass  # it does not listen yet
+        time.sleep(_POLL_S)
+    raise ServerFailed(f"{server.name} did not answer within {START_TIMEOUT_S:g} s")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,72 @@
+"""Which maps are packed, what is shared, and what an engine says of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.build import build_core
+from specdecode_engine.forward import Eagle1Head, Llama
+from specdecode_engine.forward.linears import Linears
+from specdecode_kernels import PackedWeight, packed
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def packing() -> Linears:
+    """Packs, where this machine can."""
+    linears = Linears.choose(CPU, torch.float32)
+    if linears.obstacle is not None:
+        pytest.skip(linears.obstacle)
+    return linears
+
+
+def boot(dtype: str) -> EngineBoot:
+    document = {
+        "model": {"path": str(EXAMPLES / "target"), "dtype": dtype},
+        "speculation": {"algorithm": "EAGLE", "draft_path": str(EXAMPLES / "eagle")},
+        "device": "cpu",
+        "threads": 1,
+    }
+    return EngineBoot.model_validate(document)
+
+
+def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
+    core = build_core(boot("float32"), pool_tokens=64)
+    assert core.facts["linears"] == "packed"
+    assert "rows equal to the bit" in str(core.facts["linears_reason"])
+    layer = core.parts.target.layers[0]
+    assert isinstance(layer.mlp.down.weight, PackedWeight)
+
+
+def test_an_engine_that_cannot_pack_says_why() -> None:
+    facts = build_core(boot("float64"), pool_tokens=64).facts
+    assert facts["linears"] == "plain"
+    assert "not torch.float64" in str(facts["linears_reason"])
+
+
+def test_a_head_without_own_weights_shares_the_packed_ones(packing: Linears) -> None:
+    target = Llama.load(EXAMPLES / "target", device=CPU, dtype=torch.float32, linears=packing)
+    assert isinstance(target.layers[0].attention.qkv.weight, PackedWeight)
+    head = Eagle1Head.load(EXAMPLES / "eagle", target, linears=packing)
+    assert head.head is target.head
+
+
+def test_a_shape_that_is_refused_stays_plain(
+    packing: Linears,
+    tmp_path: Path,
+    config: Any,
+    tensors: Any,
+    write: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = packed.pack
+    monkeypatch.setattr(packed, "pack", lambda w: None if w.shape == (12, 20) else real(w))
+    model = Llama.load(write(tmp_path, config, tensors), device=CPU, linears=packing)
+    assert isinstance(model.layers[0].mlp.gate_up.weight, PackedWeight)
+    assert isinstance(model.layers[0].mlp.down.weight, torch.Tensor)
+    assert "plain for [12, 20], where they are not" in packing.report().reason

@@ -1,0 +1,151 @@
+"""Placed, patched and guarded pods through a real API server, with the chart's rights."""
+
+import base64
+import json
+
+import pytest
+
+from specdecode_operator import kinds
+from specdecode_operator.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, Kind
+from specdecode_operator.observed import Key
+
+pytestmark = pytest.mark.apiserver
+
+SECRET = Kind("", "v1", "Secret", "secrets", ())
+KEY = "sk-5f1d-never-told"
+EVERYTHING = {
+    "nodeSelector": {"pool": "gpu"},
+    "tolerations": [
+        {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+    ],
+    "affinity": {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "podAffinityTerm": {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": {"a": "b"}},
+                    },
+                }
+            ]
+        }
+    },
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "minDomains": 2,
+            "nodeAffinityPolicy": "Honor",
+        }
+    ],
+    "runtimeClassName": "nvidia",
+    "priorityClassName": "high",
+    "imagePullSecrets": [{"name": "registry"}],
+    "env": [
+        {"name": "EMPTY", "value": ""},
+        {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ],
+    "template": {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {
+            "hostNetwork": False,
+            "securityContext": {"runAsUser": None},
+            "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+            "containers": [
+                {
+                    "name": "sidecar",
+                    "image": "sidecar:1",
+                    "args": [],
+                    "resources": {"limits": {"memory": "1024Mi"}},
+                }
+            ],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1024Mi"}}],
+        },
+    },
+}
+
+
+@pytest.fixture
+def carried_out(parts, chat, api, namespace):
+    """Reconcile a resource until nothing is written; returns its status and Deployment."""
+
+    async def run(**spec):
+        chat(**spec)
+        async with parts() as found:
+            await found.resync.once()
+            await found.reconcile(Key(namespace, "chat"))
+            # As a later event would: the API server's answers are in the cache, defaults and all.
+            await found.resync.once()
+            found.requests.methods.clear()
+            await found.reconcile(Key(namespace, "chat"))
+            repeated = [method for method in found.requests.methods if method != "GET"]
+        status = api.get(RESOURCE, namespace, "chat")["status"]
+        return status, api.get(DEPLOYMENT, namespace, "chat"), repeated
+
+    return run
+
+
+async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twice(carried_out):
+    _, deployment, repeated = await carried_out(
+        pod=EVERYTHING, resources={"limits": {"nvidia.com/mig-1g.10gb": 1, "memory": "2048Mi"}}
+    )
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu"}
+    assert spec["priorityClassName"] == "high"
+    assert [container["name"] for container in spec["containers"]] == ["engine", "sidecar"]
+    assert "runAsUser" not in spec["securityContext"]
+    limits = spec["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/mig-1g.10gb"] == "1"
+    assert repeated == []
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"hostNetwrk": True}, "hostNetwrk"),
+        ({"dnsPolicy": 3}, "dnsPolicy"),
+        ({"containers": [{"name": "sidecar"}]}, "image"),
+        ({"activeDeadlineSeconds": 5}, "activeDeadlineSeconds"),
+    ],
+)
+async def test_what_the_api_server_refuses_of_a_patch_is_told_and_not_tried_for_ever(
+    patch, said, carried_out
+):
+    status, deployment, _ = await carried_out(pod={"template": {"spec": patch}})
+    assert deployment is None
+    ready = next(each for each in status["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "ApplyFailed"
+    assert said in ready["message"]
+    assert status["hold"]["reason"] == "ApplyFailed"
+
+
+async def test_no_key_of_the_api_is_told_and_none_can_be_read(
+    carried_out, api, namespace, template, caplog
+):
+    value = base64.b64encode(KEY.encode()).decode()
+    api.create(
+        SECRET,
+        {"metadata": {"name": "clients", "namespace": namespace}, "data": {"keys": value}},
+    )
+    with caplog.at_level(0):
+        status, deployment, _ = await carried_out(serving={"apiKeys": {"secretName": "clients"}})
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": "clients", "optional": True}.items() <= next(
+        each for each in volumes if each["name"] == "api-keys"
+    )["secret"].items()
+    told = [status, api.items(EVENT, namespace), caplog.text]
+    told += [api.items(kind, namespace) for kind in (RESOURCE, *CHILDREN)]
+    text = json.dumps(told)
+    assert "clients" in text
+    assert KEY not in text
+    assert value not in text
+    rules = [
+        rule
+        for manifest in template()
+        if manifest["kind"] in ("ClusterRole", "Role")
+        for rule in manifest["rules"]
+    ]
+    assert all("secrets" not in rule["resources"] for rule in rules)
+    assert "secrets" not in {kind.plural for kind in (*kinds.ALL, kinds.LEASE)}
