@@ -10,8 +10,8 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-controller bench-rollout bench-graphs bench-operator bench-gpu \
-        gpu-carry traffic \
+        demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
+        bench-gpu gpu-carry traffic rollout-suite \
         test test-unit test-kernels test-apiserver test-node lossless clean
 
 help: ## List every target with one line
@@ -74,14 +74,20 @@ test-apiserver: setup ## Run the tests against a real API server
 test-node: setup ## Run the tests on the local node
 	$(RUN) pytest -m node
 
+rollout-suite: setup ## Tables and drafts tried on the local node under steady requests (ACTS=name: only that)
+	@PYTHONPATH=cluster:bench:. $(RUN) python -m trials $(if $(ACTS),--acts $(ACTS))
+
 traffic: setup ## Changes, kills, drains and restarts on the local node under steady requests (QUICK=1: three minutes)
 	@PYTHONPATH=cluster:bench:. $(RUN) python -m traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
 
 lossless: setup ## Compare N random speculative runs with plain decoding, from SEED
 	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
 
-bench-engine: setup ## Accept length and tokens per processor second by algorithm, and adaptive depth (QUICK=1: three minutes)
-	@PYTHONPATH=bench $(RUN) python -m engine $(if $(QUICK),--quick)
+bench-engine: setup ## Our engine beside transformers and OpenVINO, host times, adaptive depth (QUICK=1: a minute)
+	@PYTHONPATH=bench $(RUN) python -m engine $(if $(QUICK),--quick) $(ARGS)
+
+bench-serve: setup ## Our server and transformers serve under aiperf's load, with curves (QUICK=1: shorter)
+	@PYTHONPATH=bench $(RUN) python -m serve_bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-graphs: setup ## Bytes of captured passes by speculation table, pruned and not
 	@PYTHONPATH=bench $(RUN) python -m graphs

@@ -33,7 +33,7 @@ def main() -> int:
     began_s = time.monotonic()
     report = Report()
     for section in options.only:
-        for name, value in _measure(section, options.quick, report):
+        for name, value in _measure(section, options, report):
             report.figures[name] = value
     report.add_machine(time.monotonic() - began_s, os.getloadavg()[0])
     print(report.text())
@@ -45,10 +45,13 @@ def main() -> int:
     return 0
 
 
-def _measure(section: str, quick: bool, report: Report) -> Iterator[tuple[str, object]]:
+def _measure(
+    section: str, options: argparse.Namespace, report: Report
+) -> Iterator[tuple[str, object]]:
     """Yield the figures of a section by name."""
+    quick: bool = options.quick
     if section == "versus":
-        for dtype in (HEADLINE,) if quick else (HEADLINE, OTHER):
+        for dtype in options.dtypes:
             versus = measure_versus(QUICK if quick else FULL, dtype)
             report.contests[dtype] = versus
             yield from versus.figures.items() if dtype == HEADLINE else [(dtype, versus.figures)]
@@ -66,16 +69,25 @@ def _measure(section: str, quick: bool, report: Report) -> Iterator[tuple[str, o
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="engine")
-    parser.add_argument("--quick", action="store_true", help="float32 only, fewer repeats")
+    parser.add_argument("--quick", action="store_true", help="float32 only, less of everything")
     parser.add_argument(
         "--only",
         type=lambda text: text.split(","),
         help=f"sections, with commas between: {', '.join(SECTIONS)}",
     )
+    parser.add_argument(
+        "--dtypes",
+        type=lambda text: text.split(","),
+        help=f"number types, with commas between: {HEADLINE}, {OTHER}",
+    )
     parser.add_argument("--results", type=Path, help="folder for JSON, Markdown and plot")
     options = parser.parse_args()
     if options.only is None:
         options.only = QUICK_SECTIONS if options.quick else SECTIONS
+    if options.dtypes is None:
+        options.dtypes = (HEADLINE,) if options.quick else (HEADLINE, OTHER)
+    if not set(options.dtypes) <= {HEADLINE, OTHER}:
+        parser.error(f"--dtypes {','.join(options.dtypes)}: use {HEADLINE}, {OTHER} or both")
     unknown = set(options.only) - set(SECTIONS)
     if unknown:
         parser.error(f"no section {sorted(unknown)}; there are {', '.join(SECTIONS)}")

@@ -17,7 +17,7 @@ from peers.installation import LOCKS, PeerUnavailable, ensure_environment
 from peers.loads import FIRST_TOKEN
 from peers.plots import draw_curves
 from peers.report import RESULTS, processor_model
-from peers.worker import Worker, start_worker
+from peers.worker import PeerFailed, Worker, start_worker
 from serve_bench.load import Lengths, LoadFailed, Point, run_load
 from serve_bench.servers import (
     Recipe,
@@ -92,7 +92,7 @@ def _measure(
             results.curves[server.name] = list(_curve(server, aiperf, target, extent))
             if server.name == "own":
                 _compare_in_process(server, aiperf, target, draft, extent, results)
-    except (ServerFailed, LoadFailed) as failure:
+    except (ServerFailed, LoadFailed, PeerFailed) as failure:
         results.unavailable[recipe.name] = str(failure)
 
 
