@@ -71,6 +71,7 @@ PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
 
 HEADER_LABEL: Final = "X-Specdecode-Label"
+HEADER_OWNER: Final = "X-Specdecode-Owner"
 """Marks a request with one of the labels that the engine was told of."""
 
 MAX_REQUEST_LABELS: Final = 4

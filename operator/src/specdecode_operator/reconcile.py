@@ -90,7 +90,7 @@ class Reconciler:
         if due_s > 0:
             return due_s, None
         tables = trial.tables(observed, record)
-        sight = await self.lookout.look(key, observed.pods, tables, self._now_s)
+        sight = await self.lookout.look(key, observed.uid, observed.pods, tables, self._now_s)
         return every_s, sight
 
     def _now_s(self) -> float:

@@ -52,11 +52,17 @@ class Lookout:
         self._latest.pop(key, None)
 
     async def look(
-        self, key: Key, pods: Sequence[Manifest], tables: Tables, now_s: Callable[[], float]
+        self,
+        key: Key,
+        owner: str,
+        pods: Sequence[Manifest],
+        tables: Tables,
+        now_s: Callable[[], float],
     ) -> Sight:
         """Read the pods that serve, and give those another table that should have one.
 
         Args:
+            owner: uid of the resource, which lets engines with API keys take a table from us.
             tables: by the uid of a pod, what it must run.
             now_s: seconds since 1970.
         """
@@ -68,7 +74,7 @@ class Lookout:
         wrong = [pod for pod in serving if _is_wrong(readings.get(_uid(pod)), tables)]
         if not wrong:
             return Sight(now_s(), readings, failures)
-        answers = await asyncio.gather(*(self._put(pod, tables[_uid(pod)]) for pod in wrong))
+        answers = await asyncio.gather(*(self._put(pod, owner, tables[_uid(pod)]) for pod in wrong))
         refusals: dict[str, str] = {}
         for pod, (needs_restart, fault) in zip(wrong, answers, strict=True):
             if fault:
@@ -77,14 +83,18 @@ class Lookout:
         readings |= {each.pod_uid: each for each in again.readings}
         return Sight(now_s(), readings, failures, refusals)
 
-    async def _put(self, pod: Manifest, table: Mapping[str, TableEntry]) -> tuple[bool, str]:
+    async def _put(
+        self, pod: Manifest, owner: str, table: Mapping[str, TableEntry]
+    ) -> tuple[bool, str]:
         """Exchange the table of a pod: whether it would need a restart, and what is wrong."""
         address = pod["status"]["podIP"]
         host = f"[{address}]" if ":" in address else address
         url = f"http://{host}:{self._port}{names.PATH_TABLE}"
         document = {bound: entry.model_dump(mode="json") for bound, entry in table.items()}
         try:
-            answer = await self._client.put(url, json=document, timeout=TIMEOUT_S)
+            answer = await self._client.put(
+                url, json=document, headers={names.HEADER_OWNER: owner}, timeout=TIMEOUT_S
+            )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return False, f"{url} does not answer: {str(error) or type(error).__name__}"
         if answer.is_success:

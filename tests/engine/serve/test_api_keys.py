@@ -94,6 +94,18 @@ def test_what_clients_call_and_what_changes_the_engine_is_guarded_and_nothing_el
     assert server.post("/drain").status_code == 200
 
 
+def test_the_owner_may_exchange_the_table_and_nothing_else(start_server, file):
+    """The operator, which may not read the Secret; a wrong table gets it as far as its mistakes."""
+    server = start_server(api_key_path=file, owner="3f6c-uid")
+    for owner, status in (("3f6c-uid", 400), ("3f6c-ui", 401), ("", 401)):
+        headers = {"x-specdecode-owner": owner}
+        put = httpx.put(server.url + "/speculation/table", json={"1": [0]}, headers=headers)
+        assert put.status_code == status
+    asked = server.get("/v1/models", headers={"x-specdecode-owner": "3f6c-uid"})
+    assert asked.status_code == 401
+    assert "3f6c-uid" not in server.get("/server_info").text
+
+
 def test_a_changed_file_counts_without_a_restart(server, file, eventually):
     file.write_text("sk-third\n")
     eventually(lambda: ask(server, "sk-third").status_code == 200)

@@ -119,6 +119,11 @@ class ServerBoot(FileRecord):
         description="File with API keys, one in a line, or folder of such files, of which clients "
         "must show one; read again when it changes. No key is asked for where null.",
     )
+    owner: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(
+        default=None,
+        description=f"Who shows this in the header {names.HEADER_OWNER} may exchange the table "
+        "without an API key; the engine never tells it.",
+    )
     request_labels: tuple[RequestLabel, ...] = Field(
         default=(),
         max_length=names.MAX_REQUEST_LABELS,

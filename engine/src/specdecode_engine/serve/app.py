@@ -23,5 +23,5 @@ def build_app(service: Service) -> FastAPI:
     for kind in (*known, Exception):
         app.add_exception_handler(kind, errors.answer_error)
     if service.keys is not None:
-        app.add_middleware(Authorization, keys=service.keys)
+        app.add_middleware(Authorization, keys=service.keys, owner=service.boot.server.owner)
     return app

@@ -1,9 +1,12 @@
 """Refuses calls that show no API key, before anything of them is read.
 
-Guarded is what clients call, `/v1/…`, and what changes the engine, its table. Probes, metrics,
-`/server_info` and `/drain` stay open: the kubelet and Prometheus have no key, and a NetworkPolicy
-is what keeps others from them.
+Guarded is what clients call, `/v1/…`, and what changes the engine, its table, which the operator
+exchanges by naming the resource that owns the engine. Probes, metrics, `/server_info` and `/drain`
+stay open: the kubelet and Prometheus have no key, and a NetworkPolicy is what keeps others from
+them.
 """
+
+from hmac import compare_digest
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -19,9 +22,10 @@ _SCHEME = "bearer "
 class Authorization:
     """ASGI middleware in front of every route."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, owner: str | None = None) -> None:
         self._app = app
         self._keys = keys
+        self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, or answer it with 401."""
@@ -34,7 +38,7 @@ class Authorization:
         await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> errors.ApiError | None:
-        if not is_guarded(scope["method"], scope["path"]):
+        if not is_guarded(scope["method"], scope["path"]) or self._is_owner(scope):
             return None
         shown = Headers(scope=scope).get("authorization", "")
         if shown[: len(_SCHEME)].lower() != _SCHEME:
@@ -48,6 +52,13 @@ class Authorization:
                 "for a typing error"
             )
         return None
+
+    def _is_owner(self, scope: Scope) -> bool:
+        """Whether the table's exchange comes from whoever wrote the boot file."""
+        if self._owner is None or scope["path"] != names.PATH_TABLE:
+            return False
+        shown = Headers(scope=scope).get(names.HEADER_OWNER, "")
+        return compare_digest(shown.encode(), self._owner.encode())
 
 
 def is_guarded(method: str, path: str) -> bool:

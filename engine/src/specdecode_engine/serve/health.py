@@ -76,7 +76,7 @@ async def server_info(request: Request) -> dict[str, object]:
         "model": service.served_name,
         "state": service.lifecycle.not_ready_reason() or "ready",
         "context_length": service.engine.context_length,
-        "boot": service.boot.model_dump(mode="json"),
+        "boot": service.boot.model_dump(mode="json", exclude={"server": {"owner"}}),
         "facts": dict(service.facts),
         "speculation_table": service.tables.describe(),
         "needs_restart": list(service.watch.needs_restart) if service.watch else [],

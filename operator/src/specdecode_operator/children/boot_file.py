@@ -22,7 +22,7 @@ _NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
 
 
 def boot_file(
-    name: str, spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry] = _NOTHING
+    name: str, uid: str, spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry] = _NOTHING
 ) -> EngineBoot:
     """Say to an engine what the resource says to the operator, and the table that was learned.
 
@@ -46,6 +46,8 @@ def boot_file(
         server=ServerBoot(
             drain_seconds=spec.lifecycle.drain_seconds,
             api_key_path=api_keys.path(spec),
+            # Only those who may read the resource or its boot file know it.
+            owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
         ),
         device="cpu" if spec.device == "CPU" else "cuda",

@@ -75,7 +75,7 @@ def build(
     name, spec = resource.name, resource.spec
     try:
         places = mounts(spec)
-        boot = boot_file(name, spec, places, tuned)
+        boot = boot_file(name, resource.uid, spec, places, tuned)
         template = pod_template(name, spec, spec.image or engine_image, places)
     except ValidationError as error:
         raise ResourceError(*sentences(error, EngineBoot)) from None
