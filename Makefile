@@ -11,7 +11,7 @@ SEED ?= 1
 
 .PHONY: help setup fmt lint manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
-        bench-gpu gpu-carry traffic \
+        bench-gpu gpu-carry traffic rollout-suite \
         test test-unit test-kernels test-apiserver test-node lossless clean
 
 help: ## List every target with one line
@@ -73,6 +73,9 @@ test-apiserver: setup ## Run the tests against a real API server
 
 test-node: setup ## Run the tests on the local node
 	$(RUN) pytest -m node
+
+rollout-suite: setup ## Tables and drafts tried on the local node under steady requests (ACTS=name: only that)
+	@PYTHONPATH=cluster:bench:. $(RUN) python -m trials $(if $(ACTS),--acts $(ACTS))
 
 traffic: setup ## Changes, kills, drains and restarts on the local node under steady requests (QUICK=1: three minutes)
 	@PYTHONPATH=cluster:bench:. $(RUN) python -m traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))

@@ -12,7 +12,7 @@ import numpy as np
 from rollout.arrangements import SLOT_S, SLOTS
 from rollout.fleet import Seen
 from rollout.rules import ENDS, End
-from rollout.scrape import counted
+from rollout.scrape import counted, elapsed_s
 from specdecode_operator.fleet.ledger import Ledger
 from specdecode_operator.fleet.reading import Reading
 from specdecode_operator.judge.blocks import Block, Role, judge_blocks
@@ -26,7 +26,7 @@ BEGUN_S = 1.0  # before the first process
 
 
 def in_turns_by_ledger(seen: Seen) -> End:
-    """The operator's judge over blocks that its ledger cut off; asked at the end of each pair."""
+    """The operator's judge over blocks that its ledger cut off, asked as `rules.in_turns` is."""
     guard, length = Guard(), seen.arrangement.block_slots
     ledger, processes = (
         Ledger.begin(BEGUN_S),
@@ -42,8 +42,10 @@ def in_turns_by_ledger(seen: Seen) -> End:
         if (slot + 1) % length == 0:
             ledger, found = ledger.cut()
             blocks += _blocks(seen, slot, found)
-        if (slot + 1) % (2 * length) == 0:
-            judgement = judge_blocks(blocks, guard, (slot + 1) * SLOT_S)
+        is_end = (slot + 1) % (2 * length) == 0
+        if is_end or slot < 2 * length:
+            growing = () if is_end else _blocks(seen, slot, ledger.block, is_finished=False)
+            judgement = judge_blocks([*blocks, *growing], guard, elapsed_s(slot + 1))
             if judgement.verdict in ENDS:
                 return End(judgement.verdict, slot + 1, judgement.reason)
     return End(Verdict.INCONCLUSIVE, SLOTS)
@@ -71,10 +73,13 @@ class Process:
         return Reading(f"pod-{self._pod}", self._start_s, KEYS[Role.BASELINE], dict(self._arms))
 
 
-def _blocks(seen: Seen, slot: int, found: Mapping[ArmKey, ArmEvidence]) -> Iterator[Block]:
+def _blocks(
+    seen: Seen, slot: int, found: Mapping[ArmKey, ArmEvidence], is_finished: bool = True
+) -> Iterator[Block]:
     for role, key in KEYS.items():
         runs_candidate = seen.arrangement.candidate[slot]
         of_role = np.flatnonzero(runs_candidate == (role is Role.CANDIDATE)).tolist()
         pair = slot // (2 * seen.arrangement.block_slots)
         if of_role and key in found:
-            yield Block(pair, f"pods {of_role}", role, replace(found[key], pods=len(of_role)))
+            evidence = replace(found[key], pods=len(of_role))
+            yield Block(pair, f"pods {of_role}", role, evidence, is_finished)

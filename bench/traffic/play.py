@@ -3,7 +3,10 @@
 import time
 from collections.abc import Callable
 
+import httpx
+
 from demo.console import DemoFailed
+from localnode.errors import NodeError
 from traffic import changes, control, losses
 from traffic.scene import Scene
 from traffic.verdict import Outcome
@@ -46,8 +49,8 @@ def play(scene: Scene, event: Event) -> Outcome:
     try:
         event(scene)
         scene.settle()
-    except DemoFailed as failure:
-        tally.fail(str(failure))
+    except (DemoFailed, NodeError, httpx.HTTPError) as failure:
+        tally.fail(f"{type(failure).__name__}: {failure}")
     seconds = time.monotonic() - started
     scene.load.wait_answers(ANSWERS_AFTER, 60)
     return Outcome(event.__name__, seconds, tally, findings)

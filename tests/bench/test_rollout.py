@@ -127,9 +127,10 @@ def test_restarts_change_no_verdict_when_the_ledger_counts(candidate, verdicts):
 
 
 def test_the_ledger_counts_what_the_fleet_did():
-    seen = fleet(candidate=GAIN, arrangement=crossover(1))
-    seen.restarts[:] = 0
-    assert in_turns_by_ledger(seen) == rules.in_turns(seen)
+    for candidate in (GAIN, BROKEN):
+        seen = fleet(candidate=candidate, arrangement=crossover(1))
+        seen.restarts[:] = 0
+        assert in_turns_by_ledger(seen) == rules.in_turns(seen)
 
 
 def test_without_an_error_budget_luck_promotes_in_the_long_run():

@@ -94,10 +94,25 @@ def template(run):
 
 
 @pytest.fixture(scope="session")
-def definition(run):
+def established(run):
+    """Wait until the definition is established; `kubectl wait` fails while it has no status."""
+
+    def wait():
+        deadline = time.monotonic() + 60
+        query = "jsonpath={.status.conditions[?(@.type=='Established')].status}"
+        words = ("get", "crd/specdecodedeployments.specdecode.io", "-o", query)
+        while run("kubectl", *words, check=False).stdout != "True":
+            assert time.monotonic() < deadline, "the definition is not established after 60 s"
+            time.sleep(0.1)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def definition(run, established):
     """The definition is served; tests of releases take it away again, and come later."""
     run("kubectl", "apply", "--server-side", "-f", DEFINITION)
-    run("kubectl", "wait", "--for=condition=Established", "-f", DEFINITION)
+    established()
 
 
 @pytest.fixture(scope="session")

@@ -157,7 +157,7 @@ def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
 
 
 def test_leases_are_granted_in_the_operators_namespace_and_only_its_own(template):
-    for flags in (SETS["default"], SETS["namespaced-values"]):
+    for flags in (SETS["default"], SETS["namespaced"]):
         manifests = template(*flags)
         (role,) = (
             each

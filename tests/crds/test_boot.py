@@ -39,6 +39,17 @@ EVERYTHING = {
             }
         },
         "table_path": None,
+        "tuned": {
+            "1": {
+                "candidate_steps": [3],
+                "up_hysteresis": 0.0,
+                "down_hysteresis": -0.25,
+                "ceiling_coeff": 0.0,
+                "ema_alpha": 0.2,
+                "update_interval": 5,
+                "warmup_batches": 10,
+            }
+        },
         "profile_seconds": 0.5,
     },
     "memory": {

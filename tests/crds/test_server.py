@@ -70,7 +70,7 @@ def test_kubectl_get_shows_the_columns(server):
     assert shown["Algorithm"] == "NONE"
     assert shown["Replicas"] == 1
     wide = {c["name"] for c in table["columnDefinitions"] if c["priority"] == 1}
-    assert wide == {"Draft", "Policy", "Config", "URL"}
+    assert wide == {"Draft", "Policy", "Config", "Mode", "Gain", "Verdict", "URL"}
 
 
 def test_scale_changes_replicas(server):

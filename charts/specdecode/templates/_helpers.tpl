@@ -89,7 +89,7 @@ app.kubernetes.io/component: engine
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [create, get, list, patch, watch]
+  verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, delete, get, list, patch, watch]

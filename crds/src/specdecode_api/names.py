@@ -29,11 +29,19 @@ LABEL_ROLE: Final = f"{GROUP}/role"
 PART_OF: Final = "specdecode"
 COMPONENT_ENGINE: Final = "engine"
 ROLE_STABLE: Final = "stable"
+ROLE_CANARY: Final = "canary"
+ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, beside a canary
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
 # On a Deployment: the configuration whose rollout goes on in place.
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
+
+# What a person may ask of a trial; the value is the trial's id, so that it cannot hit a later one.
+ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"
+ANNOTATION_RESUME: Final = f"{GROUP}/rollout-resume"
+ANNOTATION_PROMOTE: Final = f"{GROUP}/rollout-promote"
+ANNOTATION_ABORT: Final = f"{GROUP}/rollout-abort"
 
 ENGINE_CONTAINER: Final = "engine"
 FETCH_CONTAINER: Final = "fetch"
@@ -43,6 +51,7 @@ SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
+RECORD_FILE_NAME: Final = "record.json"
 API_KEYS_FOLDER: Final = "/etc/specdecode-keys"
 MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"

@@ -1,4 +1,4 @@
-"""The program `specdecode-operator`: run, render, boot, check."""
+"""The program `specdecode-operator`: run, render, boot, check, replay."""
 
 import argparse
 import asyncio
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(actions.add_parser("run", help="reconcile resources until told to stop"))
     _add_render(actions.add_parser("render", help="print what would be written for a file"))
     _add_check(actions.add_parser("check", help="say whether an installation works"))
+    _add_replay(actions.add_parser("replay", help="judge trials again from their evidence"))
     _add_boot(actions.add_parser("boot", help="print the boot file that a file asks for"))
     return parser
 
@@ -89,6 +90,11 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_boot)
 
 
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a resource or an entry of its history, or -")
+    parser.set_defaults(action=_replay)
+
+
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--health", metavar="URL", help="the operator's health endpoint")
     parser.add_argument("-n", "--namespace", default="default", metavar="NS")
@@ -123,6 +129,19 @@ def _render(options: argparse.Namespace) -> int:
     image = options.image or from_environment().engine_image
     sys.stdout.write(render.render(options.file, _text(options.file), image))
     return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from specdecode_operator import replay
+
+    try:
+        found = replay.replay(options.file, _text(options.file))
+    except replay.ReplayError as error:
+        print(f"specdecode-operator: {error}", file=sys.stderr)
+        return REFUSED
+    for line in replay.lines(found):
+        print(line)
+    return 0 if all(each.is_same for each in found) else FAILED
 
 
 def _boot(options: argparse.Namespace) -> int:

@@ -26,13 +26,16 @@ class Type(StrEnum):
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
     DEFINITION_CURRENT = "DefinitionCurrent"
+    CANARY_HEALTHY = "CanaryHealthy"
+    RECOMMENDATION_READY = "RecommendationReady"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """What holds now for one type."""
 
-    status: bool
+    status: bool | None
+    """None: not known yet."""
     reason: str
     message: str = ""
 
@@ -67,6 +70,10 @@ class Facts:
     """What the served definition would drop or refuse."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this operator is too old to know."""
+    trial: Check | None = None
+    """None while nothing is tried."""
+    recommendation: Check | None = None
+    """None where nothing is learned."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -81,8 +88,12 @@ def checks(facts: Facts) -> dict[Type, Check]:
     if facts.lacking:
         check = Check(False, "DefinitionOutdated", served.sentence(facts.lacking))
         found[Type.DEFINITION_CURRENT] = check
-    model_ready = _model_ready(facts)
-    return found | ({Type.MODEL_READY: model_ready} if model_ready else {})
+    optional = {
+        Type.MODEL_READY: _model_ready(facts),
+        Type.CANARY_HEALTHY: facts.trial,
+        Type.RECOMMENDATION_READY: facts.recommendation,
+    }
+    return found | {kind: check for kind, check in optional.items() if check is not None}
 
 
 def merge(
@@ -95,7 +106,7 @@ def merge(
         if kind not in found:
             continue
         check = found[kind]
-        status = "True" if check.status else "False"
+        status = "Unknown" if check.status is None else str(check.status)
         old = before.get(kind.value, {})
         has_moved = old.get("status") != status
         merged.append(

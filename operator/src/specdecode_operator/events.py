@@ -1,9 +1,10 @@
-"""Kubernetes Events worth posting: transitions of `Ready`, and of a spec that is refused.
+"""Kubernetes Events worth posting: transitions of `Ready`, of a refused spec, and of trials.
 
 An event's name is derived from what it says and when that began, so that posting it twice, after
 a crash for instance, gives one event.
 """
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,11 @@ from specdecode_operator.conditions import Type, timestamp
 from specdecode_operator.kinds import EVENT, Manifest
 
 MAX_EVENT_MESSAGE = 1000
-_CALM = frozenset({"Serving", "ScaledToZero", "Starting", "Updating", "Resolved", "Downloading"})
+_CALM = frozenset({
+    "Serving", "ScaledToZero", "Starting", "Updating", "Resolved", "Downloading",
+    "TrialStarted", "TrialPaused", "TrialResumed", "TrialPromoted", "TrialSuperseded",
+    "TrialAborted",
+})  # fmt: skip
 
 
 def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Manifest, ...]:
@@ -27,7 +32,51 @@ def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Ma
             continue
         if not any(event["reason"] == new["reason"] for event in told):
             told.append(_event(resource, new, now))
-    return tuple(told)
+    return (*told, *_of_trials(resource, status, now))
+
+
+def ended_trials(resource: Manifest, status: Manifest) -> tuple[Manifest, ...]:
+    """Entries of the history that the resource's status does not have yet."""
+    before = (resource.get("status") or {}).get("history") or ()
+    known = [_run_of(each) for each in before]
+    found = status.get("history") or ()
+    return tuple(each for each in found if _run_of(each) not in known)
+
+
+def _of_trials(resource: Manifest, status: Manifest, now: datetime) -> Iterator[Manifest]:
+    """A trial that begins, rests, goes on or ends, and annotations that hit none."""
+    before, trial = (resource.get("status") or {}), status.get("trial") or {}
+    old = before.get("trial") or {}
+    if trial and _run_of(trial) != _run_of(old):
+        message = f"trial {trial['id']} begins: {trial['kind']}, asked for by {trial['origin']}"
+        yield _told(resource, "TrialStarted", message, trial["startedAt"], now)
+    elif trial and "Paused" in (old["phase"], trial["phase"]) and old["phase"] != trial["phase"]:
+        word = "Paused" if trial["phase"] == "Paused" else "Resumed"
+        message = f"trial {trial['id']} is {word.lower()}"
+        yield _told(resource, f"Trial{word}", message, timestamp(now), now)
+    for ended in ended_trials(resource, status):
+        message = f"trial {ended['id']} ends: {ended['reason']}, {ended.get('message', '')}"
+        yield _told(resource, f"Trial{ended['verdict']}", message, ended["endedAt"], now)
+    heard = [(each["verb"], each["id"]) for each in before.get("rolloutRequests") or ()]
+    for request in status.get("rolloutRequests") or ():
+        if not request["isDone"] and (request["verb"], request["id"]) not in heard:
+            message = request["message"]
+            yield _told(resource, "RolloutRequestIgnored", message, request["id"], now)
+
+
+def _run_of(trial: Manifest) -> tuple[Any, Any]:
+    return trial.get("id"), trial.get("startedAt")
+
+
+def _told(resource: Manifest, reason: str, message: str, began: str, now: datetime) -> Manifest:
+    condition = {
+        "type": "Trial",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": began,
+        "observedGeneration": resource["metadata"].get("generation"),
+    }
+    return _event(resource, condition, now)
 
 
 def _is_news(old: dict[str, Any], new: dict[str, Any]) -> bool:

@@ -46,7 +46,7 @@ SERVICE = Kind("", "v1", "Service", "services", _KEEP)
 DISRUPTION_BUDGET = Kind(
     "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", _KEEP_AND_PRUNE
 )
-DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", _KEEP)
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", _KEEP_AND_PRUNE)
 POD = Kind("", "v1", "Pod", "pods", ("list", "watch"))
 EVENT = Kind("", "v1", "Event", "events", ("create",))
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))

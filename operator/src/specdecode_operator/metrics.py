@@ -28,6 +28,7 @@ class Metrics:
         self.missed = self._counter("missed_delete", "Deletions that only a resync found.", "kind")
         self.api_errors = self._counter("api_error", "Requests refused, by code.", "code")
         self.resyncs = self._counter("resync", "Resyncs by result.", "result")
+        self.trials = self._counter("trial", "Trials that ended, by verdict.", "kind", "verdict")
         self.resync_time = self._gauge(
             "resync_last_success_timestamp_seconds", "When a resync last came through."
         )
@@ -38,6 +39,7 @@ class Metrics:
         self._queue_depth = self._gauge("queue_depth", "Resources that wait.")
         self._queue_oldest = self._gauge("queue_oldest_seconds", "Longest wait of a resource.")
         self._resources = self._gauge("resources", "Resources.")
+        self._running = self._gauge("trials_running", "Resources whose trial runs.")
         self._ready = self._gauge("resources_ready", "Resources whose condition Ready is true.")
         self._leading = self._gauge("leader", "1 while this process works, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
@@ -58,12 +60,17 @@ class Metrics:
         """
         self._resources.set_function(lambda: len(resources()))
         self._ready.set_function(lambda: sum(map(_is_ready, resources())))
+        self._running.set_function(lambda: sum(map(_is_trying, resources())))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}{name}", text, labels, registry=self.registry)
+
+
+def _is_trying(resource: Manifest) -> bool:
+    return bool((resource.get("status") or {}).get("trial"))
 
 
 def _is_ready(resource: Manifest) -> bool:

@@ -1,12 +1,13 @@
 """Decides what to write and what to remove: (observed, settings) to a plan, without I/O."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from specdecode_api import names
 from specdecode_api.speculation import not_yet_available
 from specdecode_api.v1alpha1 import ModelStatus
-from specdecode_operator import children, downloads, matching
+from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
@@ -14,6 +15,9 @@ from specdecode_operator.pace import SURGE, Pace, pace
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
+from specdecode_operator.trial import Record, Sight, Step
+from specdecode_operator.trial.record import BadRecord, read, write
+from specdecode_operator.trial.state import Table
 
 
 class Cause(StrEnum):
@@ -29,6 +33,7 @@ class Refusal(StrEnum):
 
     INVALID = "Invalid"
     NOT_AVAILABLE = "NotAvailable"
+    BAD_RECORD = "RolloutRecordUnreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +64,96 @@ class Plan:
     """How far the models are that the pods fetch."""
     refused: Refused | None = None
     is_ending: bool = False
+    step: Step | None = None
+    """Where trials stand; None of a refused spec."""
     pace: Pace = SURGE
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this operator is too old to know."""
 
 
-def plan(observed: Observed, settings: Settings) -> Plan:
+def recorded(observed: Observed) -> Record:
+    """What was recorded of trials.
+
+    Raises:
+        BadRecord: somebody has changed it.
+    """
+    name = children.record_name(observed.resource["metadata"]["name"])
+    live = observed.children.get(ChildId(CONFIG_MAP.kind, name))
+    if live is None or not is_controlled_by(live, observed.uid):
+        return Record()
+    return read((live.get("data") or {}).get(names.RECORD_FILE_NAME, ""))
+
+
+def plan(
+    observed: Observed,
+    settings: Settings,
+    now_s: float = 0.0,
+    sight: Sight | None = None,
+) -> Plan:
     """Compare what is with what should be.
 
     A refused spec plans nothing: the children of the last good one are left as they are.
+
+    Args:
+        now_s: seconds since 1970.
+        sight: what the pods said, where they were looked at.
     """
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
     try:
-        resource = parse_stored(observed.resource)
+        wanted = parse_stored(observed.resource)
+        if missing := missing_in_release(wanted):
+            return Plan(refused=Refused(Refusal.NOT_AVAILABLE, missing))
+        record, image = recorded(observed), settings.engine_image
+        step = trial.advance(observed, record, sight, now_s, image)
+        resource = step.now.resource
         pins = downloads.pins(observed, resource)
-        built = children.build(resource, settings.engine_image, pins)
-        way = pace(observed, resource, built.config_hash)
-        if way.is_in_place:
-            built = children.build(resource, settings.engine_image, pins, is_in_place=True)
+        tuned = step.now.tuned.table if step.now.tuned else {}
+        way = pace(observed, resource, step.now.built.config_hash)
+        built = step.now.built
+        if pins or way.is_in_place:
+            built = children.build(resource, image, pins, tuned=tuned, is_in_place=way.is_in_place)
+        beside = _beside(observed, step, image, pins, tuned)
     except ResourceError as error:
         return Plan(refused=Refused(Refusal.INVALID, error.sentences))
-    if missing := missing_in_release(resource):
-        return Plan(refused=Refused(Refusal.NOT_AVAILABLE, missing))
+    except BadRecord as error:
+        return Plan(refused=Refused(Refusal.BAD_RECORD, (str(error),)))
+    desired = _desired(built, beside)
     is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
-    writes = (_write(observed, child, is_known) for child in built.children)
+    usual = {identify(child) for child in built.children}
+    writes = (_write(observed, child, is_known and identify(child) in usual) for child in desired)
     return Plan(
         config_hash=built.config_hash,
         writes=tuple(write for write in writes if write is not None),
-        prunes=tuple(_prunes(observed, built)),
+        prunes=tuple(_prunes(observed, desired, built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
+        step=step,
         pace=way,
-        ignored=resource.ignored,
+        ignored=wanted.ignored,
     )
+
+
+def _beside(
+    observed: Observed, step: Step, image: str, pins: Mapping[str, str], tuned: Table
+) -> list[Manifest]:
+    """Children that only trials need: their record, and pods of other roles."""
+    found: list[Manifest] = []
+    if not step.record.is_empty:
+        record = children.record_map(step.now.resource.name, write(step.record))
+        found.append(children.finished(record, step.now.resource))
+    if step.baseline is not None:
+        built = children.build(step.baseline, image, pins, tuned=tuned, role=names.ROLE_BASELINE)
+        found += built.children
+    if step.canary is not None:
+        own_pins = downloads.pins(observed, step.canary)
+        built = children.build(step.canary, image, own_pins, role=names.ROLE_CANARY)
+        found += built.children
+    return found
+
+
+def _desired(built: children.Built, beside: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    """Every child once: arms of one configuration share its boot file."""
+    return tuple({identify(child): child for child in (*beside, *built.children)}.values())
 
 
 def missing_in_release(resource: Resource) -> tuple[str, ...]:
@@ -130,17 +192,20 @@ def _hash_of(manifest: Manifest) -> str | None:
     return annotations.get(names.ANNOTATION_CONFIG_HASH)
 
 
-def _prunes(observed: Observed, built: children.Built) -> list[Manifest]:
-    """Owned children that nobody needs: a budget without replicas, boot files without pods."""
-    desired = {identify(child) for child in built.children}
-    needed = _needed_hashes(observed, built.config_hash)
+def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) -> list[Manifest]:
+    """Owned children that nobody needs: a budget without replicas, boot files without pods.
+
+    And the Deployments of a trial that is over.
+    """
+    desired = {identify(child) for child in wanted}
+    needed = _needed_hashes(observed, config_hash)
     return [
         live
         for child, live in observed.children.items()
         if child not in desired
         and is_controlled_by(live, observed.uid)
         and (
-            child.kind == DISRUPTION_BUDGET.kind
+            child.kind in (DISRUPTION_BUDGET.kind, DEPLOYMENT.kind)
             or (
                 (child.kind == CONFIG_MAP.kind and needed is not None)
                 and _hash_of(live) not in (needed or ())

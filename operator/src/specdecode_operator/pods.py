@@ -101,6 +101,13 @@ def patience_left_s(pods: Iterable[Manifest], at: datetime) -> float | None:
     return min((each for each in left_s if each > 0), default=None)
 
 
+def restarts(pod: Manifest) -> int:
+    """How often the engine of a pod was started anew."""
+    status = pod.get("status") or {}
+    engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
+    return int(engine.get("restartCount", 0))
+
+
 def is_fetching(pod: Manifest) -> bool:
     """Whether a pod is at its downloads now."""
     return not is_ending(pod) and "running" in _state(_fetch_container(pod))

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
-from specdecode_operator import events, pods
+from specdecode_operator import events, pods, trial
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
 from specdecode_operator.definition import Definition
@@ -17,14 +17,21 @@ from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, ch
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
 from specdecode_operator.outcome import Obstacle, Outcome, Stopped
-from specdecode_operator.plan import Cause, Plan, Write, plan
+from specdecode_operator.plan import Cause, Plan, Write, plan, recorded
+from specdecode_operator.resource import ResourceError
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import Lookout
 from specdecode_operator.status import status
+from specdecode_operator.trial import Sight
+from specdecode_operator.trial.record import BadRecord
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
 """After an obstacle: nobody tells us when a stranger's object goes away."""
+
+LOOK_SOON_S = 0.5
+"""After a step of a trial that gives pods other tables."""
 
 LOOK_AT_PROGRESS_S = 10.0
 """While models are fetched: pods answer when asked, and tell nothing by themselves."""
@@ -40,6 +47,7 @@ class Reconciler:
     metrics: Metrics
     now: Callable[[], datetime]
     peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
+    lookout: Lookout
     definition: Definition = field(default_factory=Definition)
     degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
 
@@ -47,12 +55,15 @@ class Reconciler:
         """Reconcile one resource; returns after how many seconds to look again, if at all."""
         observed = self.cache.observe(key)
         if observed is None:
+            self.lookout.forget(key)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.peek(observed.pods))
-        decided = plan(observed, self.settings)
+        look_again_s, sight = await self._look(key, observed)
+        now_s = sight.at_s if sight else self.now().timestamp()
+        decided = plan(observed, self.settings, now_s, sight)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
         waits_s = (
@@ -60,8 +71,30 @@ class Reconciler:
             LOOK_AGAIN_S if outcome.stopped else None,
             decided.pace.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
+            look_again_s,
+            LOOK_SOON_S if _has_turned(decided, observed) else None,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    async def _look(self, key: Key, observed: Observed) -> tuple[float | None, Sight | None]:
+        """Look at the pods where that is due; says when it is the next time, if ever."""
+        try:
+            record = recorded(observed)
+            every_s = trial.look_every_s(observed, record)
+        except (ResourceError, BadRecord):
+            return None, None
+        if every_s is None:
+            self.lookout.forget(key)
+            return None, None
+        due_s = self.lookout.due_s(key, every_s)
+        if due_s > 0:
+            return due_s, None
+        tables = trial.tables(observed, record)
+        sight = await self.lookout.look(key, observed.pods, tables, self._now_s)
+        return every_s, sight
+
+    def _now_s(self) -> float:
+        return self.now().timestamp()
 
     async def _act(self, observed: Observed, decided: Plan) -> Outcome:
         """Write the workload after all it needs; what cannot be written stops what builds on it."""
@@ -128,8 +161,24 @@ class Reconciler:
             return
         self.cache.put(await self.cluster.apply_status(observed.resource, told))
         self.metrics.status_writes.inc()
+        for ended in events.ended_trials(observed.resource, told):
+            self.metrics.trials.labels(kind=ended["kind"], verdict=ended["verdict"]).inc()
         for event in events.transitions(observed.resource, told, now):
             await self.cluster.post_event(event)
+
+
+def _has_turned(decided: Plan, observed: Observed) -> bool:
+    """Whether pods should now run other tables than before this reconcile."""
+    if decided.step is None:
+        return False
+    try:
+        before = recorded(observed)
+    except BadRecord:
+        return True
+    if decided.step.record.trial is None:
+        return False
+    after = decided.step.record
+    return trial.tables(observed, before) != trial.tables(observed, after)
 
 
 def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:

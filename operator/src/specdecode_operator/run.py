@@ -28,6 +28,7 @@ from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.rights import Right, lease_rights, rights
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import Lookout, open_lookout
 from specdecode_operator.visits import Visits
 from specdecode_operator.watching import obey_signals, watch
 
@@ -53,15 +54,21 @@ async def run(settings: Settings) -> None:
         async with (
             connect(settings.kubeconfig, metrics, timeout_s) as cluster,
             open_peek() as peek,
+            open_lookout(time.monotonic) as lookout,
         ):
-            await _reconcile_all(settings, cluster, peek, metrics, stop)
+            await _reconcile_all(settings, cluster, peek, lookout, metrics, stop)
     finally:
         server.shutdown()
         server.server_close()
 
 
 async def _reconcile_all(
-    settings: Settings, cluster: Cluster, peek: Peek, metrics: Metrics, stop: asyncio.Event
+    settings: Settings,
+    cluster: Cluster,
+    peek: Peek,
+    lookout: Lookout,
+    metrics: Metrics,
+    stop: asyncio.Event,
 ) -> None:
     cache = Cache()
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
@@ -71,7 +78,15 @@ async def _reconcile_all(
     turn = Turn(queue, cache.known_keys)
     visits = Visits(peek, cache.pods, turn.add)
     reconciler = Reconciler(
-        cluster, cache, settings, metrics, lambda: datetime.now(UTC), peek, definition, visits.of
+        cluster,
+        cache,
+        settings,
+        metrics,
+        lambda: datetime.now(UTC),
+        peek,
+        lookout,
+        definition,
+        visits.of,
     )
     metrics.watch_leadership(lambda: turn.has_come)
     resync = Resync(

@@ -4,17 +4,20 @@ from dataclasses import replace
 from datetime import datetime
 
 from specdecode_api.report import ModelState
-from specdecode_api.v1alpha1 import ModelStatus, Status
+from specdecode_api.v1alpha1 import ModelStatus, Recommendation, Status
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url
-from specdecode_operator.conditions import Facts
+from specdecode_operator.conditions import Check, Facts
 from specdecode_operator.creation import refusal
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, rollout
+from specdecode_operator.trial import Step, learning
+from specdecode_operator.trial import telling as trial_telling
+from specdecode_operator.trial.telling import Told
 
 
 def status(
@@ -34,6 +37,8 @@ def status(
     deployment = _deployment(seen)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
+    told = trial_telling.tell(plan.step, seen) if plan.step else None
+    recommendation = _recommendation(plan.step, metadata, previous, now)
     facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
     checks = conditions.checks(facts)
     merged = conditions.merge(checks, previous.get("conditions") or [], metadata["generation"], now)
@@ -49,6 +54,8 @@ def status(
                 "url": url(metadata["name"], metadata["namespace"]),
                 "configHash": config_hash,
                 "models": _models(plan, previous),
+                **_rollout(told, previous),
+                "recommendation": recommendation,
                 "hold": conditions.hold(checks, previous.get("hold"), now),
                 "conditions": merged,
             }
@@ -61,6 +68,19 @@ def as_manifest(record: Status) -> Manifest:
     return record.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
+def _rollout(told: Told | None, previous: Manifest) -> Manifest:
+    """Where trials stand; of a refused spec what was said before stays."""
+    if told is None:
+        kept = ("trial", "history", "rolloutRequests", "effective")
+        return {name: previous.get(name) for name in kept}
+    return {
+        "trial": told.trial,
+        "history": list(told.history) or None,
+        "rolloutRequests": list(told.requests) or None,
+        "effective": told.effective,
+    }
+
+
 def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
     """What is fetched; absent where nothing is. Of a refused spec nothing is known."""
     if plan.refused:
@@ -71,6 +91,47 @@ def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
 def _deployment(seen: Observed) -> Manifest | None:
     found = seen.children.get(ChildId(DEPLOYMENT.kind, seen.resource["metadata"]["name"]))
     return found if found is not None and is_controlled_by(found, seen.uid) else None
+
+
+def _trial_check(plan: Plan) -> Check | None:
+    if plan.step is None or plan.step.record.trial is None:
+        return None
+    return Check(*trial_telling.health(plan.step.record.trial))
+
+
+def _recommendation(
+    step: Step | None, metadata: Manifest, previous: Manifest, now: datetime
+) -> Recommendation | Manifest | None:
+    """What is recommended; what was said before where nobody has looked since."""
+    before: Manifest = previous.get("recommendation") or {}
+    if step is None:
+        return before or None
+    if not _learns(step):
+        return None
+    if step.advice is None:
+        is_same = previous.get("configHash") == step.now.built.config_hash
+        return before if before and is_same else None
+    place = metadata["name"], metadata["namespace"]
+    return learning.shown(step.advice, *place, before, conditions.timestamp(now))
+
+
+def _recommendation_check(plan: Plan, resource: Manifest) -> Check | None:
+    step = plan.step
+    if step is None or not _learns(step):
+        return None
+    told = (resource.get("status") or {}).get("conditions") or ()
+    kind = conditions.Type.RECOMMENDATION_READY
+    before = next((each for each in told if each["type"] == kind), None)
+    if step.advice is None:
+        was_ready = before is not None and before["status"] == "True"
+        return Check(was_ready, before["reason"], before["message"]) if before else None
+    said = learning.condition(step.advice, step.held)
+    return Check(said.is_ready, said.reason, said.message)
+
+
+def _learns(step: Step) -> bool:
+    spec = step.now.resource.spec
+    return spec.rollout.mode != "Manual" and bool(step.now.table)
 
 
 def _strategy(resource: Manifest) -> str:
@@ -95,7 +156,9 @@ def _facts(
         rollout=progress,
         rollout_message=condition(live, "Progressing").get("message", ""),
         failure=refusal(failing.get("message", "")) if failing.get("status") == "True" else None,
-        trouble=pods.trouble(seen.pods, config_hash, seen.progress, seen.at),
+        trouble=pods.trouble(
+            filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
+        ),
         degraded=seen.degraded,
         strategy=_strategy(seen.resource),
         is_in_place=plan.pace.is_in_place,
@@ -107,4 +170,6 @@ def _facts(
         ),
         has_fetched_models=bool(plan.models)
         and all(model.state is ModelState.READY for model in plan.models),
+        trial=_trial_check(plan),
+        recommendation=_recommendation_check(plan, seen.resource),
     )

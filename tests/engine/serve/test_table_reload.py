@@ -42,22 +42,23 @@ def boot_document(table: object, folder: Path) -> dict[str, object]:
 class Engine:
     """The real program, its boot file where Kubernetes would mount it: behind links."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tuned: object = None) -> None:
         self._folder = folder
         self._versions = 0
-        self.write(WIDE)
+        self.write(WIDE, tuned=tuned)
         self._log = (folder / "log").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "specdecode_engine", "--boot", str(folder / "boot.json")],
             stderr=self._log,
         )
 
-    def write(self, table: object, **changes: object) -> None:
+    def write(self, table: object, tuned: object = None, **changes: object) -> None:
         """Exchange the file as a kubelet does: a new folder, then the link is swapped."""
         self._versions += 1
         version = self._folder / f"..{self._versions}"
         version.mkdir()
         document = boot_document(table, self._folder) | changes
+        document["speculation"] |= {"tuned": tuned} if tuned else {}
         (version / "boot.json").write_text(json.dumps(document))
         link = self._folder / "..new"
         link.symlink_to(version.name)
@@ -185,6 +186,40 @@ def test_a_file_whose_start_depth_is_gone_is_refused(engine, eventually):
     eventually(lambda: refused in str(engine.get("/speculation/table").json()), 30)
     assert engine.table() != {"1": [0]}
     engine.write(WIDE)
+
+
+def test_a_tuned_table_comes_and_goes_with_the_file(engine, load, eventually):
+    engine.write(WIDE)
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
+    engine.write(WIDE, tuned=PLAIN)
+    eventually(lambda: engine.table() == {"1": [0]}, 30)
+    assert engine.get("/speculation/table").json()["source"] == "tuned table of the boot file"
+    assert engine.get("/server_info").json()["needs_restart"] == []
+    engine.write(WIDE, tuned=DEEP)
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
+    refused = "candidate_steps [9] are not among the depths [0, 1, 3]"
+    eventually(lambda: refused in engine.get("/speculation/table").text, 30)
+    engine.write(WIDE, tuned=SHALLOW)
+    eventually(lambda: engine.table() == {"1": [1], "7": [3]}, 30)
+    engine.write(WIDE)
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "in_force", "refused"),
+    [(PLAIN, [0], None), (DEEP, [0, 1, 3], "candidate_steps [9]")],
+)
+def test_an_engine_starts_with_its_tuned_table_if_it_can(
+    tmp_path, eventually, tuned, in_force, refused
+):
+    engine = Engine(tmp_path, tuned=tuned)
+    try:
+        eventually(engine.is_ready, 120)
+        assert engine.table()["1"] == in_force
+        said = engine.get("/speculation/table").json()["latest_refusal"]
+        assert said is None if refused is None else refused in said
+    finally:
+        engine.close()
 
 
 def test_a_bad_file_is_refused_and_the_old_table_stays(engine, eventually):

@@ -32,6 +32,7 @@ from specdecode_operator.metrics import Metrics
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import open_lookout
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "specdecode"
@@ -362,11 +363,14 @@ def parts(kubeconfig, namespace):
     """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
 
     @asynccontextmanager
-    async def wired(peek=None, now=lambda: datetime.now(UTC)):
+    async def wired(peek=None, now=lambda: datetime.now(UTC), engine_port=names.ENGINE_PORT):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
         added = []
-        async with connect(str(kubeconfig), metrics, 30) as cluster:
+        async with (
+            connect(str(kubeconfig), metrics, 30) as cluster,
+            open_lookout(time.monotonic, engine_port) as lookout,
+        ):
             requests = _recorded(cluster)
             cache = Cache()
             resync = Resync(
@@ -378,7 +382,9 @@ def parts(kubeconfig, namespace):
                 metrics,
                 time.monotonic,
             )
-            reconciler = Reconciler(cluster, cache, settings, metrics, now, peek or _nobody)
+            reconciler = Reconciler(
+                cluster, cache, settings, metrics, now, peek or _nobody, lookout
+            )
             yield SimpleNamespace(
                 cluster=cluster,
                 cache=cache,

@@ -23,6 +23,8 @@ def own_plane(tmp_path_factory, plane):
         context = ssl.create_default_context(cafile=str(server.authority_file))
         headers = {"Authorization": f"Bearer {server.admin_token}"}
         with httpx.Client(base_url=server.url, headers=headers, verify=context) as client:
+            system = {"metadata": {"name": "specdecode-system"}}
+            client.post("/api/v1/namespaces", json=system).raise_for_status()
             yield server, client
 
 

@@ -259,6 +259,8 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
         head = {"Authorization": f"Bearer {server.admin_token}"}
         with httpx.Client(base_url=server.url, headers=head, verify=tls, timeout=30) as client:
             own = type(api)(client)
+            system = {"metadata": {"name": SYSTEM}}
+            client.post("/api/v1/namespaces", json=system).raise_for_status()
             own.create(DEFINITION, definition)
             until(lambda: client.get(RESOURCE.path("default")).is_success)
             log = tmp_path / "log"

@@ -1,5 +1,7 @@
 """Two operator processes on one API server: one works, the other takes over."""
 
+import subprocess
+import sys
 import time
 
 import httpx
@@ -112,3 +114,35 @@ def test_the_same_pod_goes_on_at_once_after_a_crash(operators, api, until):
     assert first.log.read_text().count("standing by") == before
     spec = api.get(LEASE, "specdecode-system", "specdecode-operator")["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == (first.identity, changes)
+
+
+@pytest.mark.parametrize("verb", ["create", "get", "update"])
+def test_without_a_right_on_leases_it_ends_and_says_which(verb, grant, template, namespace, api):
+    """The verbs that the chart grants are those that it takes."""
+    name = f"lacks-{verb}-{namespace}"
+    manifests = template(
+        "--set", f"fullnameOverride={name},crds.install=false,rbac.aggregate=false"
+    )
+    for manifest in manifests:
+        if manifest["kind"] == "Role" and manifest["metadata"]["name"] == f"{name}-lease":
+            for rule in manifest["rules"]:
+                rule["verbs"] = [each for each in rule["verbs"] if each != verb]
+            manifest["rules"] = [rule for rule in manifest["rules"] if rule["verbs"]]
+    file = grant(manifests)
+    if verb == "update":  # one that ran out, which a newcomer would take over
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        metadata = {"name": name, "namespace": "specdecode-system"}
+        api.create(LEASE, {"metadata": metadata, "spec": spec})
+    words = ["run", "--all-namespaces", "--kubeconfig", str(file), "--engine-image", "none"]
+    words += ["--lease-namespace", "specdecode-system", "--lease-name", name]
+    words += ["--health-port", "0", "--metrics-port", "0"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "specdecode_operator", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert f"cannot {verb} resource" in ended.stderr
+    assert "--no-leader-election" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -42,6 +42,7 @@ def test_the_schedule_is_random_balanced_and_repeatable():
     for start in range(0, 400, 4):
         assert orders[start : start + 4].count((OLD, NEW)) == 2
     assert len({orders[at : at + 4] for at in range(0, 400, 4)}) == 6  # every order of four
+    assert all(schedule(3, pairs) == orders[:pairs] for pairs in range(40))  # asked pair by pair
     assert schedule(1, 0) == ()
     assert len(schedule(1, 5)) == 5
 

@@ -36,9 +36,16 @@ def test_what_all_pods_show_is_decided(pods):
     assert judge_pods(pods(1, 1, 1), pods(50, 1.1, 1.1), GUARD, 1200.0).reason == "Slower"
 
 
-def test_one_pod_in_an_arm_decides_nothing_but_what_no_machine_explains(pods, arm):
+def test_one_pod_in_an_arm_decides_nothing_but_what_no_machine_explains(pods, arm, latencies):
     held = judge_pods(pods(1, 1), pods(50, 0.9), GUARD, 1200.0)
     assert (held.verdict, held.reason) == (Verdict.CONTINUE, "OnePod")
-    broken = {"one": arm(60, 3, 2.0, accept=1.0)}
-    assert judge_pods(pods(1, 1), broken, GUARD, 60.0).reason == "AcceptLengthFell"
+    # A broken draft breaks guard rails too; what is certain is said first.
+    fast, slow = latencies(380, 20, 0, 0), latencies(100, 300, 0, 0)
+    old = {"one": replace(arm(400, 2), inter_token=fast, pods=1)}
+    new = replace(arm(400, 3), inter_token=slow, pods=1)
+    assert judge_pods(old, {"one": new}, GUARD, 60.0).reason == "OnePod"
+    broken = replace(arm(400, 3, 2.0, accept=1.0), inter_token=slow, pods=1)
+    assert judge_pods(old, {"one": broken}, GUARD, 60.0).reason == "AcceptLengthFell"
+    failing = replace(new, failed_requests=30.0)
+    assert judge_pods(old, {"one": failing}, GUARD, 60.0).reason == "ErrorsRail"
     assert judge_pods(pods(1, 1), {}, GUARD, 60.0).verdict is Verdict.NO_DATA

@@ -58,6 +58,12 @@ class SpeculationBoot(FileRecord):
         description="JSON file to read the table from, in place of table: this form, the "
         "resource's, or SGLang's --speculative-adaptive-config.",
     )
+    tuned: dict[BatchSizeKey, TableEntry] = Field(
+        default={},
+        max_length=MAX_TABLE_ENTRIES,
+        description="Table that was learned while serving and is used in place of the other one, "
+        "as long as that one has all of its depths: what is prepared at start follows the other.",
+    )
     profile_seconds: float = Field(
         default=5.0,
         ge=0,
@@ -73,6 +79,18 @@ class SpeculationBoot(FileRecord):
         if self.algorithm is Algorithm.NONE:
             return {}
         return self.table or default_table(self.policy)
+
+    @property
+    def tuned_fault(self) -> str | None:
+        """Why the tuned table is not used, or None where it is used or absent."""
+        known = {self.num_steps, *candidates(self.entries)}
+        unknown = sorted(set(candidates(self.tuned)) - known)
+        if not unknown:
+            return None
+        return (
+            f"tuned: candidate_steps {unknown} are not among the depths {sorted(known)} that are "
+            "prepared at start: keep to those, or remove tuned"
+        )
 
     def with_table(self, entries: Mapping[str, TableEntry]) -> "SpeculationBoot":
         """Put a table that was read in the place of the file that it was read from."""
@@ -107,6 +125,7 @@ class SpeculationBoot(FileRecord):
             "topk": self.topk != 1,
             "num_draft_tokens": self.num_draft_tokens is not None,
             "table": bool(self.table),
+            "tuned": bool(self.tuned),
             "table_path": self.table_path is not None,
         }
         for name, is_used in unused.items():

@@ -10,6 +10,19 @@ from specdecode_api.v1alpha1.model import Draft, Model
 from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resolve import ResolvedSpeculation, resolve
 from specdecode_api.v1alpha1.resources import Resources
+from specdecode_api.v1alpha1.rollout import Canary, Guard, Rollout, Switchback
+from specdecode_api.v1alpha1.rollout_status import (
+    ArmShown,
+    BandRates,
+    Effective,
+    HistoryEntry,
+    Interval,
+    Recommendation,
+    RolloutRequest,
+    StratumShown,
+    TableSteps,
+    TrialStatus,
+)
 from specdecode_api.v1alpha1.serving import ApiKeys, Lifecycle, Serving
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation
@@ -19,23 +32,37 @@ from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
 __all__ = [
     "Adaptive",
     "ApiKeys",
+    "ArmShown",
+    "BandRates",
     "BatchSizeEntry",
+    "Canary",
     "Condition",
     "Download",
     "Draft",
+    "Effective",
+    "Guard",
+    "HistoryEntry",
     "Hold",
+    "Interval",
     "Lifecycle",
     "Model",
     "ModelStatus",
     "Pod",
+    "Recommendation",
     "ResolvedSpeculation",
     "Resources",
+    "Rollout",
+    "RolloutRequest",
     "Serving",
     "Spec",
     "SpecDecodeDeployment",
     "Speculation",
     "Status",
+    "StratumShown",
+    "Switchback",
+    "TableSteps",
     "TokenSecret",
+    "TrialStatus",
     "Variable",
     "resolve",
 ]

@@ -5,6 +5,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
+from specdecode_api.duration import (
+    DURATION_PATTERN,
+    PERCENT_PATTERN,
+    is_duration,
+)
 from specdecode_api.location import CLAIM_PATTERN, URI_RULES
 from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
@@ -95,6 +100,24 @@ WebAddress = Annotated[
         "https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*",
         "write https://HOST or https://HOST:PORT/PATH, without '/' at the end",
     ),
+]
+
+Duration = Annotated[
+    str,
+    StringConstraints(min_length=2, max_length=16),
+    Checked(
+        Rule(
+            cel=f"self.matches('^{DURATION_PATTERN}$')",
+            holds=is_duration,
+            message="a duration counts hours, minutes and seconds: write 90s, 10m or 1h30m",
+        )
+    ),
+]
+
+Percent = Annotated[
+    str,
+    StringConstraints(min_length=2, max_length=6),
+    _text(PERCENT_PATTERN, "a percentage is a number below 100 with a percent sign: write '2.5%'"),
 ]
 
 

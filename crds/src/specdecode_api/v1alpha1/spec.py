@@ -13,6 +13,7 @@ from specdecode_api.v1alpha1.download import Download
 from specdecode_api.v1alpha1.model import Model
 from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resources import Resources
+from specdecode_api.v1alpha1.rollout import Rollout
 from specdecode_api.v1alpha1.scalars import Image, Int
 from specdecode_api.v1alpha1.serving import Lifecycle, Serving
 from specdecode_api.v1alpha1.speculation import Speculation
@@ -51,6 +52,9 @@ class Spec(ResourceRecord):
         default=Lifecycle(),
         description="Start and end of a pod: preStopSeconds, then drainSeconds, within "
         "terminationGracePeriodSeconds.",
+    )
+    rollout: Rollout = Field(
+        default=Rollout(), description="How a change of the configuration gets in force."
     )
     replicas: Int = Field(
         default=1, ge=0, le=1000, json_schema_extra=HOT, description="Engine pods."

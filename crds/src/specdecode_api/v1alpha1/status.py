@@ -1,14 +1,22 @@
 """What the operator answers: conditions, counts for `scale`, and where to send requests."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from specdecode_api.document import ResourceRecord
 from specdecode_api.report import ModelState, Role
+from specdecode_api.v1alpha1.rollout_status import (
+    DATE_TIME,
+    MAX_HISTORY,
+    Effective,
+    HistoryEntry,
+    Recommendation,
+    RolloutRequest,
+    TrialStatus,
+)
 from specdecode_api.v1alpha1.scalars import Int
 
-DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
 Bytes = Annotated[Int, Field(ge=0, le=2**53)]
 Generation = Annotated[Int, Field(ge=0)]
@@ -101,6 +109,28 @@ class Status(ResourceRecord):
             "x-kubernetes-list-map-keys": ["role"],
         },
         description="Models that are downloaded; absent where none is.",
+    )
+    recommendation: Recommendation | None = Field(
+        default=None, description="The table that the fleet's measurements speak for."
+    )
+    trial: TrialStatus | None = Field(default=None, description="The trial that runs.")
+    history: list[HistoryEntry] | None = Field(
+        default=None,
+        max_length=MAX_HISTORY,
+        description="Trials that ended, the newest first, with the evidence of their verdicts.",
+    )
+    rollout_requests: list[RolloutRequest] | None = Field(
+        default=None,
+        max_length=4,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["verb"],
+        },
+        description="Annotations that ask something of a trial, and their answers.",
+    )
+    effective: Effective | None = Field(
+        default=None,
+        description="The configuration in force; absent where nothing is guarded or tuned.",
     )
     conditions: list[Condition] | None = Field(
         default=None,

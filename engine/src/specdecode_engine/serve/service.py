@@ -132,6 +132,7 @@ class Service:
         loaded = self._load(self._note_progress)
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
+        self.tables.start(loaded.core)
         self._facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids
         return loaded.core

@@ -65,13 +65,12 @@ class TableWatch:
             self._tables.refuse(SOURCE, found)
             return
         self._note_restart(found)
-        entries = found.speculation.entries
-        if isinstance(before, str) or entries != before.speculation.entries:
+        if isinstance(before, str) or _table_of(found) != _table_of(before):
             await self._take(found)
 
     async def _take(self, found: EngineBoot) -> None:
         try:
-            await self._tables.take_entries(found.speculation.entries, SOURCE)
+            await self._tables.take_boot(found.speculation, SOURCE)
         except (BadTable, TableRefused, EngineFailed) as error:
             log.error("the changed table is refused, the old one stays: %s", error)
         else:
@@ -84,8 +83,12 @@ class TableWatch:
             log.warning("changed, but only a restart takes it up: %s", self.needs_restart)
 
 
+def _table_of(boot: EngineBoot) -> tuple[object, object]:
+    return boot.speculation.entries, boot.speculation.tuned
+
+
 def _without_table(boot: EngineBoot) -> dict[str, Any]:
-    tables = {"table", "table_path"}
+    tables = {"table", "table_path", "tuned"}
     return boot.model_dump(mode="json", exclude={"speculation": tables, "config_hash": True})
 
 

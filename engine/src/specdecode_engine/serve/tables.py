@@ -16,8 +16,10 @@ from specdecode_api.table import (
 from specdecode_engine.depth.decision import TableRefused
 from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.policies import depth_table
+from specdecode_engine.serve.core import Core
 
 AT_START = "boot file or flags"
+TUNED = "tuned table of the boot file"
 
 
 class Tables:
@@ -43,6 +45,35 @@ class Tables:
         self.source = AT_START
         self.warnings = table_warnings(self.entries, speculation.policy)
         self.latest_refusal: str | None = None
+
+    def start(self, core: Core) -> None:
+        """Give the engine its tuned table before anybody is served; a bad one is refused."""
+        if not self._speculation.tuned:
+            return
+        if (fault := self._speculation.tuned_fault) is not None:
+            self.refuse(TUNED, fault)
+            return
+        entries = self._speculation.tuned
+        table = depth_table(entries, self._speculation.policy)
+        assert table is not None, "an empty tuned table is none"
+        core.reload(table)
+        self._note(entries, table, TUNED)
+
+    async def take_boot(self, speculation: SpeculationBoot, source: str) -> None:
+        """Choose by what a changed boot file says: its tuned table where that can be used.
+
+        Raises as `take_document` does.
+        """
+        if not speculation.tuned:
+            await self.take_entries(speculation.entries, source)
+            return
+        try:
+            if (fault := speculation.tuned_fault) is not None:
+                raise TableRefused(fault)
+            await self._take(speculation.tuned, TUNED)
+        except TableRefused as error:
+            await self.take_entries(speculation.entries, source)
+            self.refuse(TUNED, str(error))
 
     async def take_document(self, document: object, source: str) -> None:
         """Read a table in any form and choose by it from the next round on.
@@ -87,6 +118,9 @@ class Tables:
         if table is None:
             raise TableRefused("there is no table in it; restart to do without one")
         await self._reload(table)
+        self._note(entries, table, source)
+
+    def _note(self, entries: Mapping[str, TableEntry], table: DepthTable, source: str) -> None:
         self.entries = entries
         self.table_hash = table.table_hash
         self.source = source

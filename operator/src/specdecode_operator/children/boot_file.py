@@ -1,6 +1,8 @@
 """The boot file of a resource's engines."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from specdecode_api.boot import (
     EngineBoot,
@@ -16,9 +18,13 @@ from specdecode_api.v1alpha1 import Spec, resolve
 from specdecode_operator.children import api_keys
 from specdecode_operator.children.models import Mounts
 
+_NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
 
-def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
-    """Say to an engine what the resource says to the operator.
+
+def boot_file(
+    name: str, spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry] = _NOTHING
+) -> EngineBoot:
+    """Say to an engine what the resource says to the operator, and the table that was learned.
 
     Raises:
         ValueError: when the contract's own checks refuse the combination.
@@ -30,7 +36,7 @@ def boot_file(name: str, spec: Spec, mounts: Mounts) -> EngineBoot:
             dtype=spec.model.dtype,
             context_length=spec.model.context_length,
         ),
-        speculation=_speculation(spec, mounts),
+        speculation=_speculation(spec, mounts, tuned),
         memory=_memory(spec),
         scheduling=SchedulingBoot(
             max_running_requests=spec.serving.max_running_requests,
@@ -60,7 +66,7 @@ def threads(spec: Spec) -> int | None:
     return max(1, math.floor(amount(limit)))
 
 
-def _speculation(spec: Spec, mounts: Mounts) -> SpeculationBoot:
+def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) -> SpeculationBoot:
     wanted = spec.speculation
     resolved = resolve(wanted)
     return SpeculationBoot(
@@ -74,6 +80,7 @@ def _speculation(spec: Spec, mounts: Mounts) -> SpeculationBoot:
             bound: TableEntry(**entry.model_dump())
             for bound, entry in wanted.adaptive.batch_sizes.items()
         },
+        tuned=dict(tuned),
     )
 
 

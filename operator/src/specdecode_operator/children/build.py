@@ -8,6 +8,8 @@ from pydantic import ValidationError
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
+from specdecode_api.series import table_hash
+from specdecode_api.table import TableEntry, candidates
 from specdecode_operator.children.boot_file import boot_file
 from specdecode_operator.children.config_map import config_map
 from specdecode_operator.children.deployment import deployment
@@ -17,10 +19,12 @@ from specdecode_operator.children.models import mounts
 from specdecode_operator.children.pod import pod_template
 from specdecode_operator.children.service import service
 from specdecode_operator.children.service_account import service_account
+from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import Resource, ResourceError, sentences
 
 _NO_PINS: Mapping[str, str] = MappingProxyType({})
+_NO_TABLE: Mapping[str, TableEntry] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +35,39 @@ class Built:
     boot: EngineBoot
     children: tuple[Manifest, ...]
 
+    @property
+    def arm(self) -> ArmKey:
+        """What pods of it run, as they call it themselves."""
+        return ArmKey(self.config_hash, table_hash(self.boot.speculation.policy, self.entries))
+
+    @property
+    def entries(self) -> Mapping[str, TableEntry]:
+        """The table by which its pods choose depths."""
+        return self.boot.speculation.tuned or self.boot.speculation.entries
+
+    @property
+    def depths(self) -> frozenset[int]:
+        """Depths that its pods prepare at start, so that a table may have them while they run."""
+        speculation = self.boot.speculation
+        return frozenset((speculation.num_steps, *candidates(speculation.entries)))
+
 
 def build(
     resource: Resource,
     engine_image: str,
     pins: Mapping[str, str] = _NO_PINS,
     *,
+    tuned: Mapping[str, TableEntry] = _NO_TABLE,
+    role: str = names.ROLE_STABLE,
     is_in_place: bool = False,
 ) -> Built:
-    """Build all children; `pins` are the commits of models that name a branch or a tag.
+    """Build all children, or those of one role of a trial.
 
-    With `is_in_place` the Deployment replaces pods in place though the spec leaves that open.
+    Args:
+        pins: commits of models that name a branch or a tag.
+        tuned: table that is used in place of the spec's.
+        role: of the pods; others than stable need only their boot file and their Deployment.
+        is_in_place: have the Deployment replace pods in place though the spec leaves that open.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -49,7 +75,7 @@ def build(
     name, spec = resource.name, resource.spec
     try:
         places = mounts(spec)
-        boot = boot_file(name, spec, places)
+        boot = boot_file(name, spec, places, tuned)
         template = pod_template(name, spec, spec.image or engine_image, places)
     except ValidationError as error:
         raise ResourceError(*sentences(error, EngineBoot)) from None
@@ -57,23 +83,21 @@ def build(
     said = boot.model_dump(mode="json", exclude_defaults=True)
     fingerprint = config_hash(template, said)
     boot = boot.model_copy(update={"config_hash": fingerprint})
-    children = [
+    files = config_map(name, fingerprint, boot, pins)
+    in_place = is_in_place or spec.lifecycle.update_strategy == "InPlace"
+    workload = deployment(name, spec, template, fingerprint, is_in_place=in_place, role=role)
+    shared = [
         service_account(name),
-        config_map(name, fingerprint, boot, pins),
+        files,
         service(name),
         *([disruption_budget(name)] if spec.replicas > 1 else []),
-        deployment(
-            name,
-            spec,
-            template,
-            fingerprint,
-            is_in_place=is_in_place or spec.lifecycle.update_strategy == "InPlace",
-        ),
+        workload,
     ]
-    return Built(fingerprint, boot, tuple(_finished(child, resource) for child in children))
+    children = shared if role == names.ROLE_STABLE else [files, workload]
+    return Built(fingerprint, boot, tuple(finished(child, resource) for child in children))
 
 
-def _finished(child: Manifest, resource: Resource) -> Manifest:
+def finished(child: Manifest, resource: Resource) -> Manifest:
     """Give a child its namespace, its owner and the hash of all that is desired of it."""
     metadata = {**child["metadata"], "namespace": resource.namespace}
     if resource.uid:

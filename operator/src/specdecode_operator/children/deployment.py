@@ -11,8 +11,19 @@ from specdecode_operator.children.labels import child_labels, pod_selector
 from specdecode_operator.kinds import DEPLOYMENT, Manifest
 
 
+def deployment_name(name: str, role: str = names.ROLE_STABLE) -> str:
+    """Name of the Deployment of one role."""
+    return name if role == names.ROLE_STABLE else f"{name}-{role}"
+
+
 def deployment(
-    name: str, spec: Spec, pod_template: Manifest, config_hash: str, *, is_in_place: bool = False
+    name: str,
+    spec: Spec,
+    pod_template: Manifest,
+    config_hash: str,
+    *,
+    is_in_place: bool = False,
+    role: str = names.ROLE_STABLE,
 ) -> Manifest:
     """Deployment that runs `pod_template` with the boot file of `config_hash`.
 
@@ -23,14 +34,14 @@ def deployment(
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,
-        "metadata": {"name": name, "labels": child_labels(name), **decided},
+        "metadata": {"name": deployment_name(name, role), "labels": child_labels(name), **decided},
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": _deadline_seconds(spec),
-            "selector": {"matchLabels": pod_selector(name)},
+            "selector": {"matchLabels": pod_selector(name, role)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(is_in_place)},
-            "template": _stamped(name, pod_template, config_hash),
+            "template": _stamped(name, pod_template, config_hash, role),
         },
     }
 
@@ -47,8 +58,10 @@ def _pace(is_in_place: bool) -> Manifest:
     return {"maxSurge": 1, "maxUnavailable": 0}
 
 
-def _stamped(name: str, pod_template: Manifest, config_hash: str) -> Manifest:
+def _stamped(name: str, pod_template: Manifest, config_hash: str, role: str) -> Manifest:
     stamped = copy.deepcopy(pod_template)
+    # After hashing: a canary's pods run what those that follow its promotion will run.
+    stamped["metadata"]["labels"] |= pod_selector(name, role)
     stamped["metadata"].setdefault("annotations", {})[names.ANNOTATION_CONFIG_HASH] = config_hash
     boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
     stamped["spec"]["volumes"].insert(0, boot)

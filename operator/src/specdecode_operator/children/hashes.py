@@ -42,7 +42,8 @@ def _hot_fields() -> frozenset[str]:
 
 def _without_hot(boot: Manifest) -> Manifest:
     hot = _hot_fields()
-    speculation = dict(boot.get("speculation", {}))
+    speculation = {**boot.get("speculation", {})}
+    speculation.pop("tuned", None)  # taken up by running engines, with depths they have prepared
     speculation["table"] = {
         bound: {name: value for name, value in entry.items() if name not in hot}
         for bound, entry in speculation.get("table", {}).items()

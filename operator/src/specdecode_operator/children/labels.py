@@ -16,9 +16,9 @@ def service_selector(name: str) -> dict[str, str]:
     }
 
 
-def pod_selector(name: str) -> dict[str, str]:
+def pod_selector(name: str, role: str = names.ROLE_STABLE) -> dict[str, str]:
     """Selects the engine pods of one role."""
-    return service_selector(name) | {names.LABEL_ROLE: names.ROLE_STABLE}
+    return service_selector(name) | {names.LABEL_ROLE: role}
 
 
 def child_labels(name: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ def _document(ledger: Ledger) -> Document:
     place = {key: index for index, key in enumerate(keys)}
 
     def by_place(arms: Mapping[ArmKey, ArmEvidence]) -> Document:
-        return {str(place[key]): _evidence(arm) for key, arm in arms.items()}
+        return {str(place[key]): evidence_document(arm) for key, arm in arms.items()}
 
     return {
         "version": VERSION,
@@ -97,7 +97,7 @@ def _ledger(document: Document) -> Ledger:
     keys = [ArmKey(*names) for names in document["arms"]]
 
     def by_key(arms: Mapping[str, Any]) -> dict[ArmKey, ArmEvidence]:
-        return {keys[int(place)]: _arm(arm) for place, arm in arms.items()}
+        return {keys[int(place)]: evidence_of(arm) for place, arm in arms.items()}
 
     return Ledger(
         begun_s=float(document["begun"]),
@@ -113,7 +113,8 @@ def _ledger(document: Document) -> Ledger:
     )
 
 
-def _evidence(arm: ArmEvidence) -> Document:
+def evidence_document(arm: ArmEvidence) -> Document:
+    """Write what is known of an arm; the number of its pods is left out."""
     return {
         "strata": [[*astuple(stratum), *astuple(sums)] for stratum, sums in arm.strata.items()],
         "first": _latencies(arm.first_token),
@@ -122,7 +123,8 @@ def _evidence(arm: ArmEvidence) -> Document:
     }
 
 
-def _arm(document: Document) -> ArmEvidence:
+def evidence_of(document: Document) -> ArmEvidence:
+    """Read what `evidence_document` wrote."""
     return ArmEvidence(
         strata={Stratum(*row[:5]): RequestSums(*row[5:]) for row in document["strata"]},
         first_token=Latencies(*map(tuple, document["first"])),

@@ -128,7 +128,7 @@ def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
     strata = _strata(found)
     first, later = (_latencies(found, each) for each in LATENCIES)
     answered = _by_table(found, series.REQUESTS, "finish_reason", ANSWERED.__contains__)
-    failed = _by_table(found, series.HTTP_ERRORS, "status", lambda status: status >= "500")
+    failed = _by_table(found, series.HTTP_ERRORS, "status", _is_failure)
     retracted = _by_table(found, series.RETRACTED_REQUESTS)
     tables = {*strata, *first, *later, *answered, *failed, *retracted}
     return {
@@ -142,6 +142,11 @@ def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
         )
         for table in tables
     }
+
+
+def _is_failure(status: str) -> bool:
+    """Whether what ran is to blame; 503 says that the pod loads or drains, whatever runs."""
+    return status >= "500" and status != "503"
 
 
 def _strata(found: Found) -> dict[str, dict[Stratum, RequestSums]]:

@@ -60,7 +60,8 @@ LEAST_SPREAD = 0.001  # between pairs; equal blocks prove nothing faster
 def schedule(seed: int, pairs: int) -> tuple[tuple[Role, Role], ...]:
     """Order of the two roles in each pair, random, and balanced within every four pairs.
 
-    In a crossover this is the order of one half of the pods; the other half takes the reverse.
+    A longer schedule from the same seed begins with the shorter one. In a crossover this is the
+    order of one half of the pods; the other half takes the reverse.
     """
     draw = random.Random(seed)
     first = (Role.BASELINE, Role.CANDIDATE)

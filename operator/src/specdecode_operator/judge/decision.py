@@ -52,14 +52,14 @@ Answer = tuple[Verdict, str, str]
 
 
 def _break(found: Findings) -> Answer | None:
-    """What needs no floors: guard rails and the early alarm."""
+    """What needs no floors: the early alarm and guard rails, what is certain before the rest."""
+    if found.alarm is not None:
+        return Verdict.ROLL_BACK, *found.alarm
     for rail in found.rails:
         if rail.is_broken:
             seen = f"{rail.candidate:.4g} against {rail.baseline:.4g}"
             message = f"guard rail {rail.name}: {seen}, at most {rail.limit:.4g} allowed"
             return Verdict.ROLL_BACK, f"{rail.name}Rail", message
-    if found.alarm is not None:
-        return Verdict.ROLL_BACK, *found.alarm
     return None
 
 

@@ -13,20 +13,14 @@ def check_failures(
     baseline: ArmEvidence, candidate: ArmEvidence, guard: Guard, alpha: float
 ) -> tuple[Rail, ...]:
     """Check what must not happen more often; only failed requests are a matter of chance."""
+    restarts = baseline.restarts * max(1, candidate.pods) / max(1, baseline.pods)
+    failed_tests = baseline.self_test_failures
     return (
+        _check_count("SelfTest", failed_tests, candidate.self_test_failures, failed_tests),
+        _check_count(
+            "Restarts", baseline.restarts, candidate.restarts, restarts + guard.max_restarts
+        ),
         _check_errors(baseline, candidate, guard, alpha),
-        _check_count(
-            "Restarts",
-            baseline.restarts,
-            candidate.restarts,
-            guard.max_restarts + baseline.restarts * max(1, candidate.pods) / max(1, baseline.pods),
-        ),
-        _check_count(
-            "SelfTest",
-            baseline.self_test_failures,
-            candidate.self_test_failures,
-            baseline.self_test_failures,
-        ),
     )
 
 

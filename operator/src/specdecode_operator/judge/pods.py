@@ -16,8 +16,8 @@ from specdecode_operator.judge.pooled import pool
 
 Pods = Mapping[str, ArmEvidence]
 
-# No slow machine explains these.
-CERTAIN = ("AcceptLengthFell", "RestartsRail", "SelfTestRail")
+# No slow machine explains these, and rolling back is right whatever does.
+CERTAIN = ("AcceptLengthFell", "SelfTestRail", "RestartsRail", "ErrorsRail")
 
 
 def judge_pods(baseline: Pods, candidate: Pods, guard: Guard, elapsed_s: float) -> Judgement:

@@ -35,7 +35,7 @@ def check_rails(arms: Pair, guard: Guard) -> tuple[Rail, ...]:
     retracted = _retracted(arms)
     if retracted is not None:
         rails.append(check_share(_memory(guard), retracted, counts, alpha))
-    return (*rails, *check_failures(*arms, guard, alpha))
+    return (*check_failures(*arms, guard, alpha), *rails)
 
 
 def check_rails_by_pair(
@@ -55,7 +55,7 @@ def check_rails_by_pair(
     if retracted is not None:
         known = [shares for pair in pairs if (shares := _retracted(pair)) is not None]
         rails.append(check_share_by_pair(_memory(guard), retracted, known, alpha))
-    return (*rails, *check_failures(*everything, guard, alpha))
+    return (*check_failures(*everything, guard, alpha), *rails)
 
 
 def _tails(arms: Pair, guard: Guard) -> list[tuple[Allowance, tuple[Latencies, Latencies]]]:

@@ -1,9 +1,10 @@
 """The error that promotions may cost over months: a loop that tries and tries must not win by luck.
 
-Online alpha investing (Foster and Stine 2008; the weights by age are those of LORD, Javanmard and
-Montanari 2018): trial t may promote wrongly with probability `spend(...)`. However many candidates
-without a gain are tried, all together are promoted wrongly with probability at most `initial`; each
-promotion adds `payout`, so the share of wrong ones among all promotions stays bounded too.
+Online alpha investing (Foster and Stine 2008) by ages, as in LORD++ (Ramdas, Yang, Wainwright and
+Jordan 2017): trial t may promote wrongly with probability `spend(...)`. However many candidates
+without a gain are tried, any of them is promoted with probability at most `initial`. Each promotion
+adds `payout`, which keeps the expected share of wrong ones among all promotions of independent
+trials below `initial` + `payout`.
 """
 
 import math

@@ -78,6 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     top = actions.add_parser(
         "top", parents=[common], help="what engines do now: depth, accept length, tokens, load"
     )
+    recommend = actions.add_parser(
+        "recommend", parents=[common], help="the table that measurements speak for, and its patch"
+    )
+    recommend.add_argument("name", metavar="NAME")
+    recommend.set_defaults(action=_recommend, all_namespaces=False)
     logs = actions.add_parser("logs", parents=[common], help="lines of all engines of a resource")
     for each in (status, top):
         each.add_argument("name", nargs="?", metavar="NAME")
@@ -116,6 +121,14 @@ async def _status(options: argparse.Namespace, console: Console) -> None:
 
     async with connect(options.kubeconfig, options.context) as reader:
         await _show(lambda: status(reader, _scope(options)), options, console)
+
+
+async def _recommend(options: argparse.Namespace, console: Console) -> None:
+    from specdecode_operator.plugin.reach import connect
+    from specdecode_operator.plugin.recommend import recommend
+
+    async with connect(options.kubeconfig, options.context) as reader:
+        console.print(await recommend(reader, _scope(options)))
 
 
 async def _top(options: argparse.Namespace, console: Console) -> None:

@@ -1,0 +1,135 @@
+"""Acts: a table too deep, a better one, a wrong draft; each until the trial has its verdict."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specdecode_operator.kinds import Manifest
+from traffic.scene import NAME, Scene
+from traffic.victims import kill_container
+
+WAIT_S = 600.0
+QUICK: Manifest = {
+    "mode": "Manual",
+    "guarded": True,
+    "strategy": "Auto",
+    "guard": {
+        "minRequests": 30,
+        "minStratumRequests": 5,
+        "minDuration": "20s",
+        "maxDuration": "8m",
+        "warmUp": "5s",
+        "coolDown": "0s",
+    },
+    "canary": {"replicas": 1, "baseline": "Stable"},
+    "switchback": {"blockSeconds": 10, "washoutSeconds": 2, "minPairs": 3},
+}
+FREE_CHOICE: Manifest = {"1": {"candidateSteps": [1, 8]}}
+TOO_DEEP: Manifest = {"1": {"candidateSteps": [8]}}
+# Rises at once from the depth at start and never falls: too deep, though 1 was measured.
+STUBBORN: Manifest = {
+    "1": {"candidateSteps": [1, 8], "upHysteresis": -8.0, "downHysteresis": -8.0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of an act."""
+
+    verdict: str
+    reason: str
+    requests: int
+    seconds: float
+    faults: tuple[str, ...] = ()
+
+
+def too_deep(scene: Scene) -> Ended:
+    """Leave only the deepest depth; the operator is killed in the middle of the trial."""
+    _unguarded(scene, {"policy": "goodput", "batchSizes": FREE_CHOICE})
+    scene.patch({"speculation": {"adaptive": {"batchSizes": TOO_DEEP}}})
+    trial = _wait(scene, "trial that measures", lambda told: _measures(told.get("trial")))
+    kill_container(scene.operator_pod())
+    ended = _verdict(scene)
+    faults = [] if ended.verdict == "RolledBack" else [f"the bad table was {ended.verdict}"]
+    if _told(scene)["history"][0]["startedAt"] != trial["trial"]["startedAt"]:
+        faults.append("the trial began anew when the operator was killed")
+    if _told(scene)["effective"]["followsSpec"]:
+        faults.append("the bad table is in force")
+    return _with(ended, faults)
+
+
+def better_in_auto(scene: Scene) -> Ended:
+    """Serve too deep by the spec; mode Auto finds the better table and puts it in force."""
+    _unguarded(scene, {"policy": "ema", "batchSizes": STUBBORN}, num_steps=1)
+    scene.patch({"rollout": {"mode": "Auto", "guarded": False}})
+    before = _spec(scene)
+    ended = _verdict(scene)
+    faults = [] if ended.verdict == "Promoted" else [f"the better table was {ended.verdict}"]
+    if _spec(scene) != before:
+        faults.append("the spec was written")
+    return _with(ended, faults)
+
+
+def wrong_draft(scene: Scene) -> Ended:
+    """Name a draft that was made for something else."""
+    _unguarded(scene, {"policy": "goodput", "batchSizes": FREE_CHOICE})
+    scene.patch({"speculation": {"draft": {"uri": "pvc://models/draft"}}})
+    ended = _verdict(scene)
+    return _with(ended, [] if ended.verdict == "RolledBack" else [f"it was {ended.verdict}"])
+
+
+Act = Callable[[Scene], Ended]
+
+ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft)
+
+
+def _unguarded(scene: Scene, adaptive: Manifest, num_steps: int | None = None) -> None:
+    """Put a speculation in force without a trial, then guard it; earlier verdicts stay."""
+    scene.patch({"rollout": {"guarded": False, "mode": "Manual"}})
+    draft = {"uri": "pvc://models/eagle3"}
+    clean = {"numSteps": None, "adaptive": {"policy": "static", "batchSizes": None}}
+    scene.patch({"speculation": {"draft": draft, **clean}})
+    scene.patch({"speculation": {"numSteps": num_steps, "adaptive": adaptive}})
+    scene.settle()
+    scene.patch({"rollout": QUICK})
+
+
+def _verdict(scene: Scene) -> Ended:
+    """Wait for one verdict more than there were."""
+    known = len(_told(scene).get("history") or ())
+    started = time.monotonic()
+    told = _wait(scene, "verdict", lambda told: len(told.get("history") or ()) > known)
+    latest = told["history"][0]
+    requests = sum(arm["requests"] for arm in latest["arms"])
+    seconds = time.monotonic() - started
+    return Ended(latest["verdict"], latest["reason"], requests, round(seconds, 1))
+
+
+def _wait(scene: Scene, what: str, holds: Callable[[Manifest], bool]) -> Manifest:
+    found: Manifest = {}
+
+    def is_so(_: object) -> bool:
+        found.clear()
+        found.update(_told(scene))
+        return holds(found)
+
+    scene.wait(what, is_so, WAIT_S)
+    return found
+
+
+def _measures(trial: Manifest | None) -> bool:
+    return trial is not None and trial["phase"] == "Measuring" and trial["measuredSeconds"] > 0
+
+
+def _told(scene: Scene) -> Manifest:
+    status: Manifest = scene.cluster.get("sdd", NAME).get("status") or {}
+    return status
+
+
+def _spec(scene: Scene) -> Manifest:
+    spec: Manifest = scene.cluster.get("sdd", NAME)["spec"]
+    return spec
+
+
+def _with(ended: Ended, faults: list[str]) -> Ended:
+    return Ended(ended.verdict, ended.reason, ended.requests, ended.seconds, tuple(faults))

@@ -1,0 +1,31 @@
+"""Durations and percentages as people write them: 90s, 10m, 1h30m; 3%, 0.5%."""
+
+import re
+from typing import Final
+
+DURATION_PATTERN: Final = "([0-9]{1,4}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?"
+"""Hours, minutes and seconds, as Kubernetes spells them, none of them or some; not empty."""
+
+PERCENT_PATTERN: Final = "[0-9]{1,2}([.][0-9]{1,2})?%"
+
+_UNITS: Final = {"h": 3600, "m": 60, "s": 1}
+
+
+def is_duration(text: str) -> bool:
+    """Say whether `text` is a duration."""
+    return bool(text) and re.fullmatch(DURATION_PATTERN, text) is not None
+
+
+def duration_s(text: str) -> int:
+    """Return the seconds of a duration that the contract took."""
+    return sum(int(digits) * _UNITS[unit] for digits, unit in re.findall("([0-9]+)([hms])", text))
+
+
+def is_percent(text: str) -> bool:
+    """Say whether `text` is a percentage below 100."""
+    return re.fullmatch(PERCENT_PATTERN, text) is not None
+
+
+def part_of_one(text: str) -> float:
+    """Return a percentage that the contract took as a part of one."""
+    return float(text.removesuffix("%")) / 100

@@ -1,0 +1,176 @@
+"""What the operator tells of tables and trials: recommended, running, decided, in force.
+
+Numbers that are not counts are strings: Kubernetes keeps no floats in its interfaces.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from specdecode_api.document import ResourceRecord
+from specdecode_api.speculation import MAX_CANDIDATES, MAX_STEPS, MAX_TABLE_ENTRIES
+from specdecode_api.v1alpha1.scalars import Int
+
+MAX_HISTORY: Final = 10
+MAX_STRATA: Final = 16
+MAX_PODS: Final = 16
+MAX_EVIDENCE: Final = 65_536
+
+DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
+
+Time = Annotated[str, StringConstraints(max_length=40), Field(json_schema_extra=DATE_TIME)]
+Hash = Annotated[str, StringConstraints(max_length=64)]
+Number = Annotated[str, StringConstraints(max_length=24)]
+Sentence = Annotated[str, StringConstraints(max_length=1024)]
+Count = Annotated[Int, Field(ge=0, le=2**53)]
+Depth = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
+
+TrialKind = Literal["Hot", "Canary", "Switchback"]
+TrialVerdict = Literal["Promoted", "RolledBack", "Inconclusive", "Aborted", "Superseded"]
+
+
+class TableSteps(ResourceRecord):
+    """Depths of a range of batch sizes, spelled as in the spec."""
+
+    candidate_steps: list[Depth] = Field(
+        max_length=MAX_CANDIDATES, description="Depths to choose from."
+    )
+
+
+TableShown = Annotated[dict[str, TableSteps], Field(max_length=MAX_TABLE_ENTRIES)]
+
+
+class BandRates(ResourceRecord):
+    """What depths would bring at similar batch sizes."""
+
+    batch_size: Count = Field(description="Smallest batch of the band.")
+    rounds: Count = Field(description="Decode rounds that were measured.")
+    best: Depth | None = Field(
+        default=None, description="Depth to change to; absent where what is done now should stay."
+    )
+    rates: dict[str, Number] = Field(
+        max_length=MAX_CANDIDATES,
+        description="Depth to tokens per second of a request, as expected.",
+    )
+
+
+class Recommendation(ResourceRecord):
+    """The table that the fleet's measurements speak for."""
+
+    table: TableShown = Field(
+        description="Lower bound of a range of batch sizes to its depths; it fits into "
+        "spec.speculation.adaptive.batchSizes."
+    )
+    table_hash: Hash = Field(description="Stands for the table.")
+    expected_gain: Number = Field(description="Gain in tokens per second over the table in force.")
+    gain_low: Number | None = Field(default=None, description="Lower end of the gain's interval.")
+    gain_high: Number | None = Field(default=None, description="Upper end of the gain's interval.")
+    rounds: Count = Field(description="Decode rounds that it was learned from.")
+    validity_key: Hash = Field(
+        description="Stands for what it was learned on: model, draft, device, engine, page size."
+    )
+    made_at: Time = Field(description="When it was made or last changed.")
+    bands: list[BandRates] | None = Field(
+        default=None, max_length=16, description="What it rests on, by band of batch sizes."
+    )
+    patch_hint: Annotated[str, StringConstraints(max_length=4096)] = Field(
+        description="Command that puts it into the spec."
+    )
+
+
+class ArmShown(ResourceRecord):
+    """What was seen of one arm of a trial."""
+
+    role: Literal["Baseline", "Candidate"] = Field(description="Old or new configuration.")
+    config_hash: Hash = Field(description="Configuration of its pods.")
+    table_hash: Hash = Field(default="", description="Table by which they choose depths.")
+    pods: list[Annotated[str, StringConstraints(max_length=253)]] | None = Field(
+        default=None, max_length=MAX_PODS, description="Pods that are in it now."
+    )
+    requests: Count = Field(default=0, description="Requests that count.")
+    tokens: Count = Field(default=0, description="Tokens of those requests.")
+    accept_length: Number | None = Field(
+        default=None, description="Tokens per round, the bonus token included."
+    )
+    seconds_per_token: Number | None = Field(default=None, description="Decode seconds per token.")
+    failed: Count = Field(default=0, description="Requests that failed.")
+
+
+class StratumShown(ResourceRecord):
+    """Requests of one kind in both arms."""
+
+    name: Annotated[str, StringConstraints(max_length=128)] = Field(
+        description="Batch size, sampling, grammar, prompt length and label."
+    )
+    baseline_requests: Count = Field(description="Requests of the old configuration.")
+    candidate_requests: Count = Field(description="Requests of the new one.")
+
+
+class Interval(ResourceRecord):
+    """The relative gain of the candidate, and the interval that it lies in at any time."""
+
+    gain: Number = Field(description="Decode time per token that the candidate saves, estimated.")
+    low: Number = Field(description="Lower end.")
+    high: Number = Field(description="Upper end.")
+
+
+class TrialStatus(ResourceRecord):
+    """The trial that runs."""
+
+    id: Hash = Field(description="Hash of what is tried; annotations name it.")
+    kind: TrialKind = Field(description="How it is tried.")
+    origin: Literal["Edit", "Recommendation"] = Field(description="Who asked for it.")
+    phase: Literal["Preparing", "WarmingUp", "Measuring", "Paused", "Promoting", "RollingBack"] = (
+        Field(description="How far it is.")
+    )
+    started_at: Time = Field(description="When it began.")
+    measured_seconds: Count = Field(default=0, description="Time that was measured.")
+    arms: list[ArmShown] = Field(max_length=2, description="Old and new configuration.")
+    interval: Interval | None = Field(default=None, description="What is known of the gain.")
+    hold_reason: Sentence = Field(default="", description="Why there is no verdict yet.")
+
+
+class HistoryEntry(ResourceRecord):
+    """A trial that ended, with the evidence of its verdict."""
+
+    id: Hash = Field(description="Hash of what was tried.")
+    kind: TrialKind = Field(description="How it was tried.")
+    origin: Literal["Edit", "Recommendation"] = Field(description="Who asked for it.")
+    verdict: TrialVerdict = Field(description="What became of it.")
+    reason: Annotated[str, StringConstraints(max_length=64)] = Field(
+        description="Why, in one word for programs."
+    )
+    message: Sentence = Field(default="", description="Why, in a sentence for people.")
+    started_at: Time = Field(description="When it began.")
+    ended_at: Time = Field(description="When the verdict was given.")
+    measured_seconds: Count = Field(default=0, description="Time that was measured.")
+    arms: list[ArmShown] = Field(max_length=2, description="Old and new configuration.")
+    interval: Interval | None = Field(default=None, description="What was known of the gain.")
+    strata: list[StratumShown] | None = Field(
+        default=None, max_length=MAX_STRATA, description="Requests by kind, the commonest first."
+    )
+    evidence: Annotated[str, StringConstraints(max_length=MAX_EVIDENCE)] | None = Field(
+        default=None,
+        description="What the judge was given, as JSON: specdecode-operator replay judges again.",
+    )
+
+
+class RolloutRequest(ResourceRecord):
+    """What a person asked of a trial by annotation, and what came of it."""
+
+    verb: Literal["pause", "resume", "promote", "abort"] = Field(description="What was asked.")
+    id: Hash = Field(description="Id of the trial that it names.")
+    is_done: bool = Field(description="Whether there was such a trial, or such an edit.")
+    message: Sentence = Field(default="", description="What came of it, in a sentence.")
+
+
+class Effective(ResourceRecord):
+    """The configuration in force, and why it is not the spec's where it is not."""
+
+    config_hash: Hash = Field(description="Configuration of the serving pods.")
+    table_hash: Hash = Field(default="", description="Table by which they choose depths.")
+    table: TableShown | None = Field(
+        default=None, description="The table, where it is not the spec's."
+    )
+    follows_spec: bool = Field(description="Whether all of it is what the spec says.")
+    message: Sentence = Field(default="", description="Why it differs from the spec.")

@@ -1,0 +1,153 @@
+"""The end of a trial: what becomes of the record, and the entry of the history."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from specdecode_api.v1alpha1 import HistoryEntry
+from specdecode_api.v1alpha1.rollout_status import MAX_EVIDENCE, MAX_HISTORY, MAX_STRATA
+from specdecode_operator.judge.blocks import Role
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Stratum
+from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.judgement import Interval, Judgement
+from specdecode_operator.judge.pooled import pool, request_count
+from specdecode_operator.judge.wealth import earn
+from specdecode_operator.trial import hearing
+from specdecode_operator.trial.canary import by_pod
+from specdecode_operator.trial.configuration import accepted_part
+from specdecode_operator.trial.record import Record, Tuned
+from specdecode_operator.trial.state import End, Kind, Origin, Phase, Ruling, Target, Trial
+
+
+def close(record: Record, trial: Trial, guard: Guard, now_s: float) -> Record:
+    """Leave a trial that has settled: it goes into the history."""
+    entry = history_entry(trial, guard, now_s)
+    return replace(
+        record, trial=None, history=(entry, *record.history)[:MAX_HISTORY], ended_s=now_s
+    )
+
+
+def rule(record: Record, trial: Trial, ruling: Ruling, base: ArmKey, now_s: float) -> Record:
+    """Carry out a verdict; what was promoted counts from now on, whatever comes.
+
+    Args:
+        base: the configuration in force, without a tuned table.
+    """
+    is_promoted = ruling.end is End.PROMOTED
+    ending = replace(
+        trial,
+        phase=Phase.PROMOTING if is_promoted else Phase.ROLLING_BACK,
+        since_s=now_s,
+        ruling=ruling,
+        is_paused=False,
+        hold="",
+    )
+    record = replace(record, trial=ending)
+    if not is_promoted:
+        return record
+    if trial.origin is Origin.RECOMMENDATION:
+        record = replace(record, wealth=earn(record.wealth))
+    return promoted(record, trial.target, trial.origin, base)
+
+
+def promoted(record: Record, target: Target, origin: Origin, base: ArmKey) -> Record:
+    """Put a target in force."""
+    if target.table is not None:
+        return replace(record, tuned=Tuned(target.table, base, origin))
+    return replace(record, accepted=accepted_part(target.spec or {}), tuned=None)
+
+
+def timestamp(at_s: float) -> str:
+    """A time as Kubernetes writes it."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def history_entry(trial: Trial, guard: Guard, now_s: float) -> HistoryEntry:
+    """The entry that a trial leaves behind, evidence included."""
+    ruling = trial.ruling
+    assert ruling is not None, "a trial that ends has a ruling"
+    old, new = arms(trial)
+    evidence = hearing.write(trial, guard, now_s)
+    return HistoryEntry.model_validate(
+        {
+            "id": trial.target.id,
+            "kind": trial.kind.value,
+            "origin": trial.origin.value,
+            "verdict": ruling.end.value,
+            "reason": ruling.reason[:64],
+            "message": ruling.message[:1024],
+            "startedAt": timestamp(trial.started_s),
+            "endedAt": timestamp(now_s),
+            "measuredSeconds": int(trial.measured_s),
+            "arms": [
+                shown("Baseline", trial.old, old, ()),
+                shown("Candidate", trial.target.arm, new, ()),
+            ],
+            "interval": interval(trial.judgement),
+            "strata": strata(trial.judgement) or None,
+            "evidence": evidence if len(evidence) <= MAX_EVIDENCE else None,
+        }
+    )
+
+
+def arms(trial: Trial) -> tuple[ArmEvidence, ArmEvidence]:
+    """What was counted of the old and of the new configuration."""
+    if trial.kind is Kind.CANARY:
+        before, after = by_pod(trial)
+        return pool(before.values()), pool(after.values())
+    old, new = (
+        pool(each.evidence for each in trial.blocks if each.role is role)
+        for role in (Role.BASELINE, Role.CANDIDATE)
+    )
+    return old, new
+
+
+def shown(
+    role: str, arm: ArmKey, evidence: ArmEvidence, pods: tuple[str, ...]
+) -> dict[str, object]:
+    """An arm in the words of the status."""
+    sums = [*evidence.strata.values()]
+    tokens, rounds = (sum(getattr(each, name) for each in sums) for name in ("tokens", "rounds"))
+    seconds = sum(each.seconds for each in sums)
+    return {
+        "role": role,
+        "configHash": arm.config_hash,
+        "tableHash": arm.table_hash,
+        "pods": list(pods) or None,
+        "requests": int(request_count(evidence)),
+        "tokens": int(tokens),
+        "acceptLength": f"{tokens / rounds:.3f}" if rounds else None,
+        "secondsPerToken": f"{seconds / tokens:.6f}" if tokens else None,
+        "failed": int(evidence.failed_requests),
+    }
+
+
+def interval(judgement: Judgement | None) -> dict[str, str] | None:
+    """The gain in percent, and where it lies."""
+    gain: Interval | None = judgement.gain if judgement else None
+    if gain is None:
+        return None
+    return {
+        "gain": f"{gain.estimate:+.1%}",
+        "low": f"{gain.lower:+.1%}",
+        "high": f"{gain.upper:+.1%}",
+    }
+
+
+def strata(judgement: Judgement | None) -> list[dict[str, object]]:
+    """Requests by kind, the commonest first."""
+    effects = sorted(
+        judgement.strata if judgement else (), key=lambda each: -each.candidate_requests
+    )
+    return [
+        {
+            "name": _name(each.stratum),
+            "baselineRequests": int(each.baseline_requests),
+            "candidateRequests": int(each.candidate_requests),
+        }
+        for each in effects[:MAX_STRATA]
+    ]
+
+
+def _name(stratum: Stratum) -> str:
+    words = (stratum.sampling, stratum.grammar, stratum.prompt, stratum.label)
+    return ", ".join((f"batch from {stratum.batch_size}", *filter(None, words)))[:128]

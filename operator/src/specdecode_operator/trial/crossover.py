@@ -1,0 +1,201 @@
+"""Trials in place: pods take turns with two tables, and each is compared with itself.
+
+Of several pods one half begins with the old table and one with the new, so both are under the same
+load at any time; the only pod of a resource takes its turns one after the other. The order is drawn
+from the trial's seed. A turn begins to count when every pod says that it runs its table and the
+washout is over; requests are told apart by table by the engines themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from specdecode_api import names
+from specdecode_operator.fleet import Ledger
+from specdecode_operator.judge.blocks import Block, Role, judge_blocks, schedule
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
+from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.trial.scene import Scene, name_of, uid_of
+from specdecode_operator.trial.state import End, Kind, Phase, Ruling, Trial, Turn
+
+MAX_PODS = 8
+"""Pods that take turns, an even number of several; more would only make the record larger."""
+PATIENCE_S = 300.0
+"""How long pods may take to come to their tables, at the begin and at the end."""
+
+
+def role_in(trial: Trial, uid: str) -> Role | None:
+    """Role of a pod in the present turn; None for one that takes no turns."""
+    if uid not in trial.pods:
+        return None
+    first, second = schedule(trial.seed, trial.turn.pair + 1)[-1]
+    is_second_half = trial.turn.number % 2 == 1
+    begins_reversed = trial.pods.index(uid) % 2 == 1
+    return second if is_second_half != begins_reversed else first
+
+
+def arm_of(trial: Trial, uid: str) -> ArmKey:
+    """What a stable pod should run now."""
+    if trial.phase is Phase.PROMOTING:
+        return trial.target.arm
+    if trial.phase is Phase.MEASURING and role_in(trial, uid) is Role.CANDIDATE:
+        return trial.target.arm
+    return trial.old
+
+
+def step(trial: Trial, scene: Scene) -> Trial:
+    """The trial after what is seen now; a ruling where it ends."""
+    if refusal := _refusal(trial, scene):
+        return replace(
+            trial, ruling=Ruling(End.INCONCLUSIVE, "NeedsRestart", refusal), judgement=None
+        )
+    match trial.phase:
+        case Phase.PREPARING:
+            return _prepare(trial, scene)
+        case _:
+            return _measure(trial, scene)
+
+
+def is_settled(trial: Trial, scene: Scene) -> bool:
+    """Whether an ending trial has left its last table everywhere, or has waited long enough."""
+    arm = arm_of(trial, "")
+    stable = scene.ready(names.ROLE_STABLE, trial.old.config_hash)
+    is_late = scene.now_s - trial.since_s > PATIENCE_S
+    return is_late or (scene.sight is not None and all(scene.runs(pod, arm) for pod in stable))
+
+
+def _refusal(trial: Trial, scene: Scene) -> str:
+    refusals: Mapping[str, str] = scene.sight.refusals if scene.sight else {}
+    taking = [pod for pod in scene.pods(names.ROLE_STABLE) if uid_of(pod) in trial.pods]
+    told = (refusals[name_of(pod)] for pod in taking if name_of(pod) in refusals)
+    return next(told, "")
+
+
+def _prepare(trial: Trial, scene: Scene) -> Trial:
+    taking = _participants(trial, scene)
+    needed = 1 if trial.kind is Kind.SWITCHBACK else 2
+    if len(taking) >= needed:
+        begun = replace(trial, phase=Phase.MEASURING, since_s=scene.now_s, pods=taking, hold="")
+        return begun
+    hold = f"{len(taking)} of the {needed} pods that are needed serve"
+    if is_over(trial, scene):
+        return replace(trial, ruling=Ruling(End.INCONCLUSIVE, "NoPods", hold))
+    return replace(trial, hold=hold)
+
+
+def _participants(trial: Trial, scene: Scene) -> tuple[str, ...]:
+    """Pods of the next pair: those that were there keep their place."""
+    found = [uid_of(pod) for pod in scene.ready(names.ROLE_STABLE, trial.old.config_hash)]
+    if trial.kind is Kind.SWITCHBACK:
+        return tuple(found[:1])
+    kept = [uid for uid in trial.pods if uid in found]
+    taking = [*kept, *(uid for uid in found if uid not in kept)][:MAX_PODS]
+    return tuple(taking[: len(taking) // 2 * 2])
+
+
+def _measure(trial: Trial, scene: Scene) -> Trial:
+    sight = scene.sight
+    if sight is None or trial.is_paused:
+        return _judged(trial, scene) if is_over(trial, scene) else trial
+    taking = _taking(trial, scene)
+    if not taking:
+        return _judged(_next_turn(trial, scene, is_broken=True), scene)
+    turn = trial.turn
+    if turn.placed_s is None:
+        return _judged(_placed(trial, scene, taking), scene)
+    trial = _counted(trial, scene, taking)
+    if turn.counted_s is None:
+        if sight.at_s - turn.placed_s < scene.pace.washout_s:
+            return trial
+        return _cut(replace(trial, turn=replace(turn, counted_s=sight.at_s)))
+    if sight.at_s - turn.counted_s < scene.pace.block_s:
+        return _judged(trial, scene)
+    done = replace(
+        trial,
+        blocks=(*trial.blocks, *_blocks(trial)),
+        measured_s=trial.measured_s + sight.at_s - turn.counted_s,
+    )
+    return _judged(_next_turn(_cut(done), scene, is_broken=False), scene)
+
+
+def is_over(trial: Trial, scene: Scene) -> bool:
+    """Whether a trial has had its time."""
+    return trial.elapsed_s(scene.now_s) >= scene.pace.max_duration_s
+
+
+def _taking(trial: Trial, scene: Scene) -> tuple[Manifest, ...]:
+    ready = scene.ready(names.ROLE_STABLE, trial.old.config_hash)
+    return tuple(pod for pod in ready if uid_of(pod) in trial.pods)
+
+
+def _placed(trial: Trial, scene: Scene, taking: tuple[Manifest, ...]) -> Trial:
+    waiting = [name_of(pod) for pod in taking if not scene.runs(pod, arm_of(trial, uid_of(pod)))]
+    if waiting:
+        return replace(trial, hold=f"waiting for the table of {', '.join(waiting)}")
+    turn = replace(trial.turn, placed_s=scene.now_s)
+    return _counted(replace(trial, turn=turn, hold=""), scene, taking)
+
+
+def _counted(trial: Trial, scene: Scene, taking: tuple[Manifest, ...]) -> Trial:
+    ledgers = dict(trial.ledgers)
+    for reading in scene.readings(taking):
+        # From the first reading on: what came before was not of this trial.
+        ledger = ledgers.get(reading.pod_uid)
+        if ledger is None:
+            ledger = Ledger.begin(scene.now_s, (trial.old, trial.target.arm))
+        ledgers[reading.pod_uid] = ledger.take([reading])
+    return replace(trial, ledgers=ledgers)
+
+
+def _cut(trial: Trial) -> Trial:
+    """Leave out what was seen so far."""
+    return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})
+
+
+def _blocks(trial: Trial) -> tuple[Block, ...]:
+    """What pods did since the turn began to count."""
+    if trial.turn.counted_s is None:
+        return ()
+    blocks = []
+    for uid, ledger in trial.ledgers.items():
+        role = role_in(trial, uid)
+        if role is not None:
+            arm = trial.target.arm if role is Role.CANDIDATE else trial.old
+            evidence = replace(ledger.cut()[1].get(arm, ArmEvidence()), pods=1)
+            blocks.append(Block(trial.turn.pair, uid, role, evidence))
+    return tuple(blocks)
+
+
+def _next_turn(trial: Trial, scene: Scene, *, is_broken: bool) -> Trial:
+    """Go on to the next turn; with the next pair pods may come in. A broken pair is given up."""
+    number = trial.turn.number + 1
+    if is_broken:
+        number = 2 * (trial.turn.pair + 1)
+    after = replace(trial, turn=Turn(number))
+    if number % 2:
+        return after
+    taking = _participants(after, scene)
+    return replace(
+        after,
+        pods=taking or after.pods,
+        ledgers={uid: ledger for uid, ledger in after.ledgers.items() if uid in taking},
+        hold="" if taking else "no pod of the old configuration serves",
+    )
+
+
+def _judged(trial: Trial, scene: Scene) -> Trial:
+    """Judge complete turns, and what the first turn of a pair shows so far, for alarms."""
+    is_first = trial.turn.number % 2 == 0
+    trial = replace(trial, partial=_blocks(trial) if is_first else ())
+    told = judge_blocks(trial.heard, scene.guard, trial.elapsed_s(scene.now_s))
+    return replace(trial, judgement=told, ruling=ruling(told.verdict, told.reason, told.message))
+
+
+def ruling(verdict: Verdict, reason: str, message: str) -> Ruling | None:
+    """What a verdict means for a trial; None where it goes on."""
+    ends = {
+        Verdict.PROMOTE: End.PROMOTED,
+        Verdict.ROLL_BACK: End.ROLLED_BACK,
+        Verdict.INCONCLUSIVE: End.INCONCLUSIVE,
+    }
+    return Ruling(ends[verdict], reason, message) if verdict in ends else None

@@ -1,0 +1,56 @@
+"""The judge's guard and the times of a trial, from the spec."""
+
+from dataclasses import dataclass
+
+from specdecode_api.duration import duration_s, part_of_one
+from specdecode_api.v1alpha1 import Rollout
+from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.trial.state import Origin, Trial
+
+LOOK_S = 15.0
+"""Between looks at the pods of a running trial, or sooner where its turns are short."""
+LOOKS_PER_TURN = 4
+PROMOTE_ALPHA = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times of a trial in seconds."""
+
+    warm_up_s: float
+    block_s: float
+    washout_s: float
+    max_duration_s: float
+
+    @property
+    def look_s(self) -> float:
+        """How often to look at the pods."""
+        shortest = min(self.block_s, self.washout_s or self.block_s, self.warm_up_s or LOOK_S)
+        return min(LOOK_S, max(1.0, shortest / LOOKS_PER_TURN))
+
+
+def guard_of(rollout: Rollout, trial: Trial | None = None) -> Guard:
+    """What a trial must show: an edit no loss, a recommendation a gain."""
+    wanted = rollout.guard
+    is_edit = trial is not None and trial.origin is Origin.EDIT
+    return Guard(
+        aim=Aim.NO_LOSS if is_edit else Aim.GAIN,
+        min_gain=part_of_one(wanted.min_gain),
+        margin=part_of_one(wanted.margin),
+        promote_alpha=trial.promote_alpha if trial else PROMOTE_ALPHA,
+        min_requests=wanted.min_requests,
+        min_stratum_requests=wanted.min_stratum_requests,
+        min_duration_s=duration_s(wanted.min_duration),
+        max_duration_s=duration_s(wanted.max_duration),
+        min_pairs=rollout.switchback.min_pairs,
+    )
+
+
+def pace_of(rollout: Rollout) -> Pace:
+    """How fast a trial goes."""
+    return Pace(
+        warm_up_s=duration_s(rollout.guard.warm_up),
+        block_s=rollout.switchback.block_seconds,
+        washout_s=rollout.switchback.washout_seconds,
+        max_duration_s=duration_s(rollout.guard.max_duration),
+    )

@@ -1,0 +1,138 @@
+"""What the pods' figures speak for: a recommendation for the status, and a table for mode Auto."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specdecode_api import names
+from specdecode_api.duration import part_of_one
+from specdecode_api.v1alpha1 import BandRates, TableSteps
+from specdecode_api.v1alpha1 import Recommendation as Shown
+from specdecode_operator.children.hashes import canonical, digest
+from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.recommend import (
+    BandAdvice,
+    Bounds,
+    Current,
+    NotYet,
+    Recommendation,
+    pool_of,
+    recommend,
+)
+from specdecode_operator.trial.beginning import Proposal
+from specdecode_operator.trial.configuration import InForce
+from specdecode_operator.trial.scene import Scene
+from specdecode_operator.trial.state import Table
+
+Advice = Recommendation | NotYet
+
+SAME_GAIN = 0.01
+"""A recommendation whose gain moved by less is not told anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether there is a recommendation, as a condition says it."""
+
+    is_ready: bool
+    reason: str
+    message: str
+
+
+def advise(now: InForce, scene: Scene) -> Advice | None:
+    """Ask the figures of the pods that serve the configuration in force; None where none are."""
+    if scene.sight is None:
+        return None
+    boot = now.built.boot
+    serving = scene.ready(names.ROLE_STABLE, now.built.config_hash)
+    current = Current(boot.speculation.policy, now.table, boot.speculation.num_steps)
+    bounds = Bounds(
+        depths=now.built.depths,
+        least_gain=scene.guard.min_gain,
+        largest_batch=boot.scheduling.max_running_requests,
+    )
+    return recommend(pool_of(scene.readings(serving)), current, bounds)
+
+
+def proposal_of(advice: Advice | None, now: InForce) -> Proposal | None:
+    """The table of a recommendation that is not mere noise."""
+    if not isinstance(advice, Recommendation) or advice.gain_low <= 0:
+        return None
+    return Proposal(advice.entries, ArmKey(now.built.config_hash, advice.table_hash))
+
+
+def condition(advice: Advice, held: str) -> Verdict:
+    """Say in a condition what came of the figures."""
+    if isinstance(advice, NotYet):
+        reason = "WithinNoise" if advice.reason == "NoGain" else "NotEnoughTraffic"
+        return Verdict(False, reason, advice.message)
+    seen = (
+        f"{advice.gain:+.1%} tokens per second ({advice.gain_low:+.1%} to {advice.gain_high:+.1%})"
+    )
+    if advice.gain_low <= 0:
+        return Verdict(False, "WithinNoise", f"{seen} is not more than noise")
+    if held:
+        return Verdict(False, "Held", f"{seen}; not tried: {held}")
+    return Verdict(True, "Recommended", f"{seen} by the table in status.recommendation")
+
+
+def shown(
+    advice: Advice | None, name: str, namespace: str, previous: Mapping[str, Any], now: str
+) -> Shown | None:
+    """A recommendation in the words of the status; the one before where little has changed.
+
+    Args:
+        previous: what the status said before; empty where it said nothing.
+        now: time as Kubernetes writes it.
+    """
+    if not isinstance(advice, Recommendation):
+        return None
+    gain = f"{advice.gain:+.1%}"
+    if previous.get("tableHash") == advice.table_hash:
+        before = part_of_one(str(previous["expectedGain"]))
+        if abs(before - advice.gain) < SAME_GAIN:
+            return Shown.model_validate(previous)
+    return Shown(
+        table=steps_of(advice.entries),
+        table_hash=advice.table_hash,
+        expected_gain=gain,
+        gain_low=f"{advice.gain_low:+.1%}",
+        gain_high=f"{advice.gain_high:+.1%}",
+        rounds=int(advice.rounds),
+        validity_key=digest(asdict(advice.key)),
+        made_at=now,
+        bands=[_rates(band) for band in advice.bands],
+        patch_hint=patch_command(advice, name, namespace),
+    )
+
+
+def _rates(band: BandAdvice) -> BandRates:
+    return BandRates(
+        batch_size=band.band,
+        rounds=int(band.rounds),
+        best=band.best,
+        rates={str(steps): f"{rate:.2f}" for steps, rate in sorted(band.rates.items())},
+    )
+
+
+def patch_command(advice: Recommendation, name: str, namespace: str) -> str:
+    """The command that writes a recommended table into the spec."""
+    speculation = {
+        "numSteps": advice.num_steps,
+        "adaptive": {
+            "batchSizes": {
+                bound: {"candidateSteps": list(entry.candidate_steps)}
+                for bound, entry in advice.entries.items()
+            }
+        },
+    }
+    patch = canonical({"spec": {"speculation": speculation}}).decode()
+    return f"kubectl patch {names.SHORT_NAME} {name} -n {namespace} --type merge -p '{patch}'"
+
+
+def steps_of(table: Table) -> dict[str, TableSteps]:
+    """A table as the status shows it."""
+    return {
+        bound: TableSteps(candidate_steps=sorted(entry.candidate_steps))
+        for bound, entry in table.items()
+    }

@@ -1,0 +1,334 @@
+"""One step of all that is tried: (observed, record, sight, now) to the next record and its needs.
+
+Pure and level-triggered: called again with the same world it says the same, and called by a new
+process it goes on where the record stands.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from specdecode_api import names
+from specdecode_api.v1alpha1 import Rollout
+from specdecode_operator import children, pods
+from specdecode_operator.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.observed import Observed
+from specdecode_operator.resource import Resource, parse_stored
+from specdecode_operator.rollout import Rollout as Progress
+from specdecode_operator.rollout import rollout as progress_of
+from specdecode_operator.trial import canary, crossover
+from specdecode_operator.trial.beginning import (
+    NEEDS_RESTART,
+    begin_edit,
+    begin_proposal,
+    edit_target,
+    why_held,
+)
+from specdecode_operator.trial.closing import close, promoted, rule
+from specdecode_operator.trial.configuration import (
+    Difference,
+    InForce,
+    accepted_part,
+    difference,
+    in_force,
+)
+from specdecode_operator.trial.guard import guard_of, pace_of
+from specdecode_operator.trial.learning import Advice, advise, proposal_of
+from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.scene import Scene, uid_of
+from specdecode_operator.trial.sight import Sight
+from specdecode_operator.trial.state import (
+    End,
+    Kind,
+    Origin,
+    Phase,
+    Ruling,
+    Table,
+    Target,
+    Trial,
+    Turn,
+)
+from specdecode_operator.trial.verbs import Asked, answers, asked
+
+REST_LOOK_S = 60.0
+"""Between looks at pods whose tables are only learned about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What counts from now on."""
+
+    record: Record
+    now: InForce
+    pending: Target | None = None
+    """What the spec asks for and is not in force."""
+    canary: Resource | None = None
+    """Configuration of the canary's pods, where there are any, with their number as replicas."""
+    baseline: Resource | None = None
+    """Configuration of fresh pods of the old one, where there are any."""
+    advice: Advice | None = None
+    """What the pods' figures speak for; None where they were not asked."""
+    held: str = ""
+    """Why a recommended table is not tried."""
+
+
+def look_every_s(observed: Observed, record: Record) -> float | None:
+    """How often the pods have to be looked at; None where nobody needs to know."""
+    resource = parse_stored(observed.resource)
+    if record.trial is not None:
+        return pace_of(resource.spec.rollout).look_s
+    learns = resource.spec.rollout.mode != "Manual"
+    has_table = resource.spec.speculation.algorithm != "NONE"
+    return REST_LOOK_S if learns and has_table and any(map(pods.is_ready, observed.pods)) else None
+
+
+def tables(observed: Observed, record: Record) -> Mapping[str, Table]:
+    """The table that each pod must run, by its uid; pods that are not named keep theirs."""
+    trial = record.trial
+    if trial is None or trial.kind is Kind.CANARY:
+        return {}
+    by_arm = {trial.old: trial.old_table, trial.target.arm: trial.target.table or {}}
+    return {
+        uid_of(pod): by_arm[crossover.arm_of(trial, uid_of(pod))]
+        for pod in observed.pods
+        if pods.is_ready(pod) and pods.config_hash_of(pod) == trial.old.config_hash
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a step goes by, beside the record. `now_s` is in seconds since 1970."""
+
+    observed: Observed
+    resource: Resource
+    sight: Sight | None
+    asked: Asked
+    now_s: float
+    image: str
+
+    @property
+    def rollout(self) -> Rollout:
+        """What the spec says about trials."""
+        return self.resource.spec.rollout
+
+    def in_force(self, record: Record, known: InForce | None = None) -> InForce:
+        """What should serve; `known` where the record still says the same of it."""
+        if known is not None and known.of == (record.accepted, record.tuned):
+            return known
+        return in_force(self.observed.resource, self.resource, record, self.image)
+
+    def scene(self, trial: Trial | None = None) -> Scene:
+        """What a trial, or whoever learns, looks at."""
+        return Scene(
+            self.observed,
+            self.sight,
+            self.now_s,
+            guard_of(self.rollout, trial),
+            pace_of(self.rollout),
+            self.rollout.canary.replicas,
+            self.resource.spec.lifecycle.startup_timeout_seconds,
+        )
+
+
+def advance(
+    observed: Observed,
+    record: Record,
+    sight: Sight | None,
+    now_s: float,
+    image: str,
+) -> Step:
+    """Go a step.
+
+    Args:
+        now_s: seconds since 1970.
+        image: engine image where the spec names none.
+
+    Raises:
+        ResourceError: when the spec, or the accepted one, cannot be carried out.
+    """
+    resource = parse_stored(observed.resource)
+    annotations = observed.resource["metadata"].get("annotations")
+    situation = Situation(observed, resource, sight, asked(annotations), now_s, image)
+    record, target, now = _wanted(record, situation)
+    record = _hear(record, situation.asked, target)
+    if record.trial is not None:
+        record = _go_on(record, record.trial, target, now, situation)
+        if record.trial is None or record.trial.phase.is_ending:
+            # What the end of a trial put in force may be what the spec asks for.
+            record, target, now = _wanted(record, situation)
+    advice = None
+    if situation.rollout.mode != "Manual" and (record.trial is None or sight is None):
+        advice = advise(now, situation.scene())
+    held = ""
+    if record.trial is None:
+        record, held = _begin(record, target, advice, now, situation)
+    step = _with_pods(record, target, situation.in_force(record, now), situation)
+    return replace(step, advice=advice, held=held)
+
+
+def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
+    """What the spec asks for and is not in force; the record brought in line with the spec."""
+    resource = situation.resource
+    if not situation.rollout.guarded:
+        record = replace(record, accepted=None)
+    elif record.accepted is None:
+        record = replace(record, accepted=_part(situation))
+    now = situation.in_force(record)
+    if now.tuned is None and record.tuned is not None:
+        record = replace(record, tuned=None)
+    if record.accepted is None:
+        return record, None, now
+    built = children.build(resource, situation.image)
+    found = difference(now, resource, built, situation.image)
+    if found is Difference.NONE and record.trial is None and built.arm == now.plain.arm:
+        # Back at the accepted spec, which needs no trial; a table tried for an edit goes with it.
+        is_edits = record.tuned is not None and record.tuned.origin is Origin.EDIT
+        tuned = None if is_edits else record.tuned
+        record = replace(record, accepted=_part(situation), tuned=tuned)
+        return record, None, situation.in_force(record, now)
+    return record, edit_target(record, now, situation.observed.resource["spec"], built, found), now
+
+
+def _part(situation: Situation) -> dict[str, object]:
+    return accepted_part(situation.observed.resource["spec"])
+
+
+def _hear(record: Record, wanted: Asked, target: Target | None) -> Record:
+    running = record.trial.target.id if record.trial else ""
+    pending = target.id if target else ""
+    return replace(record, requests=answers(wanted, record.requests, running, pending))
+
+
+def _go_on(
+    record: Record, trial: Trial, target: Target | None, now: InForce, situation: Situation
+) -> Record:
+    """Measure, rule or settle."""
+    scene = situation.scene(trial)
+    if trial.phase.is_ending:
+        is_settled = _is_settled(trial, scene)
+        return close(record, trial, scene.guard, situation.now_s) if is_settled else record
+    ruling = _overruled(trial, target, now, situation)
+    if ruling is None:
+        trial = _rest(trial, situation)
+        trial = (canary if trial.kind is Kind.CANARY else crossover).step(trial, scene)
+        ruling = trial.ruling
+    if ruling is None:
+        return replace(record, trial=trial)
+    record = rule(record, trial, ruling, now.plain.arm, situation.now_s)
+    assert record.trial is not None, "a ruling leaves the trial to settle"
+    if ruling.end is not End.PROMOTED and trial.kind is Kind.CANARY:
+        # Its pods go with the record; nothing else has to be put back.
+        return close(record, record.trial, scene.guard, situation.now_s)
+    return record
+
+
+def _overruled(
+    trial: Trial, target: Target | None, now: InForce, situation: Situation
+) -> Ruling | None:
+    """An end that is not the judge's: a person asked for it, or the ground has changed."""
+    asked_for, own = situation.asked, trial.target.id
+    if asked_for.promote == own:
+        return Ruling(End.PROMOTED, "PromotedByHand", "an annotation asked for it")
+    if asked_for.abort == own:
+        return Ruling(End.ABORTED, "AbortedByHand", "an annotation asked for it")
+    if trial.old != now.built.arm:
+        message = "the configuration that it was compared with is no longer the one in force"
+        return Ruling(End.SUPERSEDED, "BaseChanged", message)
+    if trial.origin is Origin.EDIT:
+        if target is None:
+            return Ruling(End.SUPERSEDED, "Reverted", "the spec asks no longer for a change")
+        if target.id != own:
+            return Ruling(End.SUPERSEDED, "SpecChanged", f"the spec asks for {target.id} now")
+        return None
+    if target is not None:
+        return Ruling(End.SUPERSEDED, "SpecChanged", "an edit of the spec goes first")
+    if situation.rollout.mode != "Auto":
+        message = f"mode {situation.rollout.mode} tries nothing by itself"
+        return Ruling(End.SUPERSEDED, "ModeChanged", message)
+    return None
+
+
+def _rest(trial: Trial, situation: Situation) -> Trial:
+    """Begin or end a pause; the turn in which it falls begins anew."""
+    wants_pause = situation.asked.wants_pause(trial.target.id)
+    if wants_pause and not trial.is_paused:
+        return replace(
+            trial,
+            is_paused=True,
+            pause_began_s=situation.now_s,
+            turn=Turn(trial.turn.number),
+            hold="paused by annotation",
+        )
+    if trial.is_paused and not wants_pause:
+        paused_s = trial.paused_s + situation.now_s - trial.pause_began_s
+        return replace(trial, is_paused=False, paused_s=paused_s, hold="")
+    return trial
+
+
+def _is_settled(trial: Trial, scene: Scene) -> bool:
+    if trial.kind is not Kind.CANARY:
+        return crossover.is_settled(trial, scene)
+    if trial.phase is Phase.ROLLING_BACK:
+        return True
+    name = scene.observed.resource["metadata"]["name"]
+    live = scene.observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    if live is None:
+        return False
+    annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
+    is_new = annotations.get(names.ANNOTATION_CONFIG_HASH) == trial.target.arm.config_hash
+    return is_new and progress_of(live) is Progress.COMPLETE
+
+
+def _begin(
+    record: Record,
+    target: Target | None,
+    advice: Advice | None,
+    now: InForce,
+    situation: Situation,
+) -> tuple[Record, str]:
+    """Begin a trial if there is something to try; else why a recommended table is not tried."""
+    if target is not None:
+        return _begin_edit(record, target, now, situation), "an edit of the spec goes first"
+    proposal = proposal_of(advice, now)
+    if proposal is None or proposal.arm == now.built.arm:
+        return record, ""
+    held = why_held(record, now, proposal.arm, situation.now_s)
+    if held or situation.rollout.mode != "Auto":
+        return record, held
+    return begin_proposal(record, now, proposal.table, proposal.arm, situation.now_s), ""
+
+
+def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Record:
+    by_hand = situation.asked.promote == target.id
+    if by_hand or _serves_nobody(now, situation):
+        return promoted(record, target, Origin.EDIT, now.plain.arm)
+    ended = record.ending_of(target.id)
+    if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
+        return record
+    return begin_edit(record, now, target, situation.rollout, situation.now_s)
+
+
+def _serves_nobody(now: InForce, situation: Situation) -> bool:
+    """Whether there is nothing to guard: no replicas are wanted, or the old ones do not start."""
+    if situation.resource.spec.replicas == 0:
+        return True
+    old = now.built.config_hash
+    mine = [pod for pod in situation.observed.pods if pods.config_hash_of(pod) == old]
+    trouble = pods.trouble(mine, old, {}, situation.observed.at)
+    return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_fault
+
+
+def _with_pods(record: Record, target: Target | None, now: InForce, situation: Situation) -> Step:
+    """The step, with the pods that a trial needs beside the stable ones."""
+    trial = record.trial
+    step = Step(record, now, target)
+    if trial is None or trial.kind is not Kind.CANARY or trial.phase is Phase.ROLLING_BACK:
+        return step
+    manifest = situation.observed.resource
+    replicas = situation.rollout.canary.replicas
+    spec = {**(trial.target.spec or {}), "replicas": replicas}
+    step = replace(step, canary=parse_stored({**manifest, "spec": spec}))
+    if trial.has_fresh_baseline and not trial.phase.is_ending:
+        resource = now.resource
+        spec_of_old = resource.spec.model_copy(update={"replicas": replicas})
+        step = replace(step, baseline=replace(resource, spec=spec_of_old))
+    return step

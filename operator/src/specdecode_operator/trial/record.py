@@ -1,0 +1,176 @@
+"""All that is kept of trials, as one JSON text in a ConfigMap of the resource.
+
+It is the only memory: the status is written from it. Whoever removes it begins anew, with the spec
+as it stands.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from specdecode_api.v1alpha1 import HistoryEntry
+from specdecode_operator.fleet import BadCheckpoint, dump, load
+from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
+from specdecode_operator.judge.blocks import Block, Role
+from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.wealth import Wealth
+from specdecode_operator.trial.state import End, Origin, Table, Trial
+
+VERSION = 1
+LEDGER_BYTES = 300_000
+
+Document = dict[str, Any]
+
+
+class BadRecord(ValueError):
+    """The text is no record of this release; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A table that passed a trial and is in force in place of the spec's.
+
+    It is valid for one configuration: `base` is its hash and that of its own table.
+    """
+
+    table: Table
+    base: ArmKey
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked of a trial by annotation, and what came of it."""
+
+    verb: str
+    id: str
+    is_done: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What outlives a reconcile.
+
+    `accepted` is the spec that a guarded resource keeps to; None where the spec itself counts.
+    """
+
+    accepted: Mapping[str, Any] | None = None
+    tuned: Tuned | None = None
+    trial: Trial | None = None
+    history: tuple[HistoryEntry, ...] = ()
+    wealth: Wealth = field(default_factory=Wealth)
+    requests: Mapping[str, Request] = field(default_factory=lambda: MappingProxyType({}))
+    ended_s: float = 0.0
+    """When the last trial ended."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return self == Record()
+
+    def ending_of(self, target_id: str) -> HistoryEntry | None:
+        """How the latest trial of a target ended, if it is remembered."""
+        return next((each for each in self.history if each.id == target_id), None)
+
+    def is_rejected(self, target_id: str) -> bool:
+        """Whether a target was tried and is not to be tried again by itself."""
+        ended = self.ending_of(target_id)
+        return ended is not None and ended.verdict in REJECTED
+
+
+REJECTED = frozenset({End.ROLLED_BACK, End.INCONCLUSIVE, End.ABORTED})
+
+_TRIAL = TypeAdapter(Trial)
+_TUNED = TypeAdapter(Tuned)
+_WEALTH = TypeAdapter(Wealth)
+_REQUESTS = TypeAdapter(dict[str, Request])
+
+
+def write(record: Record) -> str:
+    """Write a record."""
+    document: Document = {
+        "version": VERSION,
+        "accepted": record.accepted,
+        "tuned": _TUNED.dump_python(record.tuned, mode="json") if record.tuned else None,
+        "trial": _trial_document(record.trial) if record.trial else None,
+        "history": [
+            each.model_dump(by_alias=True, exclude_none=True, mode="json")
+            for each in record.history
+        ],
+        "wealth": _WEALTH.dump_python(record.wealth, mode="json"),
+        "requests": _REQUESTS.dump_python(dict(record.requests), mode="json"),
+        "ended_s": record.ended_s,
+    }
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
+def read(text: str) -> Record:
+    """Read what `write` wrote.
+
+    Raises:
+        BadRecord: it is something else.
+    """
+    try:
+        document = json.loads(text)
+        if document["version"] != VERSION:
+            raise ValueError(f"it has version {document['version']}, this release {VERSION}")
+        return Record(
+            accepted=document["accepted"],
+            tuned=_TUNED.validate_python(document["tuned"]) if document["tuned"] else None,
+            trial=_trial(document["trial"]) if document["trial"] else None,
+            history=tuple(map(HistoryEntry.from_resource, document["history"])),
+            wealth=_WEALTH.validate_python(document["wealth"]),
+            requests=_REQUESTS.validate_python(document["requests"]),
+            ended_s=float(document["ended_s"]),
+        )
+    except (ValueError, KeyError, TypeError, BadCheckpoint, ValidationError) as error:
+        raise BadRecord(
+            f"the record of trials cannot be read: {error}; delete the ConfigMap, and the operator "
+            "begins anew with the spec as it stands"
+        ) from error
+
+
+def _trial_document(trial: Trial) -> Document:
+    bare = replace(trial, ledgers={}, blocks=(), partial=())
+    limit = LEDGER_BYTES // max(1, len(trial.ledgers))
+    return {
+        **_TRIAL.dump_python(bare, mode="json"),
+        "ledgers": {name: json.loads(dump(each, limit)) for name, each in trial.ledgers.items()},
+        "blocks": _blocks_document(trial.blocks),
+        "partial": _blocks_document(trial.partial),
+    }
+
+
+def _blocks_document(blocks: Iterable[Block]) -> list[list[Any]]:
+    return [
+        [
+            each.pair,
+            each.pod,
+            each.role.value,
+            each.evidence.pods,
+            evidence_document(each.evidence),
+        ]
+        for each in blocks
+    ]
+
+
+def _blocks(document: Iterable[list[Any]]) -> tuple[Block, ...]:
+    return tuple(
+        Block(pair, pod, Role(role), replace(evidence_of(evidence), pods=count))
+        for pair, pod, role, count, evidence in document
+    )
+
+
+def _trial(document: Document) -> Trial:
+    bare = _TRIAL.validate_python({**document, "ledgers": {}, "blocks": (), "partial": ()})
+    return replace(
+        bare,
+        ledgers={name: load(json.dumps(each)) for name, each in document["ledgers"].items()},
+        blocks=_blocks(document["blocks"]),
+        partial=_blocks(document["partial"]),
+    )

@@ -1,0 +1,70 @@
+"""What a step of a trial looks at: pods by role, the last look, times and bounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specdecode_api import names
+from specdecode_operator import pods
+from specdecode_operator.fleet import Reading
+from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.guard import Guard
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.observed import Observed
+from specdecode_operator.trial.guard import Pace
+from specdecode_operator.trial.sight import Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is seen now. Times are seconds since 1970."""
+
+    observed: Observed
+    sight: Sight | None
+    now_s: float
+    guard: Guard
+    pace: Pace
+    canary_replicas: int = 1
+    startup_s: float = 1800.0
+
+    def pods(self, role: str) -> tuple[Manifest, ...]:
+        """Pods of a role that are not ending, by name."""
+        return tuple(pod for pod in self.observed.pods if role_of(pod) == role and is_alive(pod))
+
+    def ready(self, role: str, config_hash: str) -> tuple[Manifest, ...]:
+        """Pods of a role that serve a configuration."""
+        return tuple(
+            pod
+            for pod in self.pods(role)
+            if pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash
+        )
+
+    def readings(self, found: tuple[Manifest, ...]) -> tuple[Reading, ...]:
+        """What was read of some pods at the last look."""
+        by_uid: Mapping[str, Reading] = self.sight.readings if self.sight else {}
+        return tuple(by_uid[uid_of(pod)] for pod in found if uid_of(pod) in by_uid)
+
+    def runs(self, pod: Manifest, arm: ArmKey) -> bool:
+        """Whether a pod said at the last look that it runs this table."""
+        reading = self.sight.readings.get(uid_of(pod)) if self.sight else None
+        return reading is not None and reading.key.table_hash == arm.table_hash
+
+
+def role_of(pod: Manifest) -> str:
+    """Role that a pod was made for."""
+    labels = pod["metadata"].get("labels") or {}
+    return str(labels.get(names.LABEL_ROLE, names.ROLE_STABLE))
+
+
+def uid_of(pod: Manifest) -> str:
+    """Uid of a pod."""
+    return str(pod["metadata"]["uid"])
+
+
+def name_of(pod: Manifest) -> str:
+    """Name of a pod."""
+    return str(pod["metadata"]["name"])
+
+
+def is_alive(pod: Manifest) -> bool:
+    """Whether nobody has asked a pod to end."""
+    return pod["metadata"].get("deletionTimestamp") is None

@@ -1,0 +1,137 @@
+"""What is known of a trial while it runs; frozen, each step makes a new one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from specdecode_api.table import TableEntry
+from specdecode_operator.fleet import Ledger
+from specdecode_operator.judge.blocks import Block
+from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.judgement import Judgement
+
+Table = Mapping[str, TableEntry]
+
+
+class Kind(StrEnum):
+    """How a trial is made."""
+
+    HOT = "Hot"  # pods take turns with two tables, crosswise
+    CANARY = "Canary"  # pods of their own
+    SWITCHBACK = "Switchback"  # the only pod takes turns
+
+
+class Origin(StrEnum):
+    """Who asked for a trial."""
+
+    EDIT = "Edit"
+    RECOMMENDATION = "Recommendation"
+
+
+class Phase(StrEnum):
+    """How far a trial is."""
+
+    PREPARING = "Preparing"  # until pods are there and say that they run what they should
+    WARMING_UP = "WarmingUp"
+    MEASURING = "Measuring"
+    PROMOTING = "Promoting"
+    ROLLING_BACK = "RollingBack"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the verdict is given."""
+        return self in (Phase.PROMOTING, Phase.ROLLING_BACK)
+
+
+class End(StrEnum):
+    """What became of a trial."""
+
+    PROMOTED = "Promoted"
+    ROLLED_BACK = "RolledBack"
+    INCONCLUSIVE = "Inconclusive"
+    ABORTED = "Aborted"
+    SUPERSEDED = "Superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """How a trial ends, and why: in a word for programs and a sentence for people."""
+
+    end: End
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One of the two halves of a pair in which pods run one table each.
+
+    `placed_s` is when all of them were seen to; `counted_s` when the washout was over.
+    """
+
+    number: int = 0
+    placed_s: float | None = None
+    counted_s: float | None = None
+
+    @property
+    def pair(self) -> int:
+        """Number of its pair."""
+        return self.number // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is tried. Of an edit the whole spec is kept; a table alone changes the table."""
+
+    id: str
+    arm: ArmKey
+    table: Table | None
+    """None where the configuration brings its own."""
+    spec: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial that runs. Times are seconds since 1970."""
+
+    target: Target
+    kind: Kind
+    origin: Origin
+    old: ArmKey
+    old_table: Table
+    started_s: float
+    since_s: float
+    """When the phase began."""
+    phase: Phase = Phase.PREPARING
+    seed: int = 0
+    promote_alpha: float = 0.01
+    measured_s: float = 0.0
+    is_paused: bool = False
+    paused_s: float = 0.0
+    """Length of the pauses so far; the present one began at `pause_began_s`."""
+    pause_began_s: float = 0.0
+    has_fresh_baseline: bool = False
+    pods: tuple[str, ...] = ()
+    """Uids of the pods that take turns, in the order in which they were taken."""
+    turn: Turn = Turn()
+    ledgers: Mapping[str, Ledger] = field(default_factory=lambda: MappingProxyType({}))
+    """By the uid of the pod."""
+    blocks: tuple[Block, ...] = ()
+    partial: tuple[Block, ...] = ()
+    """Of the turn that ran when the judge was asked last, where it was told of them."""
+    judgement: Judgement | None = None
+    hold: str = ""
+    """Why it does not go on."""
+    ruling: Ruling | None = None
+
+    @property
+    def heard(self) -> tuple[Block, ...]:
+        """The blocks that the judge was told of last."""
+        return (*self.blocks, *self.partial)
+
+    def elapsed_s(self, now_s: float) -> float:
+        """Time since it began, without pauses."""
+        pause_s = now_s - self.pause_began_s if self.is_paused else 0.0
+        return now_s - self.started_s - self.paused_s - pause_s

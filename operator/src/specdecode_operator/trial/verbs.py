@@ -1,0 +1,69 @@
+"""What a person asks of a trial by annotations that carry its id.
+
+Level-triggered: an annotation holds for as long as it is there, and hits no other trial. One that
+names what is neither tried nor wanted does nothing, which is said once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specdecode_api import names
+from specdecode_operator.trial.record import Request
+
+VERBS = {
+    "pause": names.ANNOTATION_PAUSE,
+    "resume": names.ANNOTATION_RESUME,
+    "promote": names.ANNOTATION_PROMOTE,
+    "abort": names.ANNOTATION_ABORT,
+}
+MAX_ID = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The id that each verb names now; empty where it is not asked for."""
+
+    pause: str = ""
+    resume: str = ""
+    promote: str = ""
+    abort: str = ""
+
+    def wants_pause(self, target_id: str) -> bool:
+        """Whether a trial is to rest. Resuming it needs no removal of the other annotation."""
+        return self.pause == target_id and self.resume != target_id
+
+
+def asked(annotations: Mapping[str, str] | None) -> Asked:
+    """Read the annotations of a resource."""
+    found = annotations or {}
+    return Asked(**{verb: str(found.get(key, ""))[:MAX_ID] for verb, key in VERBS.items()})
+
+
+def answers(
+    wanted: Asked, known: Mapping[str, Request], running: str, pending: str
+) -> dict[str, Request]:
+    """Say of every annotation whether it hit: what was answered before is not asked again.
+
+    Args:
+        running: id of the trial that runs, or empty.
+        pending: id of what the spec asks for and is not in force, or empty.
+    """
+    told: dict[str, Request] = {}
+    for verb in VERBS:
+        target = getattr(wanted, verb)
+        if not target:
+            continue
+        before = known.get(verb)
+        hits = {running, pending} if verb == "promote" else {running}
+        if before is not None and before.id == target and (before.is_done or target not in hits):
+            told[verb] = before
+        elif target in hits:
+            told[verb] = Request(verb, target, True, f"{verb} of {target} is carried out")
+        else:
+            told[verb] = Request(verb, target, False, _ignored(verb, target, running))
+    return told
+
+
+def _ignored(verb: str, target: str, running: str) -> str:
+    now = f"trial {running} runs" if running else "no trial runs"
+    return f"{verb} of {target} does nothing: {now}; name the id of status.trial"

@@ -1,0 +1,68 @@
+"""`kubectl specdecode recommend`: what it draws of a status."""
+
+import io
+
+from rich.console import Console
+
+from specdecode_operator.plugin.recommend_view import bar, draw_recommendation
+from specdecode_operator.plugin.story import tell
+
+TOLD = {
+    "table": {"1": {"candidateSteps": [0, 3]}, "4": {"candidateSteps": [1]}},
+    "tableHash": "abc",
+    "expectedGain": "+12.0%",
+    "gainLow": "+8.0%",
+    "gainHigh": "+15.0%",
+    "rounds": 2000,
+    "validityKey": "key",
+    "madeAt": "2026-11-21T10:00:00Z",
+    "patchHint": "kubectl patch sdd chat -n default --type merge -p '{}'",
+    "bands": [{"batchSize": 4, "rounds": 2000, "best": 1, "rates": {"1": "50.00", "3": "25.00"}}],
+}
+
+
+def drawn(resource):
+    out = io.StringIO()
+    Console(file=out, width=100).print(draw_recommendation(resource))
+    return out.getvalue()
+
+
+def test_table_plot_and_patch_are_shown(example):
+    text = drawn(example() | {"status": {"recommendation": TOLD}})
+    assert "+12.0% tokens per second (+8.0% to +15.0%)" in text
+    assert "kubectl patch sdd chat" in text
+    deepest = next(line for line in text.splitlines() if "depth  3" in line)
+    best = next(line for line in text.splitlines() if "depth  1" in line)
+    assert best.count("█") == 2 * deepest.count("█") == 40
+    assert "best" in best
+
+
+def test_why_nothing_is_recommended_is_said(example):
+    assert "no engine was looked at yet" in drawn(example())
+    assert "Manual measures nothing" in drawn(example(rollout={"mode": "Manual"}))
+    held = {"type": "RecommendationReady", "reason": "WithinNoise", "message": "no depth is better"}
+    assert "WithinNoise, no depth is better" in drawn(
+        example() | {"status": {"conditions": [held]}}
+    )
+
+
+def test_a_bar_has_halves():
+    assert bar(0.5, 3) == "█▌"
+    assert bar(2.0, 2) == "██"
+
+
+def test_the_story_tells_of_trials(example):
+    from datetime import UTC, datetime
+
+    status = {
+        "trial": {
+            "id": "0f", "kind": "Hot", "phase": "Measuring", "holdReason": "1 of 3 pairs",
+            "arms": [{"role": "Baseline", "requests": 5}, {"role": "Candidate", "requests": 4}],
+        },
+        "history": [{"id": "0e", "verdict": "RolledBack", "reason": "Slower", "message": "-9 %"}],
+        "effective": {"message": "the spec (0f) is being tried"},
+    }  # fmt: skip
+    facts = dict(tell(example() | {"status": status}, (), (), datetime.now(UTC)).facts)
+    assert facts["Trial"].startswith("0f Hot, Measuring: baseline 5 requests, candidate 4 requests")
+    assert facts["Last trial"] == "0e RolledBack (Slower): -9 %"
+    assert "being tried" in facts["In force"]

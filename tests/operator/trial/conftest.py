@@ -1,0 +1,362 @@
+"""A small world around the real plan: an API server's memory, Deployments' pods, engines' counters.
+
+Every step reads the record from its ConfigMap, as a new operator process would.
+"""
+
+import copy
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from specdecode_api import names
+from specdecode_api.series import table_hash
+from specdecode_api.speculation import Policy
+from specdecode_operator import trial
+from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
+from specdecode_operator.fleet.sums import add
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, child_id
+from specdecode_operator.observed import Observed
+from specdecode_operator.outcome import Outcome
+from specdecode_operator.plan import plan, recorded
+from specdecode_operator.settings import Settings
+from specdecode_operator.status import status
+from specdecode_operator.trial.scene import role_of
+from specdecode_operator.trial.sight import Sight
+
+STRATUM = Stratum(4, "greedy", "free", "short")
+BEGIN_S = 1_700_000_000.0
+SETTINGS = Settings(engine_image="specdecode-engine:test")
+
+QUICK = {
+    "minRequests": 40,
+    "minStratumRequests": 5,
+    "minDuration": "1m",
+    "maxDuration": "20m",
+    "warmUp": "10s",
+    "coolDown": "1m",
+}
+
+
+@dataclass
+class Engine:
+    """One pod's engine: which table it runs, and what it has counted."""
+
+    pod: dict
+    entries: dict
+    policy: Policy
+    start_s: float
+    counted: dict = field(default_factory=dict)
+    slowness: float = 1.0
+
+    @property
+    def arm(self):
+        annotation = self.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+        return ArmKey(annotation, table_hash(self.policy, self.entries))
+
+    def serve(self, requests, speed, accept, failed, rng):
+        """Answer requests at `speed` seconds per token and `accept` tokens per round."""
+        sums = RequestSums()
+        for _ in range(requests):
+            tokens = rng.randint(30, 60)
+            rounds = max(1.0, tokens / accept * rng.uniform(0.9, 1.1))
+            seconds = tokens * speed * self.slowness * rng.uniform(0.85, 1.15)
+            sums += RequestSums(
+                1, tokens, rounds, seconds, tokens**2, rounds**2, seconds**2,
+                tokens * rounds, seconds * tokens,
+            )  # fmt: skip
+        new = ArmEvidence(
+            strata={STRATUM: sums}, answered_requests=requests, failed_requests=failed
+        )
+        self.counted[self.arm] = add(self.counted.get(self.arm, ArmEvidence()), new)
+
+
+class World:
+    """Steps of time, each followed by one reconcile as an operator makes it."""
+
+    def __init__(self, manifest, seed=1):
+        self.resource = manifest
+        self.children = {}
+        self.engines = {}
+        self.now_s = BEGIN_S
+        self.rng = random.Random(seed)
+        self.speeds = {}  # depth of the first entry, or config hash, to seconds per token
+        self.accepts = {}
+        self.fails = {}
+        self.is_silent = False
+        self.refuses = ""
+        self.cannot_start = set()  # config hashes
+        self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
+        self.requests_per_s = 2.0
+        self.seconds_by_depth = {}
+        self.statuses = []
+        self._numbers = iter(range(1, 10**6))
+
+    # --- what an operator does
+
+    @property
+    def observed(self):
+        pods = [engine.pod for engine in self.engines.values()]
+        pods.sort(key=lambda pod: pod["metadata"]["name"])
+        return Observed(self.resource, dict(self.children), tuple(pods))
+
+    @property
+    def record(self):
+        return recorded(self.observed)
+
+    @property
+    def status(self):
+        return self.resource.get("status") or {}
+
+    def reconcile(self):
+        observed = self.observed
+        sight = self._look(observed) if trial.look_every_s(observed, self.record) else None
+        decided = plan(observed, SETTINGS, self.now_s, sight)
+        assert decided.refused is None, decided.refused
+        for write in decided.writes:
+            self._apply(write.manifest)
+        for child in decided.prunes:
+            self.children.pop(child_id(child))
+        now = datetime.fromtimestamp(self.now_s, UTC)
+        told = status(observed, decided, Outcome(tuple(w.manifest for w in decided.writes)), now)
+        self.resource = {**self.resource, "status": told}
+        self.statuses.append(told)
+        self._run_controllers()
+        return decided
+
+    def _look(self, observed):
+        refusals = {}
+        wanted = trial.tables(observed, self.record)
+        for engine in self._serving():
+            entries = wanted.get(engine.pod["metadata"]["uid"])
+            if entries is None:
+                continue
+            if self.refuses and entries != engine.entries:
+                refusals[engine.pod["metadata"]["name"]] = self.refuses
+            else:
+                engine.entries = dict(entries)
+        if self.is_silent:
+            failures = {e.pod["metadata"]["name"]: "does not answer" for e in self._serving()}
+            return Sight(self.now_s, {}, failures, refusals)
+        readings = {
+            engine.pod["metadata"]["uid"]: Reading(
+                engine.pod["metadata"]["uid"],
+                engine.start_s,
+                engine.arm,
+                {engine.arm: ArmEvidence()} | engine.counted,
+                *self._figures(engine),
+                {"policy": engine.policy.value, "version": "test"},
+            )
+            for engine in self._serving()
+        }
+        return Sight(self.now_s, readings, {}, refusals)
+
+    def _figures(self, engine):
+        """Rounds by depth and acceptance by position, as of an engine that tries its depths."""
+        if not self.seconds_by_depth:
+            return {}, {}
+        prepared = {1, 3, 5}
+        rounds = {
+            (4, depth): DepthTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_depth[depth])
+            for depth in prepared
+        }
+        positions = {(4, place): PositionTotals(20_000.0, 16_000.0) for place in range(1, 6)}
+        return rounds, positions
+
+    # --- what a cluster does
+
+    def _apply(self, manifest):
+        live = copy.deepcopy(manifest)
+        before = self.children.get(child_id(manifest))
+        generation = before["metadata"].get("generation", 0) if before else 0
+        live["metadata"] |= {
+            "resourceVersion": str(next(self._numbers)),
+            "uid": f"uid-{manifest['metadata']['name']}",
+        }
+        live["metadata"]["generation"] = generation + 1
+        self.children[child_id(manifest)] = live
+
+    def _deployments(self):
+        return [each for each in self.children.values() if each["kind"] == DEPLOYMENT.kind]
+
+    def _run_controllers(self):
+        alive = {each["metadata"]["name"]: each for each in self._deployments()}
+        for name, engine in list(self.engines.items()):
+            owner = engine.pod["metadata"]["owner"]
+            if owner not in alive:
+                del self.engines[name]
+        for name, deployment in alive.items():
+            self._roll(name, deployment)
+
+    def _roll(self, name, deployment):
+        """Replace pods of another template at once, and scale."""
+        template = deployment["spec"]["template"]
+        wanted_hash = template["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+        mine = [e for e in self.engines.values() if e.pod["metadata"]["owner"] == name]
+        for engine in mine:
+            found = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+            if found != wanted_hash:
+                del self.engines[engine.pod["metadata"]["name"]]
+        mine = [e for e in self.engines.values() if e.pod["metadata"]["owner"] == name]
+        replicas = deployment["spec"]["replicas"]
+        for engine in mine[replicas:]:
+            del self.engines[engine.pod["metadata"]["name"]]
+        for _ in range(replicas - len(mine)):
+            self._start_pod(name, template, wanted_hash)
+        counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+        ready = len([e for e in self._serving() if e.pod["metadata"]["owner"] == name])
+        deployment["status"] = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            **dict.fromkeys(counts[:2], replicas),
+            **dict.fromkeys(counts[2:], ready),
+        }
+
+    def _start_pod(self, owner, template, config_hash):
+        number = next(self._numbers)
+        pod = copy.deepcopy(template)
+        pod["metadata"] |= {
+            "name": f"{owner}-{number:06d}",
+            "namespace": "default",
+            "uid": f"pod-{number}",
+            "owner": owner,
+        }
+        role = role_of(pod)
+        if role not in self.has_room:
+            conditions = [{"type": "PodScheduled", "status": "False", "message": "no room"}]
+            pod["status"] = {"conditions": conditions}
+        elif config_hash in self.cannot_start:
+            ended = {"exitCode": 1, "message": "the draft's vocabulary is another"}
+            engine = {
+                "name": "engine", "ready": False, "restartCount": 3,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": ended},
+            }  # fmt: skip
+            pod["status"] = {"containerStatuses": [engine]}
+        else:
+            pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        boot = self._boot(config_hash)
+        entries = boot.speculation.tuned or boot.speculation.entries
+        self.engines[pod["metadata"]["name"]] = Engine(
+            pod, dict(entries), boot.speculation.policy, self.now_s
+        )
+
+    def _boot(self, config_hash):
+        from specdecode_api.boot import EngineBoot
+
+        name = f"{self.resource['metadata']['name']}-{config_hash}"
+        files = next(
+            each
+            for each in self.children.values()
+            if each["kind"] == CONFIG_MAP.kind and each["metadata"]["name"] == name
+        )
+        return EngineBoot.model_validate_json(files["data"][names.BOOT_FILE_NAME])
+
+    def _serving(self):
+        return [
+            engine
+            for engine in self.engines.values()
+            if any(
+                each["type"] == "Ready" and each["status"] == "True"
+                for each in engine.pod["status"].get("conditions", ())
+            )
+        ]
+
+    # --- time
+
+    def depth(self, engine):
+        """Deepest candidate at a batch size of four, which is what all requests see."""
+        bounds = sorted((int(bound) for bound in engine.entries if int(bound) <= 4), reverse=True)
+        return max(engine.entries[str(bounds[0])].candidate_steps) if bounds else None
+
+    def speed(self, engine):
+        config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+        return self.speeds.get(config, self.speeds.get(self.depth(engine), 0.02))
+
+    def pass_time(self, seconds):
+        self.now_s += seconds
+        serving = self._serving()
+        for engine in serving:
+            count = int(self.requests_per_s * seconds / len(serving) * self.rng.uniform(0.8, 1.2))
+            config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+            accept = self.accepts.get(config, 3.0)
+            engine.serve(count, self.speed(engine), accept, self.fails.get(config, 0), self.rng)
+
+    def run(self, seconds=4000.0, step_s=10.0, until=None):
+        """Go on until something holds; returns whether it came to that."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.pass_time(step_s)
+            self.reconcile()
+            if until is not None and until(self):
+                return True
+        return until is None
+
+    def run_to_end(self):
+        """Until no trial runs; it begins within a step."""
+        self.reconcile()
+        assert self.record.trial is not None or self.run(60, until=lambda w: w.record.trial)
+        assert self.run(until=lambda w: w.record.trial is None), self.status.get("trial")
+        return self.record.history[0]
+
+    def edit(self, **spec):
+        """Edit the spec as a person does."""
+        self.resource = copy.deepcopy(self.resource)
+        self.resource["spec"] |= spec
+        self.resource["metadata"]["generation"] += 1
+
+    def annotate(self, **verbs):
+        self.resource = copy.deepcopy(self.resource)
+        annotations = self.resource["metadata"].setdefault("annotations", {})
+        for verb, value in verbs.items():
+            annotations[f"{names.GROUP}/rollout-{verb}"] = value
+
+    def restart(self, engine):
+        """A container starts anew: counters at 0, the boot file's table."""
+        config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+        boot = self._boot(config)
+        engine.entries = dict(boot.speculation.tuned or boot.speculation.entries)
+        engine.counted = {}
+        engine.start_s = self.now_s
+
+
+def speculation(*depths, policy="goodput", **bounds):
+    table = {"1": {"candidateSteps": list(depths)}}
+    return {
+        "algorithm": "STANDALONE",
+        "draft": {"uri": "pvc://models/draft"},
+        "adaptive": {"policy": policy, "batchSizes": table},
+        **bounds,
+    }
+
+
+@pytest.fixture
+def speculate():
+    return speculation
+
+
+@pytest.fixture
+def world(example):
+    """A world with a guarded resource of two replicas, its first configuration serving."""
+
+    def make(mode="Manual", guarded=True, replicas=2, seed=1, **rollout):
+        guard = QUICK | rollout.pop("guard", {})
+        manifest = example(
+            "standalone",
+            replicas=replicas,
+            speculation=speculation(1, 3, 5),
+            rollout={
+                "mode": mode,
+                "guarded": guarded,
+                "guard": guard,
+                "switchback": {"blockSeconds": 20, "washoutSeconds": 2, "minPairs": 3},
+                **rollout,
+            },
+        )
+        made = World(manifest, seed)
+        made.reconcile()
+        made.reconcile()
+        return made
+
+    return make

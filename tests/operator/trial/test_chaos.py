@@ -1,0 +1,86 @@
+"""Whatever happens in whatever order: at most one canary, enough pods, and an end."""
+
+import copy
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdecode_api import names
+from specdecode_operator.trial.record import read, write
+
+HAPPENINGS = st.lists(
+    st.sampled_from([
+        "table", "deep", "page", "revert", "scale up", "scale down", "pause", "resume", "abort",
+        "promote", "restart", "kill", "silence", "speech", "slower", "faster", "refuse", "full",
+        "unguard", "guard", "wait", "wait long",
+    ]),
+    min_size=1,
+    max_size=10,
+)  # fmt: skip
+
+
+def happen(made, what, speculate, first):
+    trial = made.record.trial
+    target = trial.target.id if trial else "0" * 16
+    rollout = made.resource["spec"]["rollout"]
+    match what:
+        case "table":
+            made.edit(speculation=speculate(3))
+        case "deep":
+            made.edit(speculation=speculate(1, 7))
+        case "page":
+            made.edit(pageSize=32)
+        case "revert":
+            made.edit(**copy.deepcopy(first))
+        case "scale up":
+            made.edit(replicas=3)
+        case "scale down":
+            made.edit(replicas=1)
+        case "pause" | "resume" | "abort" | "promote":
+            made.annotate(**{what: target})
+        case "restart":
+            for engine in list(made.engines.values())[:1]:
+                made.restart(engine)
+        case "kill":
+            for name in list(made.engines)[:1]:
+                del made.engines[name]
+        case "silence" | "speech":
+            made.is_silent = what == "silence"
+        case "slower" | "faster":
+            made.speeds = {3: 0.03 if what == "slower" else 0.01}
+        case "refuse":
+            made.refuses = "a restart is needed"
+        case "full":
+            made.has_room = {names.ROLE_STABLE}
+        case "unguard" | "guard":
+            made.edit(rollout=rollout | {"guarded": what == "guard"})
+        case "wait long":
+            made.run(200, step_s=20)
+
+
+def check(made, spec):
+    deployments = [each["metadata"]["name"] for each in made._deployments()]
+    assert len([name for name in deployments if name.endswith("-canary")]) <= 1
+    stable = made.children[("Deployment", "chat-standalone")]
+    assert stable["spec"]["replicas"] == made.resource["spec"]["replicas"]
+    assert made.resource["spec"] == spec
+    assert read(write(made.record)) == made.record
+    assert len(made.status.get("history") or []) <= 10
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(happenings=HAPPENINGS)
+def test_invariants_hold_and_every_trial_ends(world, speculate, happenings):
+    made = world(guard={"maxDuration": "10m"})
+    first = {"speculation": made.resource["spec"]["speculation"], "pageSize": 16}
+    for what in happenings:
+        happen(made, what, speculate, first)
+        spec = copy.deepcopy(made.resource["spec"])
+        made.run(40, step_s=20)
+        check(made, spec)
+    if made.record.trial is not None:
+        made.annotate(resume=made.record.trial.target.id)
+    assert made.run(8000, step_s=40, until=lambda w: w.record.trial is None)
+    made.run(80, step_s=40)
+    if made.record.trial is None:
+        assert [each["metadata"]["name"] for each in made._deployments()] == ["chat-standalone"]

@@ -1,0 +1,246 @@
+"""Edits of a guarded spec: tried beside what serves, and then in force or not."""
+
+from specdecode_api import names
+
+
+def test_the_first_configuration_is_accepted_without_a_trial(world):
+    made = world()
+    assert made.record.trial is None
+    assert made.record.accepted is not None
+    assert made.status["effective"]["followsSpec"]
+
+
+def test_a_worse_table_is_tried_in_place_and_rolled_back(world, speculate):
+    made = world()
+    before = {name: engine.arm for name, engine in made.engines.items()}
+    made.speeds = {5: 0.02, 3: 0.03}
+    made.edit(speculation=speculate(3))
+    ended = made.run_to_end()
+    assert (ended.kind, ended.verdict) == ("Hot", "RolledBack")
+    assert {name: engine.arm for name, engine in made.engines.items()} == before
+    effective = made.status["effective"]
+    assert not effective["followsSpec"]
+    assert ended.id in effective["message"]
+
+
+def test_a_table_that_costs_nothing_is_promoted_without_a_restart(world, speculate):
+    made = world()
+    pods = set(made.engines)
+    made.speeds = {5: 0.02, 3: 0.015}
+    made.edit(speculation=speculate(3))
+    ended = made.run_to_end()
+    assert (ended.kind, ended.verdict, ended.reason) == ("Hot", "Promoted", "NotSlower")
+    assert set(made.engines) == pods
+    assert {made.depth(engine) for engine in made.engines.values()} == {3}
+    assert made.status["effective"]["followsSpec"]
+    assert made.status["configHash"] == made.status["effective"]["configHash"]
+
+
+def test_a_promoted_table_is_in_the_boot_file_that_the_pods_mount(world, speculate):
+    made = world()
+    made.speeds = {5: 0.02, 3: 0.015}
+    made.edit(speculation=speculate(3))
+    made.run_to_end()
+    boot = made._boot(made.status["configHash"])
+    assert boot.speculation.tuned["1"].candidate_steps == (3,)
+    assert boot.speculation.table["1"].candidate_steps == (1, 3, 5)
+
+
+def test_one_replica_takes_turns(world, speculate):
+    made = world(replicas=1)
+    made.speeds = {5: 0.02, 3: 0.03}
+    made.edit(speculation=speculate(3))
+    ended = made.run_to_end()
+    assert (ended.kind, ended.verdict) == ("Switchback", "RolledBack")
+    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+
+
+def test_a_slow_pod_does_not_decide(world, speculate):
+    made = world()
+    next(iter(made.engines.values())).slowness = 1.3
+    made.edit(speculation=speculate(3))
+    ended = made.run_to_end()
+    assert ended.verdict in ("Promoted", "Inconclusive")
+    roles = {(each.role, each.requests > 20) for each in ended.arms}
+    assert roles == {("Baseline", True), ("Candidate", True)}
+
+
+def test_a_table_beyond_what_is_prepared_needs_a_canary(world, speculate):
+    made = world()
+    old = made.status["configHash"]
+    made.edit(speculation=speculate(1, 7))
+    assert made.run(60, until=lambda w: w.record.trial)
+    assert made.record.trial.kind == "Canary"
+    made.run(60)
+    roles = [engine.pod["metadata"]["labels"][names.LABEL_ROLE] for engine in made.engines.values()]
+    assert sorted(roles) == ["baseline"] * 2 + ["canary"] * 2 + ["stable"] * 2
+    assert made.status["configHash"] == old
+    assert made.status["trial"]["kind"] == "Canary"
+
+
+def test_a_canary_that_is_as_good_is_promoted_by_a_rolling_update(world):
+    made = world()
+    old = made.status["configHash"]
+    made.edit(pageSize=32)
+    new = None
+    assert made.run(60, until=lambda w: w.record.trial)
+    new = made.record.trial.target.arm.config_hash
+    made.speeds = {new: 0.015}
+    ended = made.run_to_end()
+    assert (ended.kind, ended.verdict) == ("Canary", "Promoted")
+    assert made.status["configHash"] == new != old
+    made.run(60)
+    assert {engine.arm.config_hash for engine in made.engines.values()} == {new}
+    assert sorted(each["metadata"]["name"] for each in made._deployments()) == ["chat-standalone"]
+    assert made.status["effective"]["followsSpec"]
+
+
+def test_a_slower_canary_goes_and_the_spec_stays_rejected(world):
+    made = world()
+    old = made.status["configHash"]
+    made.edit(pageSize=32)
+    assert made.run(60, until=lambda w: w.record.trial)
+    made.speeds = {made.record.trial.target.arm.config_hash: 0.03}
+    ended = made.run_to_end()
+    assert (ended.verdict, ended.reason) == ("RolledBack", "Slower")
+    made.run(600)
+    assert made.record.trial is None
+    assert len(made.record.history) == 1
+    assert {engine.arm.config_hash for engine in made.engines.values()} == {old}
+    assert "tried and not taken" in made.status["effective"]["message"]
+    made.edit(pageSize=8)
+    assert made.run(60, until=lambda w: w.record.trial)
+
+
+def test_a_broken_draft_is_caught_by_its_accept_length(world):
+    made = world()
+    made.edit(
+        speculation=made.resource["spec"]["speculation"] | {"draft": {"uri": "pvc://models/other"}}
+    )
+    assert made.run(60, until=lambda w: w.record.trial)
+    broken = made.record.trial.target.arm.config_hash
+    made.accepts = {broken: 1.02}
+    made.speeds = {broken: 0.05}
+    ended = made.run_to_end()
+    assert (ended.verdict, ended.reason) == ("RolledBack", "AcceptLengthFell")
+    assert next(each for each in ended.arms if each.role == "Candidate").requests <= 100
+
+
+def test_a_canary_that_does_not_start_is_rolled_back(world):
+    made = world()
+    made.edit(pageSize=32)
+    from specdecode_operator import children
+    from specdecode_operator.resource import parse
+
+    new = children.build(parse(made.resource), "specdecode-engine:test").config_hash
+    made.cannot_start = {new}
+    ended = made.run_to_end()
+    assert (ended.verdict, ended.reason) == ("RolledBack", "EngineCrashing")
+    assert "vocabulary" in ended.message
+
+
+def test_without_room_for_a_canary_the_old_stays(world):
+    made = world()
+    made.has_room = {names.ROLE_STABLE}
+    made.edit(pageSize=32, lifecycle={"startupTimeoutSeconds": 60})
+    ended = made.run_to_end()
+    assert (ended.verdict, ended.reason) == ("Inconclusive", "CanaryNotReady")
+    assert len(made.engines) == 2
+
+
+def test_without_room_for_fresh_pods_the_stable_ones_are_compared_with(world):
+    made = world()
+    made.has_room = {names.ROLE_STABLE, names.ROLE_CANARY}
+    made.edit(pageSize=32)
+    ended = made.run_to_end()
+    assert ended.kind == "Canary"
+    assert all(each.requests > 0 for each in ended.arms)
+
+
+def test_an_edit_in_mid_run_ends_the_trial_and_begins_its_own(world, speculate):
+    made = world()
+    made.edit(speculation=speculate(3))
+    made.run(100)
+    first = made.record.trial.target.id
+    made.edit(speculation=speculate(1))
+    assert made.run(200, until=lambda w: w.record.trial and w.record.trial.target.id != first)
+    assert [each.verdict for each in made.record.history] == ["Superseded"]
+    assert made.record.history[0].reason == "SpecChanged"
+
+
+def test_a_reverted_edit_needs_no_trial(world, speculate):
+    made = world()
+    accepted = made.resource["spec"]["speculation"]
+    made.edit(pageSize=32)
+    made.run(100)
+    assert made.record.trial.kind == "Canary"
+    made.edit(pageSize=16, speculation=accepted)
+    made.run(60)
+    assert made.record.trial is None
+    assert made.record.history[0].reason == "Reverted"
+    assert len(made.engines) == 2
+    assert made.status["effective"]["followsSpec"]
+
+
+def test_replicas_change_at_once_in_the_middle_of_a_trial(world, speculate):
+    made = world()
+    made.edit(speculation=speculate(3))
+    made.run(100)
+    made.edit(replicas=4)
+    made.run(30)
+    assert len(made.engines) == 4
+    assert made.record.trial is not None
+    made.run(120)
+    assert len(made.record.trial.pods if made.record.trial else range(4)) == 4
+
+
+def test_an_unguarded_edit_counts_at_once(world):
+    made = world(guarded=False)
+    made.edit(pageSize=32)
+    made.reconcile()
+    assert made.record.trial is None
+    made.reconcile()
+    assert {engine.arm.config_hash for engine in made.engines.values()} == {
+        made.status["configHash"]
+    }
+
+
+def test_an_engine_that_would_need_a_restart_gets_a_canary(world, speculate):
+    made = world()
+    made.refuses = "candidate_steps [3] are not among the depths"
+    made.edit(speculation=speculate(3))
+    assert made.run(200, until=lambda w: w.record.trial and w.record.trial.kind == "Canary")
+    assert made.record.history[0].reason == "NeedsRestart"
+
+
+def test_silent_pods_hold_a_trial_until_its_time_is_over(world, speculate):
+    made = world()
+    made.is_silent = True
+    made.edit(speculation=speculate(3))
+    made.run(300)
+    kinds = {each["type"]: each for each in made.status["conditions"]}
+    assert kinds["CanaryHealthy"]["status"] == "Unknown"
+    ended = made.run_to_end()
+    assert ended.verdict == "Inconclusive"
+
+
+def test_a_pod_that_was_started_anew_gets_its_table_again(world, speculate):
+    made = world()
+    made.edit(speculation=speculate(3))
+    assert made.run(200, until=lambda w: 3 in {w.depth(e) for e in w.engines.values()})
+    engine = next(e for e in made.engines.values() if made.depth(e) == 3)
+    made.restart(engine)
+    assert made.depth(engine) == 5
+    made.run(4, step_s=2)
+    assert sorted(made.depth(e) for e in made.engines.values()) == [3, 5]
+
+
+def test_a_repair_of_what_does_not_start_is_not_tried(world):
+    made = world()
+    made.cannot_start = {made.status["configHash"]}
+    made.engines.clear()
+    made.reconcile()
+    made.edit(pageSize=32)
+    made.run(60)
+    assert made.record.trial is None
+    assert made.status["effective"]["followsSpec"]
