@@ -58,7 +58,7 @@ def run_load(
             *("--isl", str(lengths.prompt), "--isl-stddev", "0"),
             *("--osl", str(lengths.answer), "--osl-stddev", "0"),
             *("--concurrency", str(concurrency), "--request-count", str(requests)),
-            *("--extra-inputs", "ignore_eos:true", "--random-seed", "1"),
+            *("--random-seed", "1"),
             *("--ui", "none", "--artifact-dir", folder),
         ]
         # Offline, aiperf looks for folders of tokenizers among downloads only.
