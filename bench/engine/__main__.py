@@ -32,39 +32,38 @@ def main() -> int:
     torch.set_num_threads(1)
     began_s = time.monotonic()
     report = Report()
-    for section in options.only:
-        for name, value in _measure(section, options, report):
-            report.figures[name] = value
-    report.add_machine(time.monotonic() - began_s, os.getloadavg()[0])
-    print(report.text())
     folder = options.results or (None if options.quick else RESULTS)
-    if folder is not None:
-        for path in write_results(report, folder):
-            print(f"written: {path.name}")
+    for section in options.only:
+        for part in _measure(section, options, report):
+            report.figures |= part
+            report.add_machine(time.monotonic() - began_s, os.getloadavg()[0])
+            if folder is not None:  # after every part: what comes later may fail
+                write_results(report, folder)
+    print(report.text())
     print(json.dumps(report.summary(), ensure_ascii=False))
     return 0
 
 
 def _measure(
     section: str, options: argparse.Namespace, report: Report
-) -> Iterator[tuple[str, object]]:
-    """Yield the figures of a section by name."""
+) -> Iterator[dict[str, object]]:
+    """Yield the figures of a section by name, part by part."""
     quick: bool = options.quick
     if section == "versus":
         for dtype in options.dtypes:
             versus = measure_versus(QUICK if quick else FULL, dtype)
             report.contests[dtype] = versus
-            yield from versus.figures.items() if dtype == HEADLINE else [(dtype, versus.figures)]
+            yield dict(versus.figures) if dtype == HEADLINE else {dtype: versus.figures}
     elif section == "host":
         prefix = measure_radix(PAGE_SIZE, 0, 0, repeats=100)
-        yield "prefix_match_us", prefix["match_us"]
-        yield "scheduler_us", measure_host_rounds(100 if quick else 400)
+        rounds = measure_host_rounds(100 if quick else 400)
+        yield {"prefix_match_us": prefix["match_us"], "scheduler_us": rounds}
     elif section == "adaptive":
-        yield "adaptive", measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)
+        yield {"adaptive": measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)}
     elif section == "algorithms":
-        yield "algorithms", measure_algorithms()
+        yield {"algorithms": measure_algorithms()}
     else:
-        yield "crossing", measure_crossing(FULL_ADAPTIVE)
+        yield {"crossing": measure_crossing(FULL_ADAPTIVE)}
 
 
 def _options() -> argparse.Namespace:

@@ -86,8 +86,8 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float32")
     parser.add_argument(
         "--attention-backend",
-        choices=("torch", "triton"),
-        default="torch",
+        choices=("auto", "torch", "triton"),
+        default="auto",
         help="triton runs our kernels: on a CPU set TRITON_INTERPRET=1, minutes for each case",
     )
     parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8_e4m3"), default="auto")

@@ -32,10 +32,23 @@ def ensure_environment(lock: Path, cache: Path | None = None) -> Path:
     print(f"installing {lock.stem} into {folder}", file=sys.stderr, flush=True)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     _run("uv", "venv", "--quiet", "--clear", "--python", version, str(folder))
-    options = ("--quiet", "--no-build", "--require-hashes", "--requirements", str(lock))
+    options = (
+        "--quiet",
+        "--no-build",
+        "--no-deps",
+        "--require-hashes",
+        "--requirements",
+        str(lock),
+    )
     _run("uv", "pip", "install", "--python", str(python), *options)
     (folder / _DONE).write_text(lock.name)
     return python
+
+
+def site_packages(python: Path) -> Path:
+    """Return the folder that an environment's Python imports from."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return python.parents[1] / "lib" / version / "site-packages"
 
 
 def environment_folder(lock: Path, cache: Path | None = None) -> Path:

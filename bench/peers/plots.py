@@ -44,5 +44,6 @@ def draw_curves(curves: Mapping[str, Sequence[tuple[float, float, float]]], path
     both.set(xlabel="tokens per second", ylabel="median latency of a request, ms")
     for axis in (rate, latency, both):
         axis.grid(alpha=0.3)
-    rate.legend(fontsize="small")
+    if curves:
+        rate.legend(fontsize="small")
     figure.savefig(path, dpi=80)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from engine.epsilon_pair import SIZE_82M, STRONG, write_pair
-from peers.installation import LOCKS, PeerUnavailable, ensure_environment
+from peers.installation import LOCKS, PeerUnavailable, ensure_environment, site_packages
 from peers.loads import FIRST_TOKEN
 from peers.plots import draw_curves
 from peers.report import RESULTS, processor_model
@@ -67,12 +67,13 @@ def main() -> int:
     results = Results(unavailable={"openvino model server": "it is not on PyPI"})
     try:
         aiperf = ensure_environment(LOCKS / "load.txt").with_name("aiperf")
+        extra = site_packages(ensure_environment(LOCKS / "serve.txt"))
     except PeerUnavailable as reason:
         print(f"serve_bench: no load generator: {reason}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as folder:
         target, draft = write_pair(Path(folder), SIZE_82M, STRONG)
-        recipes = own_recipe(target, DTYPE, MOST_RUNNING), transformers_recipe(target, DTYPE)
+        recipes = own_recipe(target, DTYPE, MOST_RUNNING), transformers_recipe(target, DTYPE, extra)
         for recipe in recipes:
             _measure(recipe, aiperf, target, draft, extent, results)
     print(_table(results))

@@ -16,7 +16,7 @@ import httpx
 
 from peers.worker import worker_environment
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 420.0  # a busy machine reads and packs weights slowly
 _POLL_S = 0.2
 
 
@@ -47,6 +47,7 @@ class Recipe:
     name: str
     model: str
     command: Callable[[int], Sequence[str]]
+    paths: tuple[str, ...] = ()  # to import from, beside our own
 
 
 def own_recipe(target: Path, dtype: str, most_running: int) -> Recipe:
@@ -68,8 +69,8 @@ def own_recipe(target: Path, dtype: str, most_running: int) -> Recipe:
     return Recipe("own", "target", command)
 
 
-def transformers_recipe(target: Path, dtype: str) -> Recipe:
-    """`transformers serve` with continuous batching."""
+def transformers_recipe(target: Path, dtype: str, extra: Path) -> Recipe:
+    """`transformers serve` with continuous batching; `extra` has what it needs and we do not."""
     program = str(Path(sys.executable).with_name("transformers"))
     model, cache = str(target), ("--cb-block-size", "16", "--cb-num-blocks", "512")
 
@@ -78,7 +79,7 @@ def transformers_recipe(target: Path, dtype: str) -> Recipe:
         how = ("--device", "cpu", "--dtype", dtype, "--continuous-batching", *cache)
         return (program, "serve", model, *how, *where)
 
-    return Recipe("transformers serve", model, command)
+    return Recipe("transformers serve", model, command, (str(extra),))
 
 
 @contextmanager
@@ -94,7 +95,9 @@ def serving(recipe: Recipe) -> Iterator[Server]:
             recipe.command(port),
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=worker_environment(os.environ, [path for path in sys.path if path]),
+            env=worker_environment(
+                os.environ, [*(path for path in sys.path if path), *recipe.paths]
+            ),
         )
         try:
             server = Server(recipe.name, f"http://127.0.0.1:{port}", recipe.model, process.pid)

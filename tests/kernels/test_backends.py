@@ -4,17 +4,30 @@ import pytest
 import torch
 
 from specdecode_kernels import choose_backend
-from specdecode_kernels.backends import TORCH
+from specdecode_kernels.backends import TORCH, choice
 from specdecode_kernels.reference.pool import FLOAT8
 from specdecode_kernels.testing import DEVICE
 
 CPU = torch.device("cpu")
 
 
-def test_on_cpu_it_is_torch_by_itself() -> None:
+def test_on_a_cpu_rows_that_are_equal_to_the_bit_are_asked_for_first() -> None:
+    backend, reason = choose_backend("auto", CPU, torch.float32, 64)
+    if backend is TORCH:
+        assert "bits depend on the batch" in reason
+    else:
+        assert backend.name == "cpu"
+        assert "equal to the bit" in reason
+    assert "for tests" in reason or "need a CUDA device" in reason
+
+
+def test_a_cpu_whose_bits_depend_on_the_batch_gets_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "differing", lambda *_: "a row over 65 keys")
     backend, reason = choose_backend("auto", CPU, torch.float32, 64)
     assert backend is TORCH
-    assert "for tests" in reason or "need a CUDA device" in reason
+    assert "depend on the batch here (a row over 65 keys)" in reason
 
 
 def test_torch_may_be_asked_for() -> None:

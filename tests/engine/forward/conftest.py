@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdecode_engine.forward import KvPool, LlamaConfig, PagedView
-from specdecode_kernels import AttentionLayout
+from specdecode_kernels import TORCH, AttentionBackend, AttentionLayout
 
 torch.set_num_threads(1)
 
@@ -129,6 +129,7 @@ class Texts:
         page_size: int,
         layers: int | None = None,
         dtype: torch.dtype = torch.float32,
+        attention: AttentionBackend = TORCH,
     ) -> "Texts":
         each = -(-longest // page_size)
         pool = KvPool(
@@ -139,6 +140,7 @@ class Texts:
             config.decoder.head_dim,
             dtype,
             torch.device("cpu"),
+            attention=attention,
             poison=True,
         )
         return cls(pool, (torch.randperm(texts * each) + 1).view(texts, each))

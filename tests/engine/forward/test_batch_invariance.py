@@ -5,7 +5,7 @@ pass took along. This holds to the last bit on the machine at hand, or this fail
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,9 +15,10 @@ from specdecode_engine.forward import Llama
 from specdecode_engine.forward.linears import Linears
 from specdecode_engine.forward.model_config import LlamaConfig
 from specdecode_engine.forward.weights import decoder_shapes
+from specdecode_kernels import choose_backend
 
 CPU = torch.device("cpu")
-LENGTH = 90
+LENGTH = 150  # keys are filled up differently below and beyond 64 and 128
 Spans = list[tuple[int, int, int]]
 
 
@@ -27,7 +28,7 @@ def model(
 ) -> Llama:
     """A random Llama, wide enough that sums have an order."""
     sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
-    config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 128}
+    config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 160}
     folder = write(tmp_path, config, {})
     decoder = LlamaConfig.load(folder).decoder
     shapes: dict[str, tuple[int, ...]] = {
@@ -63,11 +64,17 @@ def decode(first: int, texts: int, rows: int) -> list[Spans]:
     return [[(t, start, min(start + rows, LENGTH)) for t in range(texts)] for start in starts]
 
 
+@pytest.mark.parametrize("wanted", ["torch", "auto"])
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_logits_are_the_same_bits(model: Llama, texts: Any, page_size: int) -> None:
+def test_logits_are_the_same_bits(
+    model: Llama, texts: Any, page_size: int, wanted: Literal["torch", "auto"]
+) -> None:
+    attention = choose_backend(wanted, CPU, torch.float32, 16).backend
     ids = torch.randint(0, 300, (9, LENGTH), generator=torch.Generator().manual_seed(5))
     one_by_one = decode(0, 1, 1)
-    wanted = compute(model, texts.make(model.config, 1, LENGTH, 4), ids, one_by_one)
+    wanted = compute(
+        model, texts.make(model.config, 1, LENGTH, 4, attention=attention), ids, one_by_one
+    )
     cuts: dict[str, list[Spans]] = {
         "prefill": [[(0, 0, LENGTH)]],
         "chunks": [[(0, 0, 33)], [(0, 33, 34)], [(0, 34, LENGTH)]],
@@ -77,5 +84,6 @@ def test_logits_are_the_same_bits(model: Llama, texts: Any, page_size: int) -> N
         "mixed": [[(0, 0, 7), (1, 0, 50)], [(0, 7, 40), (2, 0, 3), (3, 0, 3)], [(0, 40, LENGTH)]],
     }
     for name, rounds in cuts.items():
-        logits = compute(model, texts.make(model.config, 9, LENGTH, page_size), ids, rounds)
+        cached = texts.make(model.config, 9, LENGTH, page_size, attention=attention)
+        logits = compute(model, cached, ids, rounds)
         assert torch.equal(logits, wanted), f"{name}: off by {(logits - wanted).abs().max():.1e}"

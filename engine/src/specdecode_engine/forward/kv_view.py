@@ -77,5 +77,6 @@ class ScratchView:
         mask = self.mask
         if mask is None:
             mask = self.scratch.all_shown[:batch, :, :end]
-        tail = Tail(self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end], mask)
+        k, v = self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end]
+        tail = Tail(k, v, mask, is_exact=False)
         return self.pool.attend(layer, q, self.layout, tail)

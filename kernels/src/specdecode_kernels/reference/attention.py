@@ -21,7 +21,7 @@ MAX_SCORES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """Consecutive requests with equally many query rows."""
 
     requests: slice
@@ -50,7 +50,7 @@ def attend(
 ) -> Tensor:
     """Compute run by run; with a tail there is at most one run."""
     output = torch.empty_like(q)
-    for run in _equal_runs(layout.query_lens):
+    for run in equal_runs(layout.query_lens):
         seen = _gather(run, q, k_pool, v_pool, layout, tail, scale)
         mixed = _sliced_attention(seen.q, seen.k, seen.v, seen.mask)
         output[run.rows] = mixed.flatten(0, 1)
@@ -67,24 +67,25 @@ def attend_with_lse(
 ) -> tuple[Tensor, Tensor]:
     """Attend, and work the scores out once more for the logarithm of the sum of their exponents."""
     lse = torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype), device=q.device)
-    for run in _equal_runs(layout.query_lens):
+    for run in equal_runs(layout.query_lens):
         seen = _gather(run, q, k_pool, v_pool, layout, tail, scale)
         lse[run.rows] = _sliced_lse(seen).flatten(0, 1).to(lse.dtype)
     return attend(q, k_pool, v_pool, layout, tail, scale), lse
 
 
-def _equal_runs(query_lens: tuple[int, ...]) -> Iterator[_Run]:
+def equal_runs(query_lens: tuple[int, ...]) -> Iterator[Run]:
+    """Cut a batch into runs of consecutive requests with equally many query rows."""
     request = row = 0
     for queries, members in groupby(query_lens):
         batch = sum(1 for _ in members)
         next_request, next_row = request + batch, row + batch * queries
         if queries:
-            yield _Run(slice(request, next_request), slice(row, next_row), batch, queries)
+            yield Run(slice(request, next_request), slice(row, next_row), batch, queries)
         request, row = next_request, next_row
 
 
 def _gather(
-    run: _Run,
+    run: Run,
     q: Tensor,
     k_pool: Tensor,
     v_pool: Tensor,
