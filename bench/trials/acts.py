@@ -24,11 +24,11 @@ QUICK: Manifest = {
     "canary": {"replicas": 1, "baseline": "Stable"},
     "switchback": {"blockSeconds": 10, "washoutSeconds": 2, "minPairs": 3},
 }
-FREE_CHOICE: Manifest = {"1": {"candidateSteps": [1, 8]}}
-TOO_DEEP: Manifest = {"1": {"candidateSteps": [8]}}
+FREE_CHOICE: Manifest = {"1": {"candidateSteps": [1, 16]}}
+TOO_DEEP: Manifest = {"1": {"candidateSteps": [16]}}
 # Rises at once from the depth at start and never falls: too deep, though 1 was measured.
 STUBBORN: Manifest = {
-    "1": {"candidateSteps": [1, 8], "upHysteresis": -8.0, "downHysteresis": -8.0},
+    "1": {"candidateSteps": [1, 16], "upHysteresis": -8.0, "downHysteresis": -8.0},
 }
 
 

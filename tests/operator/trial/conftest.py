@@ -340,12 +340,13 @@ def speculate():
 def world(example):
     """A world with a guarded resource of two replicas, its first configuration serving."""
 
-    def make(mode="Manual", guarded=True, replicas=2, seed=1, **rollout):
+    def make(mode="Manual", guarded=True, replicas=2, seed=1, serving=None, **rollout):
         guard = QUICK | rollout.pop("guard", {})
         manifest = example(
             "standalone",
             replicas=replicas,
             speculation=speculation(1, 3, 5),
+            serving=serving or {},
             rollout={
                 "mode": mode,
                 "guarded": guarded,

@@ -244,3 +244,11 @@ def test_a_repair_of_what_does_not_start_is_not_tried(world):
     made.run(60)
     assert made.record.trial is None
     assert made.status["effective"]["followsSpec"]
+
+
+def test_where_tables_need_a_key_an_edit_gets_a_canary(world, speculate):
+    keys = {"apiKeys": {"secretName": "keys"}}
+    made = world(serving=keys)
+    made.edit(speculation=speculate(3))
+    assert made.run(60, until=lambda w: w.record.trial)
+    assert made.record.trial.kind == "Canary"

@@ -299,7 +299,9 @@ def _begin(
 
 def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Record:
     by_hand = situation.asked.promote == target.id
-    if by_hand or _serves_nobody(now, situation):
+    # Pods of equal hashes mount the same boot file, so there is nothing to put beside them.
+    is_same = target.table is None and target.arm.config_hash == now.plain.config_hash
+    if by_hand or is_same or _serves_nobody(now, situation):
         return promoted(record, target, Origin.EDIT, now.plain.arm)
     ended = record.ending_of(target.id)
     if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
