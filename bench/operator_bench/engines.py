@@ -95,11 +95,21 @@ class Fleet:
         self._runner, self._engines = runner, engines
 
     async def start(self, engine: Engine) -> str:
-        """Listen; returns the address."""
+        """Listen; returns the address.
+
+        Raises:
+            RuntimeError: somebody else listens there.
+        """
         number = len(self._engines) + 1
         address = f"127.44.{number // 250}.{number % 250 + 1}"
         self._engines[address] = engine
-        await web.TCPSite(self._runner, address, names.ENGINE_PORT).start()
+        try:
+            await web.TCPSite(self._runner, address, names.ENGINE_PORT).start()
+        except OSError as error:
+            raise RuntimeError(
+                f"{address}:{names.ENGINE_PORT}: {error}; the operator asks engines at this port, "
+                "so end what listens on it"
+            ) from error
         return address
 
 
