@@ -11,6 +11,7 @@ from pathlib import Path
 from localnode.progress import step
 from operator_bench import measures
 from operator_bench.api import connect
+from operator_bench.decisions import decision_delay
 from operator_bench.process import OperatorProcess
 from operator_bench.report import missed, table
 from operator_bench.seen import watching
@@ -25,7 +26,7 @@ from operator_bench.world import (
 RESOURCES = 500
 MANY, MANY_QUICK = 5000, 1000
 NEVER_S = 86400.0
-REASONS = {"decision_delay_s": "this release has no rollouts that decide"}
+TRIALS, TRIALS_QUICK = 24, 8
 
 
 def main() -> int:
@@ -34,24 +35,41 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats, shorter windows")
     parser.add_argument("--resources", type=int, default=RESOURCES, help="at rest and at restart")
     parser.add_argument("--many", type=int, help="to survive; 0 leaves it out")
+    parser.add_argument("--only-decisions", action="store_true", help="measure O4 alone")
     options = parser.parse_args()
     many = options.many if options.many is not None else MANY_QUICK if options.quick else MANY
     with tempfile.TemporaryDirectory(prefix="operator-bench-") as name:
         folder = Path(name)
-        figures = asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
-        figures |= asyncio.run(_alone(folder, options.quick, options.resources, many))
-    figures["decision_delay_s"] = None
+        trials = TRIALS_QUICK if options.quick else TRIALS
+        figures = asyncio.run(_with_trials(folder, trials))
+        if not options.only_decisions:
+            figures |= asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
+            figures |= asyncio.run(_alone(folder, options.quick, options.resources, many))
     print(table(figures))
     result = {
         **figures,
         "resources": options.resources,
         "many_resources": many,
         "load_average": os.getloadavg()[0],
-        "reasons": REASONS,
         "missed": missed(figures),
     }
     print(json.dumps(result))
     return 0
+
+
+async def _with_trials(folder: Path, trials: int) -> measures.Figures:
+    """What needs engines that tell of requests."""
+    plane_folder = folder / "trials"
+    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
+        kubeconfig = operator_kubeconfig(server, plane_folder)
+        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", 300)
+        async with connect(server) as api:
+            try:
+                await operator.start()
+                with step(f"{trials} trials of a draft that does not fit"):
+                    return await decision_delay(api, trials)
+            finally:
+                operator.kill()
 
 
 async def _with_kubelet(folder: Path, count: int) -> measures.Figures:

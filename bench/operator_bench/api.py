@@ -27,6 +27,11 @@ class Api:
         async with self._session.post(path, json=manifest) as answer:
             return await _body(answer)
 
+    async def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """An object; None where there is none."""
+        async with self._session.get(kind.path(namespace, name)) as answer:
+            return None if answer.status == HTTPStatus.NOT_FOUND else await _body(answer)
+
     async def apply(self, manifest: Manifest, sub: str = "") -> Manifest:
         """Write an object, or a part of it, by server-side apply."""
         metadata = manifest["metadata"]

@@ -1,0 +1,179 @@
+"""O4: from metrics that suffice for a verdict to the verdict in the status.
+
+Guarded resources with two pods each get a table whose draft does not fit. Their engines first
+export too few requests for any verdict; once the operator has recorded these, at a moment that is
+random between two looks, enough for the early alarm. Guard and turns are the defaults.
+"""
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from operator_bench.api import Api
+from operator_bench.engines import Engine, Fleet, open_fleet
+from operator_bench.measures import Figures
+from operator_bench.world import NAMESPACE, resource
+from specdecode_api import names
+from specdecode_api.v1alpha1 import Rollout
+from specdecode_operator.children import record_name
+from specdecode_operator.conditions import Type
+from specdecode_operator.judge.pooled import pool, request_count
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Kind, Manifest
+from specdecode_operator.trial import record
+from specdecode_operator.trial.guard import pace_of
+from specdecode_operator.trial.state import Trial
+
+LOOK_S = pace_of(Rollout()).look_s
+"""Between looks at the pods of a trial."""
+TOO_FEW, MORE = 14, 26
+"""Requests of each pod; the alarm needs 15 of each arm."""
+PODS = 2
+VERDICT = ("RolledBack", "AcceptLengthFell")
+WAIT_S = 120.0
+OLD, NEW = [1, 7], [7]
+"""Depths that the resource begins with, and those of the edit."""
+
+
+@dataclass(slots=True)
+class Trials:
+    """What the watches of the bench have told of resources and of the records of their trials."""
+
+    records: dict[str, str] = field(default_factory=dict)
+    """By the name of the ConfigMap."""
+    decided: dict[str, float] = field(default_factory=dict)
+    """When a status first told of a verdict, by the monotonic clock."""
+    ended: dict[str, tuple[float, Manifest]] = field(default_factory=dict)
+    """When the history first had the trial, and what it says."""
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def follow(self, api: Api, kind: Kind) -> None:
+        """Watch for ever."""
+        while True:
+            async for event, manifest in api.watch(kind, NAMESPACE, whole=True):
+                if event in ("ADDED", "MODIFIED"):
+                    self._take(kind, manifest)
+                    async with self.changed:
+                        self.changed.notify_all()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of what was told."""
+        async with asyncio.timeout(WAIT_S), self.changed:
+            await self.changed.wait_for(holds)
+
+    def counts(self, name: str) -> bool:
+        """Whether the washout of a resource's trial is over."""
+        trial = self._trial(name)
+        return trial is not None and trial.turn.counted_s is not None
+
+    def heard_requests(self, name: str) -> float:
+        """Requests of both arms that its judge was told of."""
+        trial = self._trial(name)
+        return request_count(pool(each.evidence for each in trial.heard)) if trial else 0.0
+
+    def _trial(self, name: str) -> Trial | None:
+        text = self.records.get(record_name(name))
+        return record.read(text).trial if text else None
+
+    def _take(self, kind: Kind, manifest: Manifest) -> None:
+        now, name = time.monotonic(), manifest["metadata"]["name"]
+        if kind is CONFIG_MAP:
+            self.records[name] = (manifest.get("data") or {}).get(names.RECORD_FILE_NAME, "")
+            return
+        status = manifest.get("status") or {}
+        history = status.get("history") or ()
+        if history:
+            self.ended.setdefault(name, (now, history[0]))
+        if history or _is_regressed(status):
+            self.decided.setdefault(name, now)
+
+
+def _is_regressed(status: Manifest) -> bool:
+    return any(
+        each["type"] == Type.CANARY_HEALTHY and each["status"] == "False"
+        for each in status.get("conditions") or ()
+    )
+
+
+async def decision_delay(api: Api, trials: int) -> Figures:
+    """O4: some trials side by side, so that looks of one do not wait for another's."""
+    async with open_fleet() as fleet, _watching(api) as seen:
+        taken = await asyncio.gather(*(_try(api, fleet, seen, f"o4-{n}") for n in range(trials)))
+    decided, ended = ([times[place] for times in taken] for place in (0, 1))
+    return {
+        "decision_delay_s": round(max(decided), 3),
+        "decision_median_s": round(statistics.median(decided), 3),
+        "decision_undone_s": round(max(ended), 3),
+    }
+
+
+async def _try(api: Api, fleet: Fleet, seen: Trials, name: str) -> tuple[float, float]:
+    """Seconds from metrics that suffice to the verdict, and to the old table on every pod."""
+    await api.apply(_guarded(name, OLD))
+    engines = await _start_pods(api, fleet, name)
+    await api.apply(_guarded(name, NEW))
+    await seen.until(lambda: seen.counts(name))
+    for engine in engines:
+        engine.answer(TOO_FEW)
+    await seen.until(lambda: seen.heard_requests(name) >= PODS * TOO_FEW)
+    await asyncio.sleep(random.uniform(0, LOOK_S))
+    if name in seen.decided:
+        raise RuntimeError(f"{name}: a verdict after {TOO_FEW} requests; the alarm needs more")
+    for engine in engines:
+        engine.answer(MORE)
+    sufficed = time.monotonic()
+    await seen.until(lambda: name in seen.ended)
+    ended, entry = seen.ended[name]
+    if (entry["verdict"], entry["reason"]) != VERDICT:
+        raise RuntimeError(f"{name} ended as {entry['verdict']}, {entry['message']}")
+    return seen.decided[name] - sufficed, ended - sufficed
+
+
+async def _start_pods(api: Api, fleet: Fleet, name: str) -> list[Engine]:
+    """Make the pods that the Deployment asks for, each ready and with an engine of its own."""
+    async with asyncio.timeout(WAIT_S):
+        while (deployment := await api.find(DEPLOYMENT, NAMESPACE, name)) is None:
+            await asyncio.sleep(0.1)
+    template = deployment["spec"]["template"]
+    config_hash = template["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+    boot = await api.find(CONFIG_MAP, NAMESPACE, f"{name}-{config_hash}")
+    assert boot is not None, "the workload is written after what it mounts"
+    engines = []
+    for number in range(PODS):
+        engine = Engine.started_from(boot["data"][names.BOOT_FILE_NAME], config_hash)
+        metadata = {"name": f"{name}-{number}", "namespace": NAMESPACE}
+        pod = {"apiVersion": "v1", "kind": POD.kind, "metadata": template["metadata"] | metadata}
+        await api.create(POD, pod | {"spec": template["spec"]})
+        await api.apply(_ready(pod, await fleet.start(engine)), "/status")
+        engines.append(engine)
+    return engines
+
+
+def _guarded(name: str, depths: list[int]) -> Manifest:
+    manifest = resource(name)
+    spec = manifest["spec"]
+    adaptive = {"policy": "goodput", "batchSizes": {"1": {"candidateSteps": depths}}}
+    speculation = spec["speculation"] | {"numSteps": max(OLD), "adaptive": adaptive}
+    rollout = {"mode": "Manual", "guarded": True}
+    more = {"replicas": PODS, "speculation": speculation, "rollout": rollout}
+    return manifest | {"spec": spec | more}
+
+
+def _ready(pod: Manifest, address: str) -> Manifest:
+    metadata = {name: pod["metadata"][name] for name in ("name", "namespace")}
+    conditions = [{"type": "Ready", "status": "True"}]
+    told = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+    return pod | {"metadata": metadata, "status": told | {"conditions": conditions}}
+
+
+@asynccontextmanager
+async def _watching(api: Api) -> AsyncIterator[Trials]:
+    seen = Trials()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(seen.follow(api, kind)) for kind in (RESOURCE, CONFIG_MAP)]
+        yield seen
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,60 @@
+"""What the bench's engines export: too little for a verdict at first, and then just enough."""
+
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from operator_bench.decisions import LOOK_S, MORE, PODS, TOO_FEW, VERDICT
+from operator_bench.engines import Engine
+from operator_bench.report import ROWS
+from specdecode_api.series import table_hash
+from specdecode_api.speculation import Policy
+from specdecode_api.table import TableEntry
+from specdecode_operator.fleet import exposition
+from specdecode_operator.fleet.reading import reading_of
+from specdecode_operator.judge.blocks import Block, Role, judge_blocks
+from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.judgement import Verdict
+
+TABLE = {"1": {"candidate_steps": [7]}}
+
+
+def judged(engines):
+    """What the operator makes of both engines in the middle of a first turn."""
+    blocks = []
+    for role, engine in zip(Role, engines, strict=True):
+        text = generate_latest(engine.metrics.registry).decode()
+        reading = reading_of(role.value, exposition.read(text))
+        blocks.append(Block(0, role.value, role, reading.arms[reading.key]))
+    return judge_blocks(blocks, Guard(), 20.0)
+
+
+def test_the_requests_suffice_for_the_alarm_only_after_the_second_part():
+    engines = [Engine("v1-c", Policy.GOODPUT, "old") for _ in range(PODS)]
+    engines[1].take(TABLE)
+    for engine in engines:
+        engine.answer(TOO_FEW)
+    before = judged(engines)
+    assert (before.baseline_requests, before.candidate_requests) == (TOO_FEW, TOO_FEW)
+    assert before.verdict is Verdict.CONTINUE
+    for engine in engines:
+        engine.answer(MORE)
+    after = judged(engines)
+    assert (after.verdict, after.reason) == (Verdict.ROLL_BACK, VERDICT[1])
+
+
+def test_two_equal_tables_are_no_alarm():
+    engines = [Engine("v1-c", Policy.GOODPUT, "old") for _ in range(PODS)]
+    for engine in engines:
+        engine.answer(TOO_FEW + MORE)
+    assert judged(engines).verdict is Verdict.CONTINUE
+
+
+def test_an_engine_calls_a_table_as_the_operator_does():
+    engine = Engine("v1-c", Policy.GOODPUT, "old")
+    engine.take(TABLE)
+    entries = {bound: TableEntry.model_validate(each) for bound, each in TABLE.items()}
+    assert engine.table == table_hash(Policy.GOODPUT, entries) != engine.first_table
+
+
+def test_the_target_is_one_look_and_a_second():
+    (row,) = (row for row in ROWS if row.name == "decision_delay_s")
+    assert row.at_most == LOOK_S + 1
