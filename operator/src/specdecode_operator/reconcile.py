@@ -66,13 +66,16 @@ class Reconciler:
         decided = plan(observed, self.settings, now_s, sight)
         outcome = await self._act(observed, decided)
         await self._tell(observed, decided, outcome)
+        has_turned = _has_turned(decided, observed)
+        if has_turned:
+            self.lookout.forget(key)  # the next look, which exchanges tables, is due at once
         waits_s = (
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.stopped else None,
             decided.pace.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
-            LOOK_SOON_S if _has_turned(decided, observed) else None,
+            LOOK_SOON_S if has_turned else None,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
@@ -175,8 +178,6 @@ def _has_turned(decided: Plan, observed: Observed) -> bool:
         before = recorded(observed)
     except BadRecord:
         return True
-    if decided.step.record.trial is None:
-        return False
     after = decided.step.record
     return trial.tables(observed, before) != trial.tables(observed, after)
 

@@ -246,9 +246,9 @@ def test_a_repair_of_what_does_not_start_is_not_tried(world):
     assert made.status["effective"]["followsSpec"]
 
 
-def test_where_tables_need_a_key_an_edit_gets_a_canary(world, speculate):
+def test_where_clients_need_a_key_an_edit_is_tried_in_place_all_the_same(world, speculate):
     keys = {"apiKeys": {"secretName": "keys"}}
     made = world(serving=keys)
     made.edit(speculation=speculate(3))
     assert made.run(60, until=lambda w: w.record.trial)
-    assert made.record.trial.kind == "Canary"
+    assert made.record.trial.kind == "Hot"

@@ -86,8 +86,6 @@ def difference(now: InForce, wanted: Resource, built: children.Built, image: str
         rest = children.build(same_but_table, image)
     except ResourceError:
         return Difference.CONFIGURATION
-    if now.resource.spec.serving.api_keys is not None:
-        return Difference.CONFIGURATION  # tables are exchanged by those who have a key
     if rest.config_hash != now.built.config_hash or not _fits(built.entries, now.built):
         return Difference.CONFIGURATION
     if built.arm.table_hash == now.built.arm.table_hash:
