@@ -1,6 +1,5 @@
 """Engines of the 8B shape: built once, shared, given back before peers need the room."""
 
-import os
 from pathlib import Path
 
 import torch
@@ -8,10 +7,10 @@ import torch
 from gpu_bench.random_weights import opener, write_configs
 from gpu_bench.record import CannotMeasure
 from gpu_bench.scale import Scale
+from gpu_bench.ways import plain_weights
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
 from specdecode_engine.loop import EngineCore
-from specdecode_kernels import packed
 
 STRONG, WEAK = 0.02, 0.1
 """Epsilons of a draft that mostly agrees and of one that mostly does not."""
@@ -119,7 +118,6 @@ class Engines:
         return self._kept[name]
 
     def _build(self, document: dict[str, object]) -> EngineCore:
-        # `agree` changes weights in place, which packed ones of a dry run on a CPU do not allow.
-        os.environ[packed.VARIABLE] = "plain"
         boot = EngineBoot.model_validate(document)
-        return build_core(boot, open_store=opener(self._epsilon))
+        with plain_weights():  # `agree` changes them in place, in a dry run on a CPU too
+            return build_core(boot, open_store=opener(self._epsilon))

@@ -1,21 +1,31 @@
-"""By what the ops are computed for a while: the variable that `implementation_for` reads."""
+"""By what the ops are computed for a while: variables that the kernels read."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from specdecode_kernels import packed
 from specdecode_kernels.implementation import VARIABLE, Implementation
 
 
-@contextmanager
-def computed_by(way: Implementation) -> Iterator[None]:
+def computed_by(way: Implementation) -> AbstractContextManager[None]:
     """Force one implementation of every op."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = way
+    return _variable(VARIABLE, way)
+
+
+def plain_weights() -> AbstractContextManager[None]:
+    """Pack no weights, so that they can be changed in place on a CPU too."""
+    return _variable(packed.VARIABLE, "plain")
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[name]
         else:
-            os.environ[VARIABLE] = before
+            os.environ[name] = before

@@ -70,6 +70,7 @@ EVERYTHING = {
         "port": 0,
         "drain_seconds": 0.5,
         "api_key_path": "/keys",
+        "owner": "3f6c",
         "request_labels": ["code"],
     },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -204,7 +205,8 @@ class RunningServer:
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     ended = threading.Event()
-    for _ in range(int(timeout_s / 0.01)):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
         if condition():
             return
         ended.wait(0.01)
@@ -237,9 +239,10 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
         drain_seconds: float = 10.0,
         is_ready: bool = True,
         api_key_path: Path | None = None,
+        owner: str | None = None,
         **core: object,
     ) -> RunningServer:
-        keys = {} if api_key_path is None else {"api_key_path": str(api_key_path)}
+        keys = {} if api_key_path is None else {"api_key_path": str(api_key_path), "owner": owner}
         boot = echo_boot(folder, drain_seconds=drain_seconds, **keys)
         server = RunningServer(
             boot,

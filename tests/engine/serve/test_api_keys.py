@@ -101,7 +101,7 @@ def test_the_owner_may_exchange_the_table_and_nothing_else(start_server, file):
         headers = {"x-specdecode-owner": owner}
         put = httpx.put(server.url + "/speculation/table", json={"1": [0]}, headers=headers)
         assert put.status_code == status
-    asked = server.get("/v1/models", headers={"x-specdecode-owner": "3f6c-uid"})
+    asked = httpx.get(server.url + "/v1/models", headers={"x-specdecode-owner": "3f6c-uid"})
     assert asked.status_code == 401
     assert "3f6c-uid" not in server.get("/server_info").text
 
