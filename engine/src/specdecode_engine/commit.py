@@ -1,14 +1,13 @@
 """Where an emitted run ends: stops before caps, token by token, in order."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from specdecode_engine.request import FinishReason, Output, RequestStats
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How many of the emitted tokens count, and why the sequence ends there, if it does."""
 
     kept: int
@@ -24,10 +23,12 @@ def cut_at_ending(
     An answer under a grammar cannot go on behind EOS, whatever its parameters say.
     """
     sampling = sequence.request.sampling
-    stops = sampling.stop_token_ids
-    if not sampling.ignore_eos or sequence.request.grammar is not None:
-        stops = stops | eos_token_ids
+    ends = not sampling.ignore_eos or sequence.request.grammar is not None
     room = sequence.total_limit - len(sequence.tokens)
+    is_free = sampling.stop_token_ids.isdisjoint(token_ids)
+    if is_free and room > len(token_ids) and not (ends and not eos_token_ids.isdisjoint(token_ids)):
+        return Ending(len(token_ids))  # nearly always
+    stops = sampling.stop_token_ids | eos_token_ids if ends else sampling.stop_token_ids
     if room == 0:
         return Ending(0, FinishReason.LENGTH)
     for index, token in enumerate(token_ids):
@@ -42,8 +43,7 @@ def add_emission(
     stats: RequestStats, emission: Emission, emitted: int, rounds: int
 ) -> RequestStats:
     """Count an emission of which `emitted` tokens were kept; `rounds` is 0 for a prompt's end."""
-    return replace(
-        stats,
+    return RequestStats(
         rounds=stats.rounds + rounds,
         drafted=stats.drafted + emission.drafted,
         accepted=stats.accepted + emission.accepted,

@@ -1,5 +1,6 @@
 """The engine core: one step is plan, extend, decode, commit."""
 
+import itertools
 from collections.abc import Mapping
 
 from specdecode_engine.commit import add_emission, cut_at_ending, output_of
@@ -212,10 +213,8 @@ class EngineCore:
             assert slot is not None
             if sequence.computed == sequence.matched:
                 self._open_slot(slot, sequence)
-            self.parts.table.write_pages(slot, sequence.pages)
-        for sequence in plan.decoding:
-            assert sequence.slot is not None
-            self.parts.table.write_pages(sequence.slot, sequence.pages)
+        sequences = itertools.chain((chunk.sequence for chunk in plan.chunks), plan.decoding)
+        self.parts.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
 
     def _open_slot(self, slot: int, sequence: Sequence) -> None:
         prompt = list(sequence.request.prompt_ids)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from specdecode_engine.grammar import Grammar
 
@@ -67,8 +68,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStats:
+class RequestStats(NamedTuple):
     """What speculation did for one request so far; `emitted` counts decode rounds' tokens only."""
 
     rounds: int = 0
@@ -77,8 +77,7 @@ class RequestStats:
     emitted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """Tokens that one round added to one request; the last one carries the finish reason.
 
     A stop token (EOS or one of `stop_token_ids`) that ended the request is the last of `token_ids`
@@ -94,7 +93,7 @@ class Output:
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
-    stats: RequestStats = field(default_factory=RequestStats)
+    stats: RequestStats = RequestStats()
     error: str | None = None
     table: str = ""
 

@@ -4,6 +4,7 @@ Rounds read and write these tensors only; the host's `Sequence` is told afterwar
 page 0 belong to padding. Letters: B batch, n rows per sequence, T rows in all.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import accumulate
@@ -95,13 +96,21 @@ class SlotTable:
         self._lengths[slot] = 0
         self._written_pages[slot] = 0
 
-    def write_pages(self, slot: int, pages: Items[int]) -> None:
-        """Make the table of a slot say `pages`, of which only the end can be new."""
-        written = self._written_pages[slot]
-        if len(pages) > written:
-            new = torch.tensor(pages[written:], device=self.device)
-            self._pages[slot, written : len(pages)] = new
-            self._written_pages[slot] = len(pages)
+    def write_pages(self, held: Iterable[tuple[int, Items[int]]]) -> None:
+        """Make the table say the pages of slots, of which only the ends can be new; one copy."""
+        slots: list[int] = []
+        places: list[int] = []
+        new: list[int] = []
+        for slot, pages in held:
+            written, count = self._written_pages[slot], len(pages)
+            if count > written:
+                slots += [slot] * (count - written)
+                places += range(written, count)
+                new += pages[written:]
+                self._written_pages[slot] = count
+        if new:
+            rows = torch.tensor((slots, places, new), device=self.device)
+            self._pages[rows[0], rows[1]] = rows[2]
 
     def decode_batch(self, slot_ids: Items[int], host_lengths: Items[int]) -> DecodeBatch:
         """Gather the state that a decode round starts from."""

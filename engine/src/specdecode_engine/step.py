@@ -1,6 +1,7 @@
 """What the scheduler hands out for one step and gets back: plain numbers, no torch."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from specdecode_engine.depth.decision import Decision
 from specdecode_engine.request import TokenLogprobs
@@ -36,11 +37,11 @@ class Plan:
         return not self.chunks and not self.decoding
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
+class Emission(NamedTuple):
     """Tokens that a round produced for one sequence, before stops and caps are looked at.
 
-    `accepted` counts the draft tokens among them; a decode round emits accepted + 1.
+    `accepted` counts the draft tokens among them; a decode round emits accepted + 1. A tuple, as
+    one is made for every request in every round.
     """
 
     sequence: Sequence

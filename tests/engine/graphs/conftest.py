@@ -93,7 +93,7 @@ def bench(checkpoints) -> Bench:
     pages = (torch.randperm(SLOTS * PAGES_PER_SLOT, generator=generator) + 1).tolist()
     for slot, length in enumerate(LENGTHS, start=1):
         table.open(slot, [(slot * 13 + place * 5) % 97 for place in range(30)])
-        table.write_pages(slot, pages[slot * PAGES_PER_SLOT : (slot + 1) * PAGES_PER_SLOT])
+        table.write_pages([(slot, pages[slot * PAGES_PER_SLOT : (slot + 1) * PAGES_PER_SLOT])])
         rows = table.span_rows([Span(slot, 0, length)])
         ids = table.tokens_at(rows.slots, rows.positions)
         target.forward(ids, rows.positions, PagedView(pool, rows.kv_rows, rows.layout))

@@ -92,7 +92,7 @@ def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: in
     pages = {1: ids[:half], 2: ids[half:]}
     for slot in (1, 2):
         table.open(slot, [0] * 8)
-        table.write_pages(slot, pages[slot])
+        table.write_pages([(slot, pages[slot])])
         table.set_computed(slot, 7)
     batch = table.decode_batch([1, 2], [7, 7])
     path = torch.tensor([[0, 2, 5, 8], [0, 1, 3, 3]])

@@ -70,6 +70,8 @@ class GrammarMasks:
         Returns:
             What went wrong with its grammar, in which case none of the tokens counts.
         """
+        if not self._slots:
+            return None
         state = self._slots.get(slot)
         if isinstance(state, Matcher):
             try:

@@ -133,10 +133,11 @@ class Scheduler:
 
     def _reserve_decode(self) -> list[Sequence]:
         """Give every decoding sequence the rows of its next round; the oldest come first."""
-        for sequence in self._decoding():
-            if sequence.slot is not None:
+        decoding, retracted = self._decoding(), self.retracted_total
+        for sequence in decoding:
+            if sequence.slot is not None and self._missing_pages(sequence):
                 self._reserve(sequence)
-        return self._decoding()
+        return decoding if self.retracted_total == retracted else self._decoding()
 
     def _decoding(self) -> list[Sequence]:
         """Sequences of the next decode round; one that is sure to end is left out."""
