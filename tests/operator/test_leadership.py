@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,18 +115,17 @@ class Server:
         return self._store(manifest)
 
 
-turn = asyncio.sleep
-
-
 @pytest.fixture
 def server(monkeypatch):
     found = Server()
 
     async def sleep(seconds):
         found.now_s += seconds
-        await turn(0)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr("specdecode_operator.election.asyncio.sleep", sleep)
+    # Of that module alone: servers in other threads sleep too.
+    own = SimpleNamespace(sleep=sleep, timeout=asyncio.timeout)
+    monkeypatch.setattr("specdecode_operator.election.asyncio", own)
     return found
 
 

@@ -29,7 +29,7 @@ async def test_a_resource_is_looked_at_as_often_as_it_has_to_be(client):
     now = [100.0]
     lookout = Lookout(client, lambda: now[0])
     assert lookout.due_s(KEY, 60.0) == 0.0
-    await lookout.look(KEY, [], {}, lambda: 0.0)
+    await lookout.look(KEY, "uid", [], {}, lambda: 0.0)
     assert lookout.due_s(KEY, 60.0) == 60.0
     assert lookout.due_s(KEY, 15.0) == 15.0
     now[0] += 59.9
@@ -40,7 +40,7 @@ async def test_a_resource_is_looked_at_as_often_as_it_has_to_be(client):
 
 async def test_a_silent_pod_is_told_of_and_hides_nobody(client):
     lookout = Lookout(client, lambda: 0.0, port=1)
-    sight = await lookout.look(KEY, [pod()], {}, lambda: 7.0)
+    sight = await lookout.look(KEY, "uid", [pod()], {}, lambda: 7.0)
     assert sight.at_s == 7.0
     assert sight.readings == {}
     assert "does not answer" in sight.failures["chat-1"]
