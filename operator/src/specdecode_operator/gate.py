@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from specdecode_operator.cluster import ApiError, Cluster
 from specdecode_operator.errors import StartError
-from specdecode_operator.kinds import RESOURCE
+from specdecode_operator.kinds import LEASE, RESOURCE
 from specdecode_operator.resync import Resync
 from specdecode_operator.rights import Right, missing_rights, sentence
 
@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 2.0
 GRANT = "; grant the operator's service account this verb, as the chart does"
+ALONE = ", or run it alone with --no-leader-election"
 
 
 async def pass_gate(
@@ -47,7 +48,8 @@ async def pass_gate(
 async def _obstacle(cluster: Cluster, resync: Resync, wanted: tuple[Right, ...]) -> str | None:
     try:
         if denied := await missing_rights(cluster, wanted):
-            return f"{sentence(denied)}{GRANT}"
+            alone = ALONE if any(right.kind is LEASE for right in denied) else ""
+            return f"{sentence(denied)}{GRANT}{alone}"
         await resync.once()
     except ApiError as error:
         return f"{error}{_remedy(error)}"

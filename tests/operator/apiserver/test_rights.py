@@ -8,6 +8,7 @@ template, and asks before it starts too.
 import asyncio
 import copy
 import itertools
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -28,6 +29,7 @@ from specdecode_operator.resync import Resync
 from specdecode_operator.rights import lease_rights, rights
 from specdecode_operator.run import run
 from specdecode_operator.settings import Settings
+from specdecode_operator.sighting import open_lookout
 from specdecode_operator.watching import watch
 
 pytestmark = pytest.mark.apiserver
@@ -142,8 +144,16 @@ def life(chat, api, namespace):
         status = {"observedGeneration": generation, **dict.fromkeys(counts, 2)}
         api.merge(DEPLOYMENT, namespace, "chat", {"status": status}, "/status")
 
+    def leave_canary():
+        """What an operator that ended in mid-trial may leave."""
+        left = api.get(DEPLOYMENT, namespace, "chat")
+        metadata = {key: left["metadata"][key] for key in ("labels", "ownerReferences")}
+        metadata |= {"name": "chat-canary", "namespace": namespace}
+        api.create(DEPLOYMENT, {**left, "metadata": metadata, "status": {}})
+
     return (
         lambda: chat(replicas=2),
+        leave_canary,
         lambda: api.delete(SERVICE, namespace, "chat"),
         lambda: api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 64}}),
         complete,
@@ -156,13 +166,22 @@ async def _live(file, namespace, life, api):
     metrics = Metrics("test")
     settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
     cache = Cache()
-    async with connect(str(file), metrics, 30) as cluster:
+    async with (
+        connect(str(file), metrics, 30) as cluster,
+        open_lookout(time.monotonic) as lookout,
+    ):
         resync = Resync(
             cluster, cache, settings.namespaces, lambda key: None, lambda key, _: None, metrics,
             lambda: 0.0,
         )  # fmt: skip
         reconciler = Reconciler(
-            cluster, cache, settings, metrics, lambda: datetime.now(UTC), lambda pods: _nobody()
+            cluster,
+            cache,
+            settings,
+            metrics,
+            lambda: datetime.now(UTC),
+            lambda pods: _nobody(),
+            lookout,
         )
         for step in life:
             step()
