@@ -26,9 +26,14 @@ QUICK: Manifest = {
 }
 FREE_CHOICE: Manifest = {"1": {"candidateSteps": [1, 16]}}
 TOO_DEEP: Manifest = {"1": {"candidateSteps": [16]}}
-# Rises at once from the depth at start and never falls: too deep, though 1 was measured.
+# Long enough at depth 1 that its cost is known for every batch size, then at 16 for good.
 STUBBORN: Manifest = {
-    "1": {"candidateSteps": [1, 16], "upHysteresis": -8.0, "downHysteresis": -8.0},
+    "1": {
+        "candidateSteps": [1, 16],
+        "upHysteresis": -8.0,
+        "downHysteresis": -8.0,
+        "warmupBatches": 1500,
+    },
 }
 
 
