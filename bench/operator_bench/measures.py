@@ -3,6 +3,7 @@
 import asyncio
 import statistics
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from operator_bench.api import Api
@@ -83,14 +84,8 @@ async def burst(
     """O2: many resources at once, until every child is there and every status is told."""
     before, cpu_s = await _writes(api, operator), operator.cpu_s()
     names = [f"burst-{number}" for number in range(count)]
-    gate = asyncio.Semaphore(IN_FLIGHT)
-
-    async def create(name: str) -> None:
-        async with gate:
-            await api.create(RESOURCE, resource(name))
-
     started = time.monotonic()
-    await asyncio.gather(*(create(name) for name in names))
+    await _create_all(api, names)
     await seen.until(names, "complete", WAIT_S)
     await seen.until(names, "told", WAIT_S)
     rate = count / (time.monotonic() - started)
@@ -104,6 +99,17 @@ async def burst(
         "burst_writes_per_resource": round(writes, 2),
         "burst_share_of_api_limit": round(rate / limit, 3),
     }
+
+
+async def _create_all(api: Api, names: Sequence[str]) -> None:
+    """Create resources, a few at once."""
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def create(name: str) -> None:
+        async with gate:
+            await api.create(RESOURCE, resource(name))
+
+    await asyncio.gather(*map(create, names))
 
 
 async def fill(api: Api, seen: Seen, operator: OperatorProcess, total: int) -> None:
@@ -125,14 +131,8 @@ async def survival(
     """
     have = len(await api.versions(RESOURCE, NAMESPACE))
     names = [f"many-{number}" for number in range(have, total)]
-    gate = asyncio.Semaphore(IN_FLIGHT)
-
-    async def create(name: str) -> None:
-        async with gate:
-            await api.create(RESOURCE, resource(name))
-
     started = time.monotonic()
-    await asyncio.gather(*(create(name) for name in names))
+    await _create_all(api, names)
     await seen.until(names, "complete", MANY_WAIT_S)
     await seen.until(names, "told", MANY_WAIT_S)
     seconds = time.monotonic() - started

@@ -5,16 +5,13 @@ import json
 import sys
 from collections.abc import Sequence
 
-from demo.__main__ import OPERATOR_IMAGE, install_chart
-from demo.checkpoints import load_checkpoints
-from demo.console import Console, DemoFailed
-from demo.kubernetes import Cluster
+from demo.console import DemoFailed
 from localnode.errors import NodeError
 from localnode.paths import Paths
-from localnode.progress import say, step
+from localnode.progress import say
 from traffic.changes import forget_second_tags
 from traffic.play import EVENTS, QUICK, Event, play
-from traffic.scene import Scene, staged
+from traffic.scene import Scene, prepared_cluster, staged
 from traffic.verdict import HEAD, Outcome, line, summary
 
 
@@ -40,13 +37,7 @@ def main() -> int:
 
 
 def _run(events: Sequence[Event]) -> list[Outcome]:
-    cluster = Cluster(None)
-    cluster.localnode("up")
-    cluster.use_programs()
-    cluster.localnode("images")
-    with step("chart and checkpoints"):
-        install_chart(cluster)
-        load_checkpoints(cluster, Console(), OPERATOR_IMAGE)
+    cluster = prepared_cluster()
     try:
         with staged(cluster) as scene:
             return _play_all(scene, events)

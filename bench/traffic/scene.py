@@ -6,10 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from demo.__main__ import ENGINE_IMAGE, NAMESPACE, resource_state
+from demo.__main__ import (
+    ENGINE_IMAGE,
+    NAMESPACE,
+    OPERATOR_IMAGE,
+    install_chart,
+    resource_state,
+)
+from demo.checkpoints import load_checkpoints
+from demo.console import Console
 from demo.kubernetes import Cluster, wait_until
 from localnode.paths import Paths
-from localnode.progress import say
+from localnode.progress import say, step
 from specdecode_operator.kinds import Manifest
 from traffic.load import Load, plain_texts
 from traffic.questions import Question
@@ -83,6 +91,18 @@ class Scene:
         """The operator's pod."""
         pods = self.reader.pods(NAMESPACE, OPERATOR)
         return next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
+
+
+def prepared_cluster() -> Cluster:
+    """Bring up the local node with images, chart and checkpoints."""
+    cluster = Cluster(None)
+    cluster.localnode("up")
+    cluster.use_programs()
+    cluster.localnode("images")
+    with step("chart and checkpoints"):
+        install_chart(cluster)
+        load_checkpoints(cluster, Console(), OPERATOR_IMAGE)
+    return cluster
 
 
 @contextmanager

@@ -6,13 +6,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from demo.__main__ import OPERATOR_IMAGE, install_chart
-from demo.checkpoints import load_checkpoints
-from demo.console import Console, DemoFailed
-from demo.kubernetes import Cluster
+from demo.console import DemoFailed
 from localnode.errors import NodeError
-from localnode.progress import say, step
-from traffic.scene import Scene, staged
+from localnode.progress import say
+from traffic.scene import Scene, prepared_cluster, staged
 from trials.acts import ACTS, Act
 
 
@@ -59,14 +56,7 @@ def play(scene: Scene, acts: Sequence[Act]) -> dict[str, object]:
 
 
 def _run(acts: Sequence[Act]) -> dict[str, object]:
-    cluster = Cluster(None)
-    cluster.localnode("up")
-    cluster.use_programs()
-    cluster.localnode("images")
-    with step("chart and checkpoints"):
-        install_chart(cluster)
-        load_checkpoints(cluster, Console(), OPERATOR_IMAGE)
-    with staged(cluster) as scene:
+    with staged(prepared_cluster()) as scene:
         return play(scene, acts)
 
 

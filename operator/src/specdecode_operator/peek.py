@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from specdecode_api import names
 from specdecode_api.report import Degradation, Degradations, Progress, Report
 from specdecode_operator import pods as reading
+from specdecode_operator.asking import AnswerTooLong, read_answer, url_of
 from specdecode_operator.kinds import Manifest
 
 R = TypeVar("R", bound=Report)
@@ -43,25 +44,14 @@ class Peek:
         return await self._get(pod, names.PATH_PROGRESS, Progress)
 
     async def _get(self, pod: Manifest, path: str, kind: type[R]) -> R | None:
-        address = pod["status"].get("podIP")
-        if not address:
+        url = url_of(pod, self._port, path)
+        if url is None:
             return None
-        host = f"[{address}]" if ":" in address else address
         try:
-            url = f"http://{host}:{self._port}{path}"
-            return kind.model_validate_json(await self._read(url))
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError):
+            body = await read_answer(self._client, url, MAX_BYTES, TIMEOUT_S)
+            return kind.model_validate_json(body)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, AnswerTooLong, ValidationError):
             return None
-
-    async def _read(self, url: str) -> bytes:
-        body = b""
-        async with asyncio.timeout(TIMEOUT_S), self._client.stream("GET", url) as answer:
-            answer.raise_for_status()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    return b""
-        return body
 
 
 @asynccontextmanager

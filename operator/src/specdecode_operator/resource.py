@@ -44,11 +44,11 @@ def parse_stored(manifest: Manifest) -> Resource:
     Raises:
         ResourceError: with one sentence per fault.
     """
-    ignored: list[str] = []
-    known = {"spec": copy.deepcopy(manifest.get("spec"))}
     try:
-        SpecDecodeDeployment.from_resource(_with_text_keys({**_parts(manifest), **known}))
+        return _resource(manifest)
     except ValidationError as error:
+        ignored: list[str] = []
+        known = {"spec": copy.deepcopy(manifest.get("spec"))}
         for fault in error.errors():
             if fault["type"] == "extra_forbidden" and _drop(known, fault["loc"]):
                 ignored.append(".".join(map(str, fault["loc"])))
@@ -63,11 +63,15 @@ def parse(manifest: Manifest) -> Resource:
     Raises:
         ResourceError: with one sentence per fault.
     """
-    metadata = manifest.get("metadata") or {}
     try:
-        record = SpecDecodeDeployment.from_resource(_with_text_keys(_parts(manifest)))
+        return _resource(manifest)
     except ValidationError as error:
         raise ResourceError(*sentences(error, SpecDecodeDeployment)) from None
+
+
+def _resource(manifest: Manifest) -> Resource:
+    record = SpecDecodeDeployment.from_resource(_with_text_keys(_parts(manifest)))
+    metadata = manifest.get("metadata") or {}
     return Resource(
         name=record.metadata.name,
         namespace=metadata.get("namespace") or "default",

@@ -16,6 +16,7 @@ from specdecode_api.series import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator import pods as reading_pods
+from specdecode_operator.asking import url_of
 from specdecode_operator.fleet import Reading
 from specdecode_operator.fleet.scrape import TIMEOUT_S, Scraper
 from specdecode_operator.kinds import Manifest
@@ -87,9 +88,8 @@ class Lookout:
         self, pod: Manifest, owner: str, table: Mapping[str, TableEntry]
     ) -> tuple[bool, str]:
         """Exchange the table of a pod: whether it would need a restart, and what is wrong."""
-        address = pod["status"]["podIP"]
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{self._port}{names.PATH_TABLE}"
+        url = url_of(pod, self._port, names.PATH_TABLE)
+        assert url is not None, "its metrics were read there"
         document = {bound: entry.model_dump(mode="json") for bound, entry in table.items()}
         try:
             answer = await self._client.put(

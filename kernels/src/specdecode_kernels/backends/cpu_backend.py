@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdecode_kernels.backends.torch_backend import TORCH
+from specdecode_kernels.backends.torch_backend import TorchBackend
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
 from specdecode_kernels.reference.attention import Run, equal_runs
 
@@ -37,21 +37,14 @@ class _Part:
     empty: Tensor | None  # [batch] bool: requests of which nothing is seen
 
 
-class CpuBackend:
-    """Attention of one pool."""
+class CpuBackend(TorchBackend):
+    """Attention of one pool; what nobody is in a hurry for on a CPU is left to the references."""
 
     name = "cpu"
-    capturing = TORCH.capturing
 
     def __init__(self) -> None:
         self._planned: tuple[AttentionLayout, int, tuple[_Part, ...]] | None = None
         self._kept = [torch.empty(0), torch.empty(0)]
-
-    def store_kv(
-        self, k_pool: Tensor, v_pool: Tensor, rows: Tensor, k: Tensor, v: Tensor, scale: KvScale
-    ) -> None:
-        """Write new rows into the pools, in place."""
-        TORCH.store_kv(k_pool, v_pool, rows, k, v, scale)
 
     def attend(
         self,
@@ -64,30 +57,12 @@ class CpuBackend:
     ) -> Tensor:
         """Gather the rows that are seen, attend run by run."""
         if not layout.max_visible or k_pool.dtype != q.dtype:
-            return TORCH.attend(q, k_pool, v_pool, layout, tail, scale)
+            return super().attend(q, k_pool, v_pool, layout, tail, scale)
         if tail is not None and tail.is_exact and q.dtype == torch.float32:
             return self._attend_as_chains(q, k_pool, v_pool, layout, tail)
         parts = self._plan(layout, q.shape[1] // k_pool.shape[1])
         mixed = [self._attend(part, q[part.run.rows], k_pool, v_pool, tail) for part in parts]
         return mixed[0] if len(mixed) == 1 else torch.cat([q[:0], *mixed])
-
-    def attend_with_lse(
-        self,
-        q: Tensor,
-        k_pool: Tensor,
-        v_pool: Tensor,
-        layout: AttentionLayout,
-        tail: Tail | None,
-        scale: KvScale,
-    ) -> tuple[Tensor, Tensor]:
-        """Ask the reference: nobody on a CPU is in a hurry for it."""
-        return TORCH.attend_with_lse(q, k_pool, v_pool, layout, tail, scale)
-
-    def merge_states(
-        self, out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Merge in float32."""
-        return TORCH.merge_states(out_a, lse_a, out_b, lse_b)
 
     def _attend_as_chains(
         self, q: Tensor, k_pool: Tensor, v_pool: Tensor, layout: AttentionLayout, tail: Tail

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from specdecode_api import names
+from specdecode_operator.asking import AnswerTooLong, read_answer, url_of
 from specdecode_operator.fleet import exposition
 from specdecode_operator.fleet.reading import BadScrape, Reading, Scraped, reading_of
 from specdecode_operator.kinds import Manifest
@@ -14,6 +15,8 @@ from specdecode_operator.kinds import Manifest
 TIMEOUT_S = 5.0
 AT_ONCE = 16
 MAX_BYTES = 4 * 2**20
+
+_HEADERS = {"accept": exposition.ACCEPT}
 
 
 class Scraper:
@@ -34,33 +37,18 @@ class Scraper:
         )
 
     async def _read(self, pod: Manifest) -> Reading | str:
-        address = (pod.get("status") or {}).get("podIP")
-        if not address:
+        url = url_of(pod, self._port, names.PATH_METRICS)
+        if url is None:
             return "has no address yet"
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{self._port}{names.PATH_METRICS}"
         try:
             async with self._turns:
-                text = await self._text(url)
+                body = await read_answer(self._client, url, MAX_BYTES, TIMEOUT_S, _HEADERS)
+            text = body.decode(errors="replace")
             return reading_of(pod["metadata"]["uid"], exposition.read(text))
-        except BadScrape as error:
+        except (BadScrape, AnswerTooLong) as error:
             return str(error)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             return f"{url} does not answer: {str(error) or type(error).__name__}"
-
-    async def _text(self, url: str) -> str:
-        body = bytearray()
-        head = {"accept": exposition.ACCEPT}
-        async with (
-            asyncio.timeout(TIMEOUT_S),
-            self._client.stream("GET", url, headers=head) as answer,
-        ):
-            answer.raise_for_status()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise BadScrape(f"{url} tells more than {MAX_BYTES} bytes")
-        return body.decode(errors="replace")
 
 
 @asynccontextmanager

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import astuple, replace
+from itertools import islice
 
 from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum
+from specdecode_operator.judge.pooled import pool
 
 MAX_STRATA = 192
 """Strata kept of an arm; requests of more are left out, so that a record of it stays small."""
@@ -14,18 +16,11 @@ _COUNTS = ("answered_requests", "failed_requests", "retracted_requests", "self_t
 
 def add(left: ArmEvidence, right: ArmEvidence) -> ArmEvidence:
     """Both together; of restarts the sum, of pods those of `left`."""
-    strata = dict(left.strata)
-    for stratum, sums in right.strata.items():
-        if stratum in strata or len(strata) < MAX_STRATA:
-            strata[stratum] = strata.get(stratum, _NONE) + sums
-    return replace(
-        left,
-        strata=strata,
-        first_token=_add_latencies(left.first_token, right.first_token),
-        inter_token=_add_latencies(left.inter_token, right.inter_token),
-        restarts=left.restarts + right.restarts,
-        **{name: getattr(left, name) + getattr(right, name) for name in _COUNTS},
-    )
+    room = MAX_STRATA - len(left.strata)
+    new = islice((stratum for stratum in right.strata if stratum not in left.strata), max(room, 0))
+    kept = left.strata.keys() | set(new)
+    fitting = {stratum: sums for stratum, sums in right.strata.items() if stratum in kept}
+    return replace(pool((left, replace(right, strata=fitting))), pods=left.pods)
 
 
 def grown(since: ArmEvidence, now: ArmEvidence) -> ArmEvidence:
@@ -72,13 +67,6 @@ def _is_less(now: tuple[float, ...], since: tuple[float, ...]) -> bool:
     if len(now) < len(since):
         return True
     return any(later < earlier for later, earlier in zip(now, since, strict=False))
-
-
-def _add_latencies(left: Latencies, right: Latencies) -> Latencies:
-    if not left.counts or not right.counts:
-        return left if left.counts else right
-    pairs = zip(left.counts, right.counts, strict=True)
-    return Latencies(left.bounds_s, tuple(one + other for one, other in pairs))
 
 
 def _grown_latencies(since: Latencies, now: Latencies) -> Latencies:
