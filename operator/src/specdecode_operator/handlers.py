@@ -19,8 +19,9 @@ def register(
     """Make the registry that Kopf runs; it asks for credentials whenever its own are refused."""
     registry = kopf.OperatorRegistry()
 
-    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
-        inbox.take(event["type"], dict(event["object"]))
+    async def on_event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+        is_known, memo["is_known"] = "is_known" in memo, True  # kept by Kopf until it is deleted
+        inbox.take(event["type"], dict(event["object"]), is_known)
 
     for kind in WATCHED:
         kopf.on.event(

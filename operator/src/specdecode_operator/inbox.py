@@ -16,12 +16,16 @@ class Inbox:
     cache: Cache
     add: Callable[[Key], None]
     metrics: Metrics
+    relisted: Callable[[], None]
 
-    def take(self, kind: str | None, manifest: Manifest) -> None:
-        """Take in an event: its type (None for an object of the first list) and its object.
+    def take(self, kind: str | None, manifest: Manifest, is_known: bool) -> None:
+        """Take in an event: its type (None for an object of a list), its object, if it is known.
 
-        The echo of an own write is no news to the cache and wakes nobody.
+        The echo of an own write is no news to the cache and wakes nobody. A known object in a list
+        means that a watch was lost for good: what vanished meanwhile, no event will tell.
         """
+        if kind is None and is_known:
+            self.relisted()
         self.metrics.events.labels(kind=manifest["kind"]).inc()
         is_gone = kind == "DELETED"
         key = self.cache.remove(manifest) if is_gone else self.cache.put(manifest)

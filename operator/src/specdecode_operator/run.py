@@ -116,7 +116,7 @@ async def _reconcile_all(
             ends.append(error)
             stop.set()
 
-    registry = register(Inbox(cache, turn.add, metrics), vitals, cluster.renewed)
+    registry = register(Inbox(cache, turn.add, metrics, resync.want), vitals, cluster.renewed)
     async with asyncio.TaskGroup() as group:
         looking = definition.look_on(cluster, metrics, settings.resync_seconds, turn.add_all)
         tasks = [

@@ -285,8 +285,17 @@ def _free_ports():
 
 @pytest.fixture(scope="session")
 def make_operator():
-    """Describe an operator that is not started yet."""
-    return Operator
+    """Describe an operator that is not started yet; a failed test's does not outlive the tests."""
+    made = []
+
+    def make(*arguments):
+        made.append(Operator(*arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process is not None and each.process.poll() is None:
+            each.kill()
 
 
 @pytest.fixture(scope="session")

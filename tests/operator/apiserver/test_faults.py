@@ -7,6 +7,7 @@ the chart's defaults.
 import asyncio
 import itertools
 import json
+import signal
 import ssl
 import threading
 from dataclasses import dataclass, field
@@ -198,7 +199,7 @@ def test_a_slow_api_server(road, operator, chat, converged):
 
 
 def test_a_token_that_is_revoked_after_another_was_put_in_its_place(
-    road, api, kubeconfig, template, make_operator, tmp_path, chat, converged, until
+    road, api, kubeconfig, template, make_operator, tmp_path, namespace, chat, converged, until
 ):
     """As the kubelet does it: the file is written anew; later the old token is worth nothing."""
     (deployment,) = (each for each in template() if each["kind"] == "Deployment")
@@ -233,6 +234,8 @@ def test_a_token_that_is_revoked_after_another_was_put_in_its_place(
         path = kinds.RESOURCE.path(None)
         until(lambda: api.client.get(path, headers=head).status_code == 401)
         road.expire_watches = True  # or they would stay open, and nobody would ask who it is
+        touch = {"metadata": {"labels": {"touched": "yes"}}}
+        api.merge(RESOURCE, namespace, "before", touch)  # they end with the next event
         until(lambda: 410 in road.refused)
         road.expire_watches = False
         chat("after", replicas=2)
@@ -247,7 +250,10 @@ def test_a_token_that_is_revoked_after_another_was_put_in_its_place(
 def test_etcd_is_compacted_while_the_api_server_is_away(
     api, template, make_operator, tmp_path, until, example
 ):
-    """All versions that the operator knows are gone when it comes back to watch from them."""
+    """All versions that the operator knows are gone when it comes back to watch from them.
+
+    It hears of nothing until a child has vanished, so that no event ever tells it.
+    """
     from localnode import processes
     from localnode.controlplane import ApiServer
 
@@ -273,6 +279,7 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
             until(lambda: own.get(DEPLOYMENT, "default", "chat"))
 
             port = f"--secure-port={server.plane.port}"
+            operator.process.send_signal(signal.SIGSTOP)
             (running,) = processes.find(lambda each: port in (each / "cmdline").read_text())
             words = Path("/proc", str(running.pid), "cmdline").read_text().split("\0")[:-1]
             processes.stop([running])
@@ -286,8 +293,10 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
 
             own.delete(SERVICE, "default", "chat")
             own.merge(RESOURCE, "default", "chat", {"spec": {"replicas": 3}})
+            operator.process.send_signal(signal.SIGCONT)
             until(lambda: own.get(SERVICE, "default", "chat"))
             until(lambda: own.get(DEPLOYMENT, "default", "chat")["spec"]["replicas"] == 3)
+            assert operator.metric("missed_delete_total", kind="Service") == 1
             assert operator.stop() == 0
             assert "Traceback" not in log.read_text()
 

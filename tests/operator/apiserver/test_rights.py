@@ -229,7 +229,7 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
     settings = Settings("-", namespaces=(namespace,), kubeconfig=str(grant_less(right)))
     metrics, stop = Metrics("test"), asyncio.Event()
     async with connect(settings.kubeconfig, metrics, 30) as cluster:
-        inbox = Inbox(Cache(), lambda key: None, metrics)
+        inbox = Inbox(Cache(), lambda key: None, metrics, lambda: None)
         registry = register(inbox, lambda: Vitals(0.0, 300.0, 0.0), cluster.renewed)
         watching = asyncio.create_task(watch(registry, settings, stop))
         async with asyncio.timeout(60):

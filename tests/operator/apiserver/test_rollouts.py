@@ -295,7 +295,8 @@ def test_kubectl_and_an_autoscaler_scale_without_a_restart(stage, world, api, un
         conditions = api.get(AUTOSCALER, chat.namespace, "chat")["status"]["conditions"]
         return {c["type"]: (c["status"], c["reason"]) for c in conditions}["AbleToScale"]
 
-    assert until(is_able) == ("True", "SucceededGetScale")
+    # not at once: its controller asks every 30 s which kinds there are
+    until(lambda: is_able() == ("True", "SucceededGetScale"))
     fields = chat.resource()["metadata"]["managedFields"]
     ours = [f for f in fields if f["manager"].startswith(names.FIELD_MANAGER)]
     assert ours
