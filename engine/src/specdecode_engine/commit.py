@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from specdecode_engine.request import FinishReason, Output, RequestStats
+from specdecode_engine.request import FinishReason, Output, Request, RequestStats
 from specdecode_engine.sequence import Sequence
 from specdecode_engine.step import Emission
 
@@ -15,20 +15,22 @@ class Ending(NamedTuple):
     stop_token_id: int | None = None
 
 
-def cut_at_ending(
-    token_ids: tuple[int, ...], sequence: Sequence, eos_token_ids: frozenset[int]
-) -> Ending:
-    """Find the first token at which the sequence stops or reaches its limit.
+def ending_ids(request: Request, eos_token_ids: frozenset[int]) -> frozenset[int]:
+    """Tokens that end an answer.
 
-    An answer under a grammar cannot go on behind EOS, whatever its parameters say.
+    One under a grammar cannot go on behind EOS, whatever its parameters say.
     """
-    sampling = sequence.request.sampling
-    ends = not sampling.ignore_eos or sequence.request.grammar is not None
+    sampling = request.sampling
+    ends = not sampling.ignore_eos or request.grammar is not None
+    return sampling.stop_token_ids | eos_token_ids if ends else sampling.stop_token_ids
+
+
+def cut_at_ending(token_ids: tuple[int, ...], sequence: Sequence) -> Ending:
+    """Find the first token at which the sequence stops or reaches its limit."""
     room = sequence.total_limit - len(sequence.tokens)
-    is_free = sampling.stop_token_ids.isdisjoint(token_ids)
-    if is_free and room > len(token_ids) and not (ends and not eos_token_ids.isdisjoint(token_ids)):
+    stops = sequence.ending_ids
+    if room > len(token_ids) and stops.isdisjoint(token_ids):
         return Ending(len(token_ids))  # nearly always
-    stops = sampling.stop_token_ids | eos_token_ids if ends else sampling.stop_token_ids
     if room == 0:
         return Ending(0, FinishReason.LENGTH)
     for index, token in enumerate(token_ids):
@@ -44,25 +46,26 @@ def add_emission(
 ) -> RequestStats:
     """Count an emission of which `emitted` tokens were kept; `rounds` is 0 for a prompt's end."""
     return RequestStats(
-        rounds=stats.rounds + rounds,
-        drafted=stats.drafted + emission.drafted,
-        accepted=stats.accepted + emission.accepted,
-        emitted=stats.emitted + emitted * rounds,
+        stats.rounds + rounds,
+        stats.drafted + emission.drafted,
+        stats.accepted + emission.accepted,
+        stats.emitted + emitted * rounds,
     )
 
 
 def output_of(sequence: Sequence, emission: Emission, ending: Ending, table: str) -> Output:
     """Say what a round under a table added to a request, and whether that ends it."""
-    request, logprobs = sequence.request, emission.logprobs
-    has_prompt = request.sampling.prompt_logprobs is not None
-    is_first = sequence.output_tokens == ending.kept
+    request, kept, logprobs = sequence.request, ending.kept, emission.logprobs
+    is_asked = request.sampling.prompt_logprobs is not None
+    is_first = is_asked and sequence.output_tokens == kept
     return Output(
-        request_id=request.request_id,
-        token_ids=emission.token_ids[: ending.kept],
-        logprobs=None if logprobs is None else logprobs[: ending.kept],
-        prompt_logprobs=tuple(sequence.prompt_logprobs) if has_prompt and is_first else None,
-        finish_reason=ending.reason,
-        stop_token_id=ending.stop_token_id,
-        stats=sequence.stats,
-        table=table,
+        request.request_id,
+        emission.token_ids[:kept],
+        None if logprobs is None else logprobs[:kept],
+        tuple(sequence.prompt_logprobs) if is_first else None,
+        ending.reason,
+        ending.stop_token_id,
+        sequence.stats,
+        None,
+        table,
     )

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping
 
-from specdecode_engine.commit import add_emission, cut_at_ending, output_of
+from specdecode_engine.commit import add_emission, cut_at_ending, ending_ids, output_of
 from specdecode_engine.counters import Counters
 from specdecode_engine.depth.decision import Feedback, TableRefused
 from specdecode_engine.depth.ranges import DepthTable
@@ -65,7 +65,9 @@ class EngineCore:
         """Queue a request; see `Scheduler.add` for what it raises."""
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use; choose another")
-        self._sequences[request.request_id] = self.scheduler.add(request)
+        sequence = self.scheduler.add(request)
+        sequence.ending_ids = ending_ids(request, self.eos_token_ids)
+        self._sequences[request.request_id] = sequence
 
     def abort(self, request_id: str) -> None:
         """End a request without another output; an unknown id has no effect."""
@@ -179,7 +181,8 @@ class EngineCore:
         outputs: list[Output] = []
         for launched in rounds:
             emissions = launched.pending.collect() if launched.pending else []
-            ended = [self._commit(emission, launched) for emission in emissions]
+            counted, table = launched.decode_rounds, launched.table
+            ended = [self._commit(emission, counted, table) for emission in emissions]
             self._count(launched, emissions, ended)
             outputs += ended
         return outputs
@@ -225,25 +228,29 @@ class EngineCore:
         if self.parts.drafter is not None:
             self.parts.drafter.open(slot, sequence.matched)
 
-    def _commit(self, emission: Emission, launched: Launched) -> Output:
+    def _commit(self, emission: Emission, decode_rounds: int, table: str) -> Output:
         """Append what counts of an emission and end the sequence where it ends."""
         sequence = emission.sequence
-        ending = cut_at_ending(emission.token_ids, sequence, self.eos_token_ids)
+        ending = cut_at_ending(emission.token_ids, sequence)
         kept = emission.token_ids[: ending.kept]
-        assert sequence.slot is not None
-        fault = self.parts.sampler.grammars.follow(sequence.slot, kept)
-        if fault is not None:
-            return self._fail(sequence, f"the grammar could not be followed: {fault}")
+        if sequence.request.grammar is not None:
+            fault = self._follow_grammar(sequence, kept)
+            if fault is not None:
+                return self._fail(sequence, f"the grammar could not be followed: {fault}")
         followed = len(sequence.tokens) - self.scheduler.cache.lookahead
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
         if self._has_followed(emission):
             sequence.reusable = followed if emission.drafted else sequence.computed
-        sequence.stats = add_emission(sequence.stats, emission, len(kept), launched.decode_rounds)
-        output = output_of(sequence, emission, ending, launched.table)
+        sequence.stats = add_emission(sequence.stats, emission, ending.kept, decode_rounds)
+        output = output_of(sequence, emission, ending, table)
         if ending.reason is not None:
             self._finish(sequence, ending.reason)
         return output
+
+    def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
+        assert sequence.slot is not None
+        return self.parts.sampler.grammars.follow(sequence.slot, kept)
 
     def _fail(self, sequence: Sequence, error: str) -> Output:
         """End one sequence with an error; the others go on."""

@@ -18,12 +18,17 @@ class Sequence:
     `reusable` counts the leading tokens whose rows are right in target and draft, so that another
     sequence may use them. It falls behind `computed` while the draft does.
 
+    `total_limit` is the number of tokens, prompt included, at which the answer is cut;
+    `ending_ids` are the tokens that end it sooner, the last of it then.
+
     `prompt_logprobs` are those that the host has, of the prompt's second token and on, where they
     were asked for. They survive a retraction, so that none is told twice.
     """
 
     request: Request
     tokens: list[int]
+    total_limit: int
+    ending_ids: frozenset[int] = frozenset()
     slot: int | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
@@ -40,7 +45,8 @@ class Sequence:
     @classmethod
     def of(cls, request: Request) -> "Sequence":
         """Start with the prompt alone."""
-        return cls(request=request, tokens=list(request.prompt_ids))
+        limit = len(request.prompt_ids) + request.sampling.max_tokens
+        return cls(request=request, tokens=list(request.prompt_ids), total_limit=limit)
 
     @property
     def output_tokens(self) -> int:
@@ -74,8 +80,3 @@ class Sequence:
     def will_end(self) -> bool:
         """Whether what is in flight reaches the limit in any case."""
         return len(self.tokens) + self.in_flight_rounds >= self.total_limit
-
-    @property
-    def total_limit(self) -> int:
-        """Tokens, prompt included, at which the answer is cut."""
-        return len(self.request.prompt_ids) + self.request.sampling.max_tokens

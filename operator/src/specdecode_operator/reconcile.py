@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -12,6 +12,7 @@ from specdecode_operator import events, pods, trial
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import ApiError, Cluster
 from specdecode_operator.definition import Definition
+from specdecode_operator.echo import tells_more
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
@@ -65,11 +66,12 @@ class Reconciler:
         now_s = sight.at_s if sight else self.now().timestamp()
         decided = plan(observed, self.settings, now_s, sight)
         outcome = await self._act(observed, decided)
-        await self._tell(observed, decided, outcome)
+        told = await self._tell(observed, decided, outcome)
         has_turned = _has_turned(decided, observed)
         if has_turned:
             self.lookout.forget(key)  # the next look, which exchanges tables, is due at once
         waits_s = (
+            0.0 if _was_changed_meanwhile(observed, (*outcome.written, *told)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.stopped else None,
             decided.pace.look_again_s,
@@ -153,21 +155,33 @@ class Reconciler:
         kind = BY_KIND[manifest["kind"]]
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
-    async def _tell(self, observed: Observed, decided: Plan, outcome: Outcome) -> None:
-        """Write the status if it differs, and post an event for what changed in it."""
+    async def _tell(self, observed: Observed, decided: Plan, outcome: Outcome) -> list[Manifest]:
+        """Write the status if it differs, and post an event for what changed in it.
+
+        Returns what the API server answered, if it was asked.
+        """
         if decided.is_ending:
-            return
+            return []
         now = self.now()
         told = status(observed, decided, outcome, now, self.definition.lacking)
         told = self.definition.keep(told)
         if told == observed.resource.get("status"):
-            return
-        self.cache.put(await self.cluster.apply_status(observed.resource, told))
+            return []
+        answer = await self.cluster.apply_status(observed.resource, told)
+        self.cache.put(answer)
         self.metrics.status_writes.inc()
         for ended in events.ended_trials(observed.resource, told):
             self.metrics.trials.labels(kind=ended["kind"], verdict=ended["verdict"]).inc()
         for event in events.transitions(observed.resource, told, now):
             await self.cluster.post_event(event)
+        return [answer]
+
+
+def _was_changed_meanwhile(observed: Observed, answers: Iterable[Manifest]) -> bool:
+    """Whether others changed what we wrote to, so that there is more to do."""
+    known = {**observed.children, child_id(observed.resource): observed.resource}
+    befores = ((known.get(child_id(answer)), answer) for answer in answers)
+    return any(before is not None and tells_more(before, answer) for before, answer in befores)
 
 
 def _has_turned(decided: Plan, observed: Observed) -> bool:

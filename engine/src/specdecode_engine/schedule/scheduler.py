@@ -45,11 +45,11 @@ class Scheduler:
             RequestTooLong: prompt and answer can never fit.
             QueueFull: too many requests wait.
         """
-        total = len(request.prompt_ids) + request.sampling.max_tokens
-        if total > self.limits.longest_sequence:
+        sequence = Sequence.of(request)
+        if sequence.total_limit > self.limits.longest_sequence:
             raise RequestTooLong(
                 f"{len(request.prompt_ids)} prompt tokens and max_tokens "
-                f"{request.sampling.max_tokens} make {total}, more than the "
+                f"{request.sampling.max_tokens} make {sequence.total_limit}, more than the "
                 f"{self.limits.longest_sequence} that fit here; shorten the prompt or lower "
                 "max_tokens"
             )
@@ -58,7 +58,6 @@ class Scheduler:
                 f"{len(self.waiting)} requests wait already, the limit is "
                 f"{self.limits.max_queued}; try again later"
             )
-        sequence = Sequence.of(request)
         self.waiting.append(sequence)
         return sequence
 
@@ -134,8 +133,9 @@ class Scheduler:
     def _reserve_decode(self) -> list[Sequence]:
         """Give every decoding sequence the rows of its next round; the oldest come first."""
         decoding, retracted = self._decoding(), self.retracted_total
-        for sequence in decoding:
-            if sequence.slot is not None and self._missing_pages(sequence):
+        ahead, page_size = self.limits.max_draft_tokens, self.limits.page_size
+        for sequence in [s for s in decoding if s.most_computed + ahead > len(s.pages) * page_size]:
+            if sequence.slot is not None:
                 self._reserve(sequence)
         return decoding if self.retracted_total == retracted else self._decoding()
 
@@ -184,8 +184,8 @@ class Scheduler:
         for sequence in self.running:
             if budget == 0:
                 break
-            if sequence.is_prefilling:
-                start = sequence.computed
+            start = sequence.computed
+            if start < sequence.prefill_end:
                 end = min(len(sequence.tokens), start + budget)
                 chunks.append(Chunk(sequence, start, end))
                 budget -= end - start
