@@ -1,12 +1,14 @@
-"""Acts: a table too deep, a better one, a wrong draft; each until the trial has its verdict."""
+"""Acts: a table too deep, a better one, drafts that fit badly; each until its trial's verdict."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from demo.checkpoints import HOST_FOLDER, MODELS
 from specdecode_operator.kinds import Manifest
 from traffic.scene import NAME, Scene
 from traffic.victims import kill_container
+from trials.foreign import write_foreign_draft
 
 WAIT_S = 600.0
 QUICK: Manifest = {
@@ -76,16 +78,27 @@ def better_in_auto(scene: Scene) -> Ended:
 
 
 def wrong_draft(scene: Scene) -> Ended:
-    """Name a draft that was made for something else."""
+    """Name a draft of another kind, which the engine refuses."""
+    return _with_draft(scene, "draft", "CheckpointInvalid")
+
+
+def foreign_draft(scene: Scene) -> Ended:
+    """Name a draft that loads and serves, and hardly ever says what the target says."""
+    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / "eagle3-foreign")
+    return _with_draft(scene, "eagle3-foreign", "AcceptLengthFell")
+
+
+def _with_draft(scene: Scene, checkpoint: str, reason: str) -> Ended:
     _unguarded(scene, {"policy": "goodput", "batchSizes": FREE_CHOICE})
-    scene.patch({"speculation": {"draft": {"uri": "pvc://models/draft"}}})
+    scene.patch({"speculation": {"draft": {"uri": f"pvc://models/{checkpoint}"}}})
     ended = _verdict(scene)
-    return _with(ended, [] if ended.verdict == "RolledBack" else [f"it was {ended.verdict}"])
+    is_right = (ended.verdict, ended.reason) == ("RolledBack", reason)
+    return _with(ended, [] if is_right else [f"it was {ended.verdict} for {ended.reason}"])
 
 
 Act = Callable[[Scene], Ended]
 
-ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft)
+ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft, foreign_draft)
 
 
 def _unguarded(scene: Scene, adaptive: Manifest, num_steps: int | None = None) -> None:

@@ -10,7 +10,8 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 from localnode.buildah import BuiltImage, describe_image, open_layer
@@ -23,12 +24,41 @@ _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 
 
 def transfer_image(paths: Paths, local_name: str, reference: str) -> None:
-    """Bring the image into containerd under this reference."""
+    """Bring the image into containerd under this reference.
+
+    Raises:
+        NodeError: with what containerd said against it.
+    """
     image = describe_image(paths, local_name)
     present = ctr(paths, "content", "list", "--quiet").split()
     layers = missing_layers(image.manifest, present)
     megabytes = sum(layer["size"] for layer in layers) / 1e6
     say(f"  {local_name}: {len(layers)} layers are new to the node, {megabytes:.1f} MB")
+    with _kept(paths, reference):
+        _import(paths, image, layers, reference)
+
+
+@contextmanager
+def _kept(paths: Paths, reference: str) -> Iterator[None]:
+    """Keep what has this reference under another one as well.
+
+    Its successor shares layers with it but holds them only when it is unpacked: before that,
+    containerd's garbage collector would take them from under it.
+    """
+    if reference not in ctr(paths, "images", "list", "--quiet").split():
+        yield
+        return
+    kept = f"{reference}-kept"
+    ctr(paths, "images", "tag", "--force", reference, kept)
+    try:
+        yield
+    finally:
+        ctr(paths, "images", "remove", kept)
+
+
+def _import(
+    paths: Paths, image: BuiltImage, layers: Iterable[dict[str, Any]], reference: str
+) -> None:
     socket = str(paths.containerd_socket)
     command = ["ctr", "--address", socket, "--namespace", NAMESPACE, "images", "import", "-"]
     with subprocess.Popen(
