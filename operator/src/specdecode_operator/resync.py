@@ -45,7 +45,7 @@ class Resync:
         self._is_wanted.set()
 
     async def once(self) -> None:
-        """List every watched kind once, and have the owners of what vanished looked at."""
+        """List every watched kind once, and have the owners of what is news looked at."""
         for kind in WATCHED:
             for namespace in self.namespaces or (None,):
                 for key in await self._compare(kind, namespace):
@@ -85,7 +85,8 @@ class Resync:
             version = int(page.resource_version)
             for manifest in page.items:
                 listed.add(identity_of(manifest))
-                self.cache.put(manifest)
+                if key := self.cache.put(manifest):
+                    self.add(key)  # the watch's event of it comes later and is no news any more
         gone = self.cache.retain(kind.kind, namespace, listed, version)
         self.metrics.missed.labels(kind=kind.kind).inc(len(gone))
         return gone

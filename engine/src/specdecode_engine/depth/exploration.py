@@ -11,7 +11,7 @@ BUDGET, GAIN_BUDGET = 0.005, 0.1
 MOST_CREDIT_ROUNDS, FIRST_CREDIT_ROUNDS = 16.0, 3.0
 # Rounds between two probes for a return from depth 0, per round that a probe takes: doubled each
 # time, as long as nothing comes of them.
-FIRST_PAUSE, LAST_PAUSE = 8, 236
+FIRST_PAUSE, LAST_PAUSE = 8, 260
 # Probes of one stay after which it is no longer thought to be as short as the last one.
 MOST_PROBES = 20
 # Share of the time that speculation must have saved for its return to be looked for sooner.
@@ -27,8 +27,9 @@ MOST_SHARE, RESERVE = 0.03, 2.0
 HASTE = 0.6
 # A draft is behind by no more rounds than this, as requests come and go.
 MISSED_ROUNDS = 128
-# A return that lasted no longer was a mistake: look less often.
-SHORT_ROUNDS = 24
+# A return that lasted no longer or saved no more was a mistake, unless it saved what is worthwhile:
+# look less often.
+SHORT_ROUNDS, SLIGHT = 24, 0.02
 # The first probes of a stay take two rounds, as the cost of one that catches up is not learned.
 SURE_PROBES = 2
 # Rounds between two probes of another depth, doubled each time, and of one of them.
@@ -109,8 +110,8 @@ class Exploration:
         self._probes = self._calls = 0
         rounds = number - self._rose
         first = FIRST_PAUSE * _probe_rounds(batch_size)
-        if rounds >= SHORT_ROUNDS:
-            gain = self._gained / rounds
+        gain = self._gained / max(rounds, 1)
+        if gain > WORTHWHILE or (rounds >= SHORT_ROUNDS and gain > SLIGHT):
             self._gain = gain if gain > WORTHWHILE else 0.0
             self._stay = self._stay or rounds
         else:
