@@ -24,6 +24,9 @@ HOPE = 0.5
 # By how much a depth may be cheaper that was not run this often at about the batch size.
 # Twice a table's error, more for depth 0: to have measured that is a promise.
 COST_HOPE, PLAIN_HOPE, COST_TRIALS = 0.3, 0.55, 4
+# By how much depth 0 may be cheaper than few rounds say, by the root of their number: an error that
+# no other depth's rounds mend, and speculation is measured by it.
+PLAIN_DOUBT = 0.3
 # How much better than the best a depth may have to be to be worth a probe.
 LEAST_HOPE = 1.05
 ROUNDS_TO_LOOK = 8
@@ -185,8 +188,7 @@ class GoodputDepth:
         )
         hopes = []
         for steps, seconds in zip(outlook.candidates, outlook.seconds, strict=True):
-            is_new = self.cost.trials(play.batch_size, steps) < COST_TRIALS
-            hope = (COST_HOPE if steps else PLAIN_HOPE) if is_new else 0.0
+            hope = _cost_hope(steps, self.cost.trials(play.batch_size, steps))
             hopes.append(tokens[steps] / seconds * (1.0 + hope) / LEAST_HOPE)
         return hopes
 
@@ -264,3 +266,10 @@ class GoodputDepth:
             survival=tuple(self._estimate(play)),
             tokens_per_second=dict(zip(play.entry.candidate_steps, per_second, strict=True)),
         )
+
+
+def _cost_hope(steps: int, trials: int) -> float:
+    """By how much a depth may be cheaper than it seems after so many rounds at about the size."""
+    if trials < COST_TRIALS:
+        return COST_HOPE if steps else PLAIN_HOPE
+    return 0.0 if steps else PLAIN_DOUBT / trials**0.5
