@@ -22,8 +22,8 @@ from radix.timing import measure as measure_radix
 
 HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
-SECTIONS = ("versus", "host", "adaptive", "algorithms", "crossing")
-QUICK_SECTIONS = ("versus", "host", "adaptive")
+SECTIONS = ("host", "versus", "adaptive", "algorithms", "crossing")
+QUICK_SECTIONS = ("host", "versus", "adaptive")
 
 
 def main() -> int:

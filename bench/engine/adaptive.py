@@ -31,9 +31,16 @@ class Extent:
     answer_tokens: int
     repeats: int
     learning_rounds: int
+    fixed_steps: tuple[int, ...] = FIXED_STEPS
 
 
-QUICK = Extent(Size(4, 256, heads=4), answer_tokens=24, repeats=2, learning_rounds=150)
+QUICK = Extent(
+    Size(4, 256, heads=4),
+    answer_tokens=24,
+    repeats=2,
+    learning_rounds=100,
+    fixed_steps=(0, 3, 7),
+)
 FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, learning_rounds=300)
 
 
@@ -45,7 +52,7 @@ def measure_adaptive(extent: Extent) -> dict[str, dict[str, float]]:
             target, draft = write_pair(Path(folder), extent.size, epsilon)
             cores = {
                 config: build_adaptable(target, draft, config)
-                for config in (*FIXED_STEPS, ADAPTIVE)
+                for config in (*extent.fixed_steps, ADAPTIVE)
             }
         for batch_size in BATCH_SIZES:
             label = f"{name} draft b{batch_size}"
@@ -81,7 +88,7 @@ def _measure_cell(
 
     learner = Learner(ADAPTIVE, extent.learning_rounds)
     rates = interleave(cores, run, extent.repeats, learner, label)
-    best = rates.best(FIXED_STEPS)
+    best = rates.best(extent.fixed_steps)
     return {
         "best_fixed_steps": best,
         "to_best_fixed": rates.ratio(ADAPTIVE, best),

@@ -37,7 +37,7 @@ class Extent:
     repeats: Mapping[str, int]  # by load
 
 
-QUICK = Extent(SIZE_82M, QUICK_LENGTHS, (7,), {"single": 3, "batch": 2, "mixed": 1, "even": 1})
+QUICK = Extent(SIZE_82M, QUICK_LENGTHS, (7,), {"single": 2, "batch": 2, "mixed": 1, "even": 1})
 FULL = Extent(
     SIZE_82M, FULL_LENGTHS, (1, 3, 5, 7), {"single": 7, "batch": 5, "mixed": 3, "even": 3}
 )
