@@ -50,10 +50,8 @@ def measure_adaptive(extent: Extent) -> dict[str, dict[str, float]]:
     for name, epsilon in (("weak", WEAK), ("strong", STRONG)):
         with tempfile.TemporaryDirectory() as folder:
             target, draft = write_pair(Path(folder), extent.size, epsilon)
-            cores = {
-                config: build_adaptable(target, draft, config)
-                for config in (*extent.fixed_steps, ADAPTIVE)
-            }
+            configs: tuple[int | str, ...] = (*extent.fixed_steps, ADAPTIVE)
+            cores = {config: build_adaptable(target, draft, config) for config in configs}
         for batch_size in BATCH_SIZES:
             label = f"{name} draft b{batch_size}"
             results[label] = _measure_cell(cores, batch_size, extent, label)
