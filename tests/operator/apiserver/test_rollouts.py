@@ -277,15 +277,18 @@ def test_kubectl_and_an_autoscaler_scale_without_a_restart(stage, world, api, un
     kubectl = [stage.plane.programs / "kubectl", "--kubeconfig", stage.plane.kubeconfig]
     scale = [*kubectl, "-n", chat.namespace, "scale", "sdd/chat", "--replicas=3"]
     subprocess.run(scale, check=True, capture_output=True)
-    until(lambda: chat.look(lambda: chat.resource()["status"]["routableReplicas"] == 3))
+
+    def is_told():  # pods are ready before the Deployment's controller has counted them
+        status = chat.resource()["status"]
+        counts = ("replicas", "readyReplicas", "updatedReplicas", "routableReplicas")
+        return [status[count] for count in counts] == [3, 3, 3, 3]
+
+    until(lambda: chat.look(is_told))
     assert uids < {pod["metadata"]["uid"] for pod in chat.pods()}
     found = api.client.get(RESOURCE.path(chat.namespace, "chat") + "/scale").json()
     assert (found["spec"]["replicas"], found["status"]["replicas"]) == (3, 3)
     selected = api.items(POD, chat.namespace, found["status"]["selector"])
     assert len(selected) == 3
-    status = chat.resource()["status"]
-    counts = ("replicas", "readyReplicas", "updatedReplicas", "routableReplicas")
-    assert [status[count] for count in counts] == [3, 3, 3, 3]
 
     autoscaler = yaml.safe_load((ROOT / "examples/autoscaling/hpa.yaml").read_text())
     autoscaler["metadata"]["namespace"] = chat.namespace
