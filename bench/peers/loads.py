@@ -32,7 +32,7 @@ class Lengths:
     mixed_answer: tuple[int, int]
 
 
-QUICK_LENGTHS = Lengths(32, 32, 12, mixed_prompt=(8, 16), mixed_answer=(2, 10))
+QUICK_LENGTHS = Lengths(32, 32, 12, mixed_prompt=(8, 16), mixed_answer=(2, 8))
 FULL_LENGTHS = Lengths(64, 96, 48, mixed_prompt=(8, 56), mixed_answer=(8, 40))
 
 
