@@ -10,7 +10,7 @@ from traffic.scene import NAME, Scene
 from traffic.victims import kill_container
 from trials.foreign import write_foreign_draft
 
-WAIT_S = 600.0
+WAIT_S = 1200.0
 QUICK: Manifest = {
     "mode": "Manual",
     "guarded": True,
@@ -19,7 +19,7 @@ QUICK: Manifest = {
         "minRequests": 30,
         "minStratumRequests": 5,
         "minDuration": "20s",
-        "maxDuration": "8m",
+        "maxDuration": "15m",
         "warmUp": "5s",
         "coolDown": "0s",
     },
