@@ -133,6 +133,7 @@ class Scheduler:
     def _reserve_decode(self) -> list[Sequence]:
         """Give every decoding sequence the rows of its next round; the oldest come first."""
         decoding, retracted = self._decoding(), self.retracted_total
+        # Nearly nobody lacks a page: `_missing_pages`, without a call for each.
         ahead, page_size = self.limits.max_draft_tokens, self.limits.page_size
         for sequence in [s for s in decoding if s.most_computed + ahead > len(s.pages) * page_size]:
             if sequence.slot is not None:
