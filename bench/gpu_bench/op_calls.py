@@ -7,7 +7,7 @@ from torch import Tensor
 
 import specdecode_kernels as ops
 from specdecode_kernels import DraftedNodes, PenaltyRows, SamplingRows
-from specdecode_kernels.implementation import implementation_for
+from specdecode_kernels.testing import backend_for
 
 BATCH, NODES, VOCAB, HIDDEN = 3, 7, 1000, 128
 PARENTS = (0, 0, 0, 1, 1, 2, 3)
@@ -45,8 +45,8 @@ def _elementwise(draw: _Draw) -> Calls:
     rows = draw.numbers(3, 9, 4, 30, 1, dtype=torch.int64)
 
     def store() -> object:
-        backend, _ = ops.choose_backend(implementation_for(qkv), draw.device, half, 16)
-        ops.store_kv(k_pool, v_pool, rows, qkv[:, :2], qkv[:, 2:4], backend=backend)
+        new = qkv[:, :2], qkv[:, 2:4]
+        ops.store_kv(k_pool, v_pool, rows, *new, backend=backend_for(qkv))
         return k_pool, v_pool
 
     return {

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from specdecode_kernels import packed
 from specdecode_kernels.implementation import VARIABLE, Implementation
+from specdecode_kernels.native import linear
 
 
 def computed_by(way: Implementation) -> AbstractContextManager[None]:
@@ -15,7 +15,7 @@ def computed_by(way: Implementation) -> AbstractContextManager[None]:
 
 def plain_weights() -> AbstractContextManager[None]:
     """Pack no weights, so that they can be changed in place on a CPU too."""
-    return _variable(packed.VARIABLE, "plain")
+    return _variable(linear.VARIABLE, "plain")
 
 
 @contextmanager

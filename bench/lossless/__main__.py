@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run this case number alone")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float32")
+    parser.add_argument("--dtype", choices=("float64", "float32", "bfloat16"), default="float32")
     parser.add_argument(
         "--attention-backend",
         choices=("auto", "torch", "triton"),

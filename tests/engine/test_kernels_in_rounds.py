@@ -1,4 +1,4 @@
-"""A whole engine on the kernels, in the interpreter, writes what it writes on the references."""
+"""A whole engine on kernels, Triton's interpreted and those in C, writes what references write."""
 
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ ALWAYS = {
     "store_kv",
     "attend",
 }
+IN_C = {"linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul", "store_kv", "attend"}
 CHAIN = {"walk_chain"}
 TREE = {"select_nodes", "link_nodes", "walk_tree", "take_path", "move_kv"}
 UNUSED = {
@@ -50,7 +51,8 @@ class Ran:
 
 
 def generate(checkpoints, topk: int, way: str) -> Ran:
-    chosen = {"attention_backend": way, "device": DEVICE.type}
+    device = "cpu" if way == "native" else DEVICE.type
+    chosen = {"attention_backend": "auto" if way == "native" else way, "device": device}
     document = boot_of(checkpoints, "EAGLE3", topk, num_steps=2, **chosen)
     core = build_core(EngineBoot.model_validate(document), poison=True)
     core.submit(Request("r", (5, 6, 7), PARAMS))
@@ -59,15 +61,15 @@ def generate(checkpoints, topk: int, way: str) -> Ran:
     while core.has_work():
         for output in core.step():
             tokens += output.token_ids
-    return Ran(tokens, {op for op, _ in launches.snapshot()})
+    return Ran(tokens, {op for op, by in launches.snapshot() if by == way})
 
 
 @pytest.fixture(scope="module")
 def ran(checkpoints) -> dict[tuple[int, str], Ran]:
-    """Chain and tree, on references and on kernels."""
+    """Chain and tree, on references and on both kinds of kernels."""
     found = {}
     with pytest.MonkeyPatch.context() as patch, computed_loop_bounds():
-        for way in ("torch", "triton"):
+        for way in ("torch", "triton", "native"):
             patch.setenv(VARIABLE, way)
             for topk in (1, 2):
                 found[topk, way] = generate(checkpoints, topk, way)
@@ -83,6 +85,14 @@ def test_texts_are_equal_and_every_kernel_ran(
     assert fast.tokens == plain.tokens
     assert plain.kernels == set()
     assert fast.kernels == ALWAYS | more
+
+
+@pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
+def test_texts_are_equal_and_every_kernel_in_c_ran(
+    topk: int, ran: dict[tuple[int, str], Ran]
+) -> None:
+    assert ran[topk, "native"].tokens == ran[topk, "torch"].tokens
+    assert ran[topk, "native"].kernels == IN_C
 
 
 def test_every_op_with_a_kernel_is_used_or_excused(ran: dict[tuple[int, str], Ran]) -> None:

@@ -4,30 +4,40 @@ import pytest
 import torch
 
 from specdecode_kernels import choose_backend
-from specdecode_kernels.backends import TORCH, choice
+from specdecode_kernels.backends import TORCH
+from specdecode_kernels.implementation import VARIABLE
 from specdecode_kernels.reference.pool import FLOAT8
 from specdecode_kernels.testing import DEVICE
 
 CPU = torch.device("cpu")
 
 
-def test_on_a_cpu_rows_that_are_equal_to_the_bit_are_asked_for_first() -> None:
-    backend, reason = choose_backend("auto", CPU, torch.float32, 64)
-    if backend is TORCH:
-        assert "bits depend on the batch" in reason
-    else:
+def test_a_cpu_gets_the_kernels_in_c() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        backend, reason = choose_backend("auto", CPU, dtype, 64)
         assert backend.name == "cpu"
-        assert "equal to the bit" in reason
-    assert "for tests" in reason or "need a CUDA device" in reason
+        assert reason.startswith("kernels in C for this processor, as ")
 
 
-def test_a_cpu_whose_bits_depend_on_the_batch_gets_the_reference(
+@pytest.mark.parametrize(
+    ("dtype", "pool_dtype", "variable", "obstacle"),
+    [
+        (torch.float16, None, "", "float32 and bfloat16 have kernels for a CPU, not torch.float16"),
+        (torch.bfloat16, FLOAT8, "", "pools of the queries' type, not torch.bfloat16 over"),
+        (torch.float32, None, "torch", "SPECDECODE_KERNELS is torch"),
+    ],
+)
+def test_what_has_no_kernel_for_a_cpu_gets_the_reference(
+    dtype: torch.dtype,
+    pool_dtype: torch.dtype | None,
+    variable: str,
+    obstacle: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "differing", lambda *_: "a row over 65 keys")
-    backend, reason = choose_backend("auto", CPU, torch.float32, 64)
+    monkeypatch.setenv(VARIABLE, variable)
+    backend, reason = choose_backend("auto", CPU, dtype, 64, pool_dtype)
     assert backend is TORCH
-    assert "depend on the batch here (a row over 65 keys)" in reason
+    assert obstacle in reason
 
 
 def test_torch_may_be_asked_for() -> None:
@@ -53,7 +63,7 @@ def test_triton_is_refused_where_it_cannot_run(dtype: torch.dtype, dim: int, obs
     with pytest.raises(ValueError, match=f"'triton' cannot run: .*{obstacle}.*choose 'auto'"):
         choose_backend("triton", DEVICE, dtype, dim)
     backend, reason = choose_backend("auto", DEVICE, dtype, dim)
-    assert backend is TORCH
+    assert backend.name == ("cpu" if DEVICE == CPU and dtype == torch.float32 else "torch")
     assert obstacle in reason
 
 

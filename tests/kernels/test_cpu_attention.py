@@ -1,15 +1,14 @@
 """Attention on a CPU equals the reference, never reads poison, and keeps bits over batch shapes."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import AttentionLayout, KvScale, Tail
-from specdecode_kernels.backends import TORCH, attend_probe
-from specdecode_kernels.backends.cpu_backend import CpuBackend, filled_up
+from specdecode_kernels import AttentionLayout, KvScale, Tail, launches
+from specdecode_kernels.backends import TORCH
+from specdecode_kernels.backends.cpu_backend import CpuBackend
 from specdecode_kernels.testing import Case, Shape, draw_case
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -19,12 +18,18 @@ SHAPES = {
     "verify": Shape((4,) * 3, page_size=4, kv_heads=2, shared=4, dim=8, longest=150),
     "ragged": BY_PAGES,
     "prompt": Shape((37,), page_size=1, kv_heads=1, shared=3, dim=10, longest=600),
-    "strided": replace(BY_PAGES, is_strided=True),
+    "wide heads": Shape((2, 1), page_size=16, kv_heads=2, shared=1, dim=200, longest=90),
+    "two parts of a head": Shape((5,), page_size=2, kv_heads=1, shared=2, dim=128, longest=33),
     "tail": Shape((2,) * 4, page_size=4, kv_heads=2, shared=2, dim=8, longest=20, tail_rows=5),
+    "a row and its tail": Shape(
+        (1,) * 3, page_size=4, kv_heads=2, shared=1, dim=64, longest=20, tail_rows=7
+    ),
 }
+LENGTHS = (1, 2, 3, 4, 15, 16, 17, 63, 64, 65, 128, 200, 513)
+RUNS = (2, 3, 4, 5, 8, 33, 70)
 
 
-def run(backend: object, case: Case) -> torch.Tensor:
+def run(backend: object, case: Case) -> Tensor:
     arguments = (case.q, case.k_pool, case.v_pool, case.layout, case.tail, case.scale)
     return backend.attend(*arguments)  # type: ignore[attr-defined, no-any-return]
 
@@ -34,11 +39,19 @@ def run(backend: object, case: Case) -> torch.Tensor:
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_equals_the_reference(name: str, dtype: torch.dtype, seed: int) -> None:
     case = draw_case(replace(SHAPES[name], dtype=dtype), seed)
-    if case.tail is not None:
-        case = replace(case, tail=replace(case.tail, is_exact=False))
-    got, wanted = run(CpuBackend(), case), run(TORCH, case)
+    launches.reset()
+    got = run(CpuBackend(), case)
+    assert launches.snapshot()["attend", "native"] == 1
+    wanted = run(TORCH, case)
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
     torch.testing.assert_close(got, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_what_is_not_laid_out_by_row_goes_to_the_reference() -> None:
+    case = draw_case(replace(BY_PAGES, is_strided=True), 0)
+    launches.reset()
+    torch.testing.assert_close(run(CpuBackend(), case), run(TORCH, case), atol=1e-5, rtol=1e-5)
+    assert not launches.snapshot()
 
 
 def test_a_second_layout_of_one_backend_is_not_taken_for_the_first() -> None:
@@ -49,13 +62,59 @@ def test_a_second_layout_of_one_backend_is_not_taken_for_the_first() -> None:
             torch.testing.assert_close(run(backend, case), run(TORCH, case), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_an_exact_tail_equals_the_reference(seed: int) -> None:
-    case = draw_case(SHAPES["tail"], seed)
-    assert case.tail is not None
-    assert case.tail.is_exact
-    got, wanted = run(CpuBackend(), case), run(TORCH, case)
-    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+def test_a_layout_may_be_filled_anew_between_calls() -> None:
+    """As captured passes do: the tensors stay, what they hold changes."""
+    backend = CpuBackend()
+    case = draw_case(SHAPES["verify"], 0)
+    before = run(backend, case)
+    layout, order = case.layout, torch.tensor([2, 0, 1])  # requests change places
+    layout.page_table.copy_(layout.page_table[order])
+    layout.visible.copy_(layout.visible.view(3, -1)[order].flatten())
+    assert not torch.equal(run(backend, case), before)
+    torch.testing.assert_close(run(backend, case), run(TORCH, case), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dim", [6, 16, 40, 64, 96, 128])
+@pytest.mark.parametrize("shared", [1, 3, 4])
+def test_a_row_has_the_same_bits_alone_in_a_run_and_beside_others(
+    shared: int, dim: int, dtype: torch.dtype
+) -> None:
+    text = _Text(dim, shared, dtype)
+    for length in LENGTHS:
+        alone = text.attend((length,), 1)[-1]
+        for queries in (queries for queries in RUNS if queries <= length):
+            assert torch.equal(text.attend((length,), queries)[-1], alone), (length, queries)
+        for others in ((513,), (7, 300, 130)):
+            assert torch.equal(text.attend((*others, length), 1)[-1], alone), (length, others)
+
+
+class _Text:
+    """One text in as many pages as it takes, which every request of a batch shares."""
+
+    def __init__(self, dim: int, shared: int, dtype: torch.dtype) -> None:
+        generator = torch.Generator().manual_seed(0)
+        rows, page, kv_heads = 528, 16, 2
+        self._k, self._v = (
+            torch.randn(rows, kv_heads, dim, generator=generator).to(dtype) for _ in range(2)
+        )
+        self._q = torch.randn(rows, kv_heads * shared, dim, generator=generator).to(dtype)
+        self._pages = torch.arange(rows // page)
+        self._page = page
+
+    def attend(self, lengths: tuple[int, ...], queries: int) -> Tensor:
+        """Attend from the last `queries` rows of every length."""
+        seen = torch.tensor(lengths)[:, None] - torch.arange(queries - 1, -1, -1)
+        layout = AttentionLayout(
+            page_table=self._pages.repeat(len(lengths), 1),
+            page_size=self._page,
+            query_lens=(queries,) * len(lengths),
+            visible=seen.flatten(),
+            max_visible=max(lengths),
+        )
+        return CpuBackend().attend(
+            self._q[seen.flatten() - 1], self._k, self._v, layout, None, KvScale()
+        )
 
 
 @pytest.mark.parametrize("prefix", [0, 5, 60, 63, 125, 127, 300, 510])
@@ -84,22 +143,22 @@ def test_a_request_that_sees_only_its_tail_reads_no_poison() -> None:
     table = torch.zeros(2, 1, dtype=torch.int64)
     layout = AttentionLayout(table, 16, (1, 1), torch.tensor([0, 0]), 16)
     k = v = torch.ones(2, 1, 1, 4)
-    tail = Tail(k, v, torch.tensor([[[True]], [[False]]]), is_exact=False)
+    tail = Tail(k, v, torch.tensor([[[True]], [[False]]]))
     got = CpuBackend().attend(torch.ones(2, 1, 4), poison, poison, layout, tail, KvScale())
     assert torch.equal(got, torch.tensor([1.0, 0.0]).view(2, 1, 1).expand(2, 1, 4))
 
 
-@pytest.mark.parametrize(("length", "filled"), [(1, 64), (65, 128), (129, 512), (513, 1024)])
-def test_keys_are_filled_up_to_few_lengths(length: int, filled: int) -> None:
-    assert filled_up(length) == filled
-
-
-def test_the_probe_finds_what_depends_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = CpuBackend.attend
-
-    def uneven(self: CpuBackend, q: Tensor, *rest: Any) -> Tensor:
-        return real(self, q, *rest) + (1e-7 if len(q) == 5 else 0.0)
-
-    monkeypatch.setattr(CpuBackend, "attend", uneven)
-    found = attend_probe.differing.__wrapped__(8, 1, torch.get_num_threads())
-    assert found == "the last of 5 rows over 63 keys"
+def test_a_tail_row_that_nobody_sees_may_be_poison() -> None:
+    generator = torch.Generator().manual_seed(0)
+    k, v = (torch.randn(1, 3, 1, 8, generator=generator) for _ in range(2))
+    q = torch.randn(2, 1, 8, generator=generator)
+    layout = AttentionLayout(
+        torch.zeros(1, 1, dtype=torch.int64), 16, (2,), torch.tensor([0, 0]), 0
+    )
+    pool = torch.full((16, 1, 8), torch.nan)
+    mask = torch.tensor([[[True, False, False], [True, False, True]]])
+    wanted = CpuBackend().attend(q, pool, pool, layout, Tail(k, v, mask), KvScale())
+    k[:, 1], v[:, 1] = torch.nan, torch.nan
+    got = CpuBackend().attend(q, pool, pool, layout, Tail(k, v, mask), KvScale())
+    assert torch.equal(got, wanted)
+    assert got.isfinite().all()

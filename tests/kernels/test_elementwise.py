@@ -51,7 +51,7 @@ def test_silu_and_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
 def test_rope_turns_pairs_of_halves(dtype: torch.dtype) -> None:
     angles = torch.tensor([[0.0, 0.0], [0.3, 2.0], [math.pi / 2, math.pi]])
     q, k = normal(3, 4, 4, dtype=dtype), normal(3, 2, 4, dtype=dtype)
-    turned = apply_rope(q, k, angles.cos(), angles.sin())
+    turned = apply_rope(q.clone(), k.clone(), angles.cos(), angles.sin())
     for x, result in zip((q, k), turned, strict=True):
         pairs = torch.complex(x[..., :2].double(), x[..., 2:].double())
         spun = pairs * torch.polar(torch.ones(()).double(), angles.double())[:, None]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_an_op_has_its_four_parts(op: Op) -> None:
-    for dotted in (op.reference, op.triton):
+    for dotted in filter(None, (op.reference, op.triton, op.native)):
         module, _, name = dotted.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))
     assert callable(getattr(specdecode_kernels, op.name))
@@ -30,19 +30,26 @@ def test_a_launch_is_counted_and_a_reference_is_not(
     op: Op, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = calls(device)
-    for wanted in ("torch", "triton"):
+    for wanted, is_there in (
+        ("torch", False),
+        ("triton", True),
+        ("native", op.native is not None and device.type == "cpu"),
+    ):
         monkeypatch.setenv(VARIABLE, wanted)
         launches.reset()
         ready[op.name]()
-        assert set(launches.snapshot()) == ({(op.name, "triton")} if wanted == "triton" else set())
+        assert set(launches.snapshot()) == ({(op.name, wanted)} if is_there else set())
 
 
-def test_a_cpu_takes_torch_and_float64_always_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_takes_c_and_float64_always_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert implementation_for(torch.zeros(1)) == "torch"
-    monkeypatch.setenv(VARIABLE, "triton")
-    assert implementation_for(torch.zeros(1)) == "triton"
-    assert implementation_for(torch.zeros(1, dtype=torch.float64)) == "torch"
+    assert implementation_for(torch.zeros(1)) == "native"
+    assert implementation_for(torch.zeros(1, dtype=torch.bfloat16)) == "native"
+    assert implementation_for(torch.zeros(1, dtype=torch.float16)) == "torch"
+    for wanted in ("torch", "triton", "native"):
+        monkeypatch.setenv(VARIABLE, wanted)
+        assert implementation_for(torch.zeros(1)) == wanted
+        assert implementation_for(torch.zeros(1, dtype=torch.float64)) == "torch"
     monkeypatch.setenv(VARIABLE, "cuda")
     with pytest.raises(ValueError, match="SPECDECODE_KERNELS='cuda' names no implementation"):
         implementation_for(torch.zeros(1))

@@ -23,7 +23,6 @@ from specdecode_engine.forward.llama import Llama
 from specdecode_engine.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
 from specdecode_engine.rounds.prompt_logprobs import PIECE_ROWS
 from specdecode_engine.schedule.limits import Limits
-from specdecode_kernels import PackedWeight
 
 log = logging.getLogger(__name__)
 
@@ -185,14 +184,12 @@ def _fixed_bytes(loaded: Loaded, running: int, speculation: SpeculationBoot, con
 
 def _tensor_bytes(record: object) -> int:
     """Bytes of all tensors in a record of records, each storage once."""
-    weights = list(_tensors(record))
-    packed = {id(one): one.num_bytes for one in weights if isinstance(one, PackedWeight)}
-    storages = [one.untyped_storage() for one in weights if isinstance(one, Tensor)]
-    return sum({one.data_ptr(): one.nbytes() for one in storages}.values()) + sum(packed.values())
+    storages = [tensor.untyped_storage() for tensor in _tensors(record)]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
 
-def _tensors(record: object) -> Iterator[Tensor | PackedWeight]:
-    if isinstance(record, Tensor | PackedWeight):
+def _tensors(record: object) -> Iterator[Tensor]:
+    if isinstance(record, Tensor):
         yield record
     elif isinstance(record, tuple | list):
         for item in record:

@@ -2,13 +2,14 @@
 
 Here live tensors and arithmetic, nothing above them: no model, no request, no configuration. An op
 checks its arguments once, in `ops`; `reference` is the truth that every faster kernel is compared
-with, and the path on CPU. There a float32 row comes out the same to the last bit whatever rows it
-is computed with: text must not depend on the batch, on how a prompt is cut or on how deep one
-speculates. `reference.precision` says in which types sums are taken to that end.
+with. On a CPU a float32 row comes out the same to the last bit whatever rows it is computed with:
+text must not depend on the batch, on how a prompt is cut or on how deep one speculates. The kernels
+in C sum in one order to that end; `reference.precision` says what the references do.
 """
 
 from specdecode_kernels.backends import TORCH, AttentionBackend, Capturing, Choice, choose_backend
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
+from specdecode_kernels.native.linear import PackedWeight
 from specdecode_kernels.ops import (
     add_rms_norm,
     apply_rope,
@@ -21,7 +22,6 @@ from specdecode_kernels.ops import (
     silu_and_mul,
     store_kv,
 )
-from specdecode_kernels.packed import PackedWeight
 from specdecode_kernels.paths import move_kv, take_path
 from specdecode_kernels.sampling import choose, penalise
 from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, SamplingRows

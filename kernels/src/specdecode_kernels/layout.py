@@ -78,14 +78,12 @@ class KvScale:
 class Tail:
     """Rows outside the pool that requests see besides it: a draft's scratch, the nodes of a tree.
 
-    Legal only where every request has the same number of query rows. If `is_exact` a row must be
-    equal to the bit to what it would be with the tail in the pool; a draft does not need that.
+    Legal only where every request has the same number of query rows.
     """
 
     k: Tensor  # [batch, tail_rows, kv_heads, dim]
     v: Tensor  # [batch, tail_rows, kv_heads, dim]
     mask: Tensor  # [batch, queries_per_request, tail_rows] bool
-    is_exact: bool = True
 
     def __post_init__(self) -> None:
         if self.k.dim() != 4 or self.v.shape != self.k.shape:

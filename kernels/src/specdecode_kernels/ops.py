@@ -11,7 +11,8 @@ from specdecode_kernels import reference
 from specdecode_kernels.backends import TORCH, AttentionBackend
 from specdecode_kernels.implementation import implementation_for
 from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
-from specdecode_kernels.packed import PackedWeight, map_rows
+from specdecode_kernels.native import elementwise
+from specdecode_kernels.native.linear import PackedWeight, map_rows
 from specdecode_kernels.reference.pool import FLOAT8, dequantised
 
 UNSCALED = KvScale()
@@ -24,6 +25,10 @@ def linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None)
             f"linear: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
     if isinstance(weight, PackedWeight):
+        if x.dtype != weight.dtype:
+            raise ValueError(
+                f"linear: a packed weight of {weight.dtype} takes no rows of {x.dtype}"
+            )
         return map_rows(x, weight, bias)
     return reference.linear(x, weight, bias)
 
@@ -34,7 +39,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         raise ValueError(
             f"rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
-    if implementation_for(x) == "triton":
+    chosen = implementation_for(x)
+    if chosen == "native":
+        return elementwise.rms_norm(x, weight, eps)
+    if chosen == "triton":
         from specdecode_kernels.triton import rms_norm as kernel
 
         return kernel.rms_norm(x, weight, eps)
@@ -52,7 +60,10 @@ def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple
         raise ValueError(
             f"add_rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
-    if implementation_for(x) == "triton":
+    chosen = implementation_for(x)
+    if chosen == "native":
+        return elementwise.add_rms_norm(x, update, weight, eps)
+    if chosen == "triton":
         from specdecode_kernels.triton import add_rms_norm as kernel
 
         return kernel.add_rms_norm(x, update, weight, eps)
@@ -75,7 +86,10 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
             f"apply_rope: cos {list(cos.shape)} and sin {list(sin.shape)} must be "
             f"[{rows}, {dim}/2], with an even head dimension"
         )
-    if implementation_for(q) == "triton":
+    chosen = implementation_for(q)
+    if chosen == "native":
+        return elementwise.apply_rope(q, k, cos, sin)
+    if chosen == "triton":
         from specdecode_kernels.triton import apply_rope as kernel
 
         return kernel.apply_rope(q, k, cos, sin)
@@ -88,7 +102,10 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
         raise ValueError(
             f"silu_and_mul: gate {list(gate.shape)} and up {list(up.shape)} must have one shape"
         )
-    if implementation_for(gate) == "triton":
+    chosen = implementation_for(gate)
+    if chosen == "native":
+        return elementwise.silu_and_mul(gate, up)
+    if chosen == "triton":
         from specdecode_kernels.triton import silu_and_mul as kernel
 
         return kernel.silu_and_mul(gate, up)

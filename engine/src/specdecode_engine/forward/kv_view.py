@@ -78,5 +78,4 @@ class ScratchView:
         if mask is None:
             mask = self.scratch.all_shown[:batch, :, :end]
         k, v = self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end]
-        tail = Tail(k, v, mask, is_exact=False)
-        return self.pool.attend(layer, q, self.layout, tail)
+        return self.pool.attend(layer, q, self.layout, Tail(k, v, mask))

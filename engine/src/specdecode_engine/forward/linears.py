@@ -4,13 +4,13 @@ Packing takes the place of the plain weight, but for an embedding that is also t
 looked up by token and stays beside its packed copy.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.forward.layers import Linear
-from specdecode_kernels import packed
+from specdecode_kernels.native import linear as packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +29,26 @@ class LinearsReport:
 class Linears:
     """Makes the linear maps of one engine; owned by whoever loads it, one after the other.
 
-    Without packing every map is plain. A shape whose sums depend on the number of rows stays plain
-    too.
+    Without packing every map is plain.
     """
 
     obstacle: str | None = "nobody asked for packing"
     _packed: int = 0
-    _refused: set[tuple[int, ...]] = field(default_factory=set)
 
     @classmethod
     def choose(cls, device: torch.device, dtype: torch.dtype) -> "Linears":
         """Pack where this device can for this type."""
-        return cls(packed.obstacle(device, dtype))
+        return cls(packing.obstacle(device, dtype))
 
     def make(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Make one map; the caller gives `weight` away."""
-        if self.obstacle is not None or tuple(weight.shape) in self._refused:
-            return Linear(weight, bias)
-        blocks = packed.pack(weight)
-        if blocks is None:
-            self._refused.add(tuple(weight.shape))
+        if self.obstacle is not None:
             return Linear(weight, bias)
         self._packed += 1
-        return Linear(blocks, bias)
+        return Linear(packing.pack(weight), bias)
 
     def report(self) -> LinearsReport:
         """Say what was chosen and why."""
         if self.obstacle is not None:
             return LinearsReport("plain", f"plain, as {self.obstacle}")
-        reason = f"oneDNN's layout for {self._packed} maps, rows equal to the bit at every count"
-        if self._refused:
-            shapes = ", ".join(str(list(shape)) for shape in sorted(self._refused))
-            reason += f"; plain for {shapes}, where they are not"
-        return LinearsReport("packed", reason)
+        return LinearsReport("packed", f"{self._packed} maps in the order in which C reads them")

@@ -5,17 +5,17 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from specdecode_kernels.backends.attend_probe import differing
+from specdecode_kernels import native
 from specdecode_kernels.backends.backend import AttentionBackend
 from specdecode_kernels.backends.cpu_backend import CpuBackend
 from specdecode_kernels.backends.torch_backend import TORCH
+from specdecode_kernels.implementation import VARIABLE, forced
 
 Wanted = Literal["auto", "torch", "triton", "flashinfer"]
 
 MAX_DIM = 256
 FLASHINFER_DIMS = (64, 128, 256)
 HALVES = (torch.float16, torch.bfloat16)
-PROBED_SHARES = (1, 4)  # query heads that share keys: one row of a product, and a block of them
 AMPERE, ADA = (8, 0), (8, 9)
 
 
@@ -33,8 +33,8 @@ def choose_backend(
     head_dim: int,
     pool_dtype: torch.dtype | None = None,
 ) -> Choice:
-    """Build the wanted backend, or with "auto" Triton's where it can run, on a CPU the one for it
-    where rows come out equal to the bit, and torch's elsewhere.
+    """Build the wanted backend, or with "auto" Triton's where it can run, on a CPU ours in C where
+    it can, and torch's elsewhere.
 
     `dtype` is that of queries, `pool_dtype` that of the pools where it differs. FlashInfer is
     never chosen by itself: it plans on the host, once for every layout.
@@ -56,7 +56,7 @@ def choose_backend(
     elif wanted != "auto":
         raise ValueError(f"attention backend {wanted!r} is none of auto, torch, triton, flashinfer")
     elif obstacle is not None or device.type != "cuda":
-        return _choose_without_kernels(obstacle, device, dtype, head_dim, pool_dtype)
+        return _choose_without_kernels(obstacle, device, dtype, pool_dtype)
     from specdecode_kernels.backends.triton_backend import TritonBackend
 
     reason = "was asked for" if wanted == "triton" else f"runs {dtype} heads of {head_dim} here"
@@ -67,33 +67,24 @@ def _choose_without_kernels(
     obstacle: str | None,
     device: torch.device,
     dtype: torch.dtype,
-    head_dim: int,
     pool_dtype: torch.dtype,
 ) -> Choice:
     obstacle = obstacle or "interpreted kernels are for tests"
-    other = cpu_obstacle(device, dtype, head_dim, pool_dtype)
+    other = cpu_obstacle(device, dtype, pool_dtype)
     if other is None:
-        return Choice(CpuBackend(), f"cpu, whose rows are equal to the bit here, as {obstacle}")
+        return Choice(CpuBackend(), f"kernels in C for this processor, as {obstacle}")
     return Choice(TORCH, f"torch, as {obstacle}, and {other}")
 
 
-def cpu_obstacle(
-    device: torch.device, dtype: torch.dtype, head_dim: int, pool_dtype: torch.dtype
-) -> str | None:
-    """Say what keeps the backend for CPUs from running, or nothing; tries it on the way."""
+def cpu_obstacle(device: torch.device, dtype: torch.dtype, pool_dtype: torch.dtype) -> str | None:
+    """Say what keeps the backend for CPUs from running, or nothing; compiles it on the way."""
     if device.type != "cpu":
-        return f"blocked attention is for a CPU, not {device}"
-    if dtype not in (torch.float32, torch.bfloat16) or pool_dtype != dtype:
-        return f"blocked attention is for float32 and bfloat16, not {dtype} over {pool_dtype}"
-    if head_dim > MAX_DIM:
-        return f"blocked attention takes heads of up to {MAX_DIM}, not {head_dim}"
-    if not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
-        return "this build of torch has no blocked attention for CPUs"
-    for shared in PROBED_SHARES:
-        where = differing(head_dim, shared, torch.get_num_threads())
-        if where is not None:
-            return f"blocked attention's bits depend on the batch here ({where})"
-    return None
+        return f"kernels in C are for a CPU, not {device}"
+    if pool_dtype != dtype:
+        return f"kernels in C take pools of the queries' type, not {dtype} over {pool_dtype}"
+    if forced() == "torch":
+        return f"{VARIABLE} is torch"
+    return native.obstacle(dtype)
 
 
 def triton_obstacle(

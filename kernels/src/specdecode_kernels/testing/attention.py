@@ -55,8 +55,7 @@ class Case:
                 page_table=layout.page_table.to(device),
                 visible=layout.visible.to(device),
             ),
-            tail
-            and Tail(tail.k.to(device), tail.v.to(device), tail.mask.to(device), tail.is_exact),
+            tail and Tail(tail.k.to(device), tail.v.to(device), tail.mask.to(device)),
             self.scale,
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdecode_kernels import ops, paths, sampling, trees
 from specdecode_kernels.backends import TORCH, AttentionBackend
+from specdecode_kernels.backends.cpu_backend import CpuBackend
 from specdecode_kernels.implementation import implementation_for
 from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, SamplingRows
 from specdecode_kernels.testing.attention import Shape, draw_case
@@ -31,16 +32,20 @@ def _calls_on_pools(device: torch.device) -> dict[str, Callable[[], object]]:
     lse = torch.zeros(q.shape[:2], device=device)
     return {
         "store_kv": lambda: ops.store_kv(
-            case.k_pool, case.v_pool, rows, new, new, backend=_backend_for(q)
+            case.k_pool, case.v_pool, rows, new, new, backend=backend_for(q)
         ),
-        "attend": lambda: case.attend(_backend_for(q)),
-        "merge_states": lambda: ops.merge_states(q, lse, q, lse, backend=_backend_for(q)),
+        "attend": lambda: case.attend(backend_for(q)),
+        "merge_states": lambda: ops.merge_states(q, lse, q, lse, backend=backend_for(q)),
     }
 
 
-def _backend_for(tensor: Tensor) -> AttentionBackend:
-    if implementation_for(tensor) == "torch":
+def backend_for(tensor: Tensor) -> AttentionBackend:
+    """Build the backend of the implementation that treats `tensor`."""
+    chosen = implementation_for(tensor)
+    if chosen == "torch":
         return TORCH
+    if chosen == "native":
+        return CpuBackend()
     from specdecode_kernels.backends.triton_backend import TritonBackend
 
     return TritonBackend(tensor.device, workspace_bytes=1 << 20)
@@ -71,7 +76,7 @@ def _calls_on_rows(device: torch.device) -> dict[str, Callable[[], object]]:
 
     half = torch.bfloat16
     x, weight = normal(3, 96, dtype=half), normal(96, dtype=half)
-    qkv = normal(3, 8, 16, dtype=half)
+    qkv, angles = normal(3, 8, 16, dtype=half), normal(3, 8)
     candidates = torch.tensor([[-1, -1, 0, 0, 1, 1]] * B, device=device)
     scores = -normal(B, 2).abs()
     scores = torch.cat([scores, scores[:, [0, 0, 1, 1]] - normal(B, 4).abs()], dim=1)
@@ -89,7 +94,7 @@ def _calls_on_rows(device: torch.device) -> dict[str, Callable[[], object]]:
     return {
         "rms_norm": lambda: ops.rms_norm(x, weight, 1e-5),
         "add_rms_norm": lambda: ops.add_rms_norm(x, x, weight, 1e-5),
-        "apply_rope": lambda: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], x[:, :8], x[:, 8:16]),
+        "apply_rope": lambda: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
         "silu_and_mul": lambda: ops.silu_and_mul(x[:, :48], x[:, 48:]),
         "select_nodes": lambda: trees.select_nodes(scores, below(9, B, 6), candidates, 4),
         "link_nodes": lambda: trees.link_nodes(parents, 3),

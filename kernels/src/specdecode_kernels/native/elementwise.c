@@ -1,0 +1,72 @@
+/* The ops that treat every row alone: residual and norm, rotation, gate. */
+#include "vectors.h"
+
+#define EACH(at, dim) for (long at = 0; at < (dim); at += LANES)
+
+static float mean_square(const entry *row, long dim) {
+    floats sum = {};
+    EACH(at, dim) {
+        floats x = load_some(row + at, dim - at);
+        sum += x * x;
+    }
+    return sum_of(sum) / (float)dim;
+}
+
+/* x [rows, dim] to root mean square 1, times `weight`; rows `stride` entries apart. */
+void rms_norm(const entry *x, long stride, const entry *weight, float eps, entry *out, long rows,
+              long dim) {
+    for (long row = 0; row < rows; row++, x += stride, out += dim) {
+        floats scale = spread(1.0f / __builtin_sqrtf(mean_square(x, dim) + eps));
+        EACH(at, dim) {
+            floats normed = load_some(x + at, dim - at) * scale * load_some(weight + at, dim - at);
+            store_some(out + at, normed, dim - at);
+        }
+    }
+}
+
+/* summed = x + update, rounded; normed = its norm. */
+void add_rms_norm(const entry *x, long stride, const entry *update, long update_stride,
+                  const entry *weight, float eps, entry *summed, entry *normed, long rows, long dim) {
+    for (long row = 0; row < rows; row++)
+        EACH(at, dim) {
+            floats sum = load_some(x + row * stride + at, dim - at) +
+                         load_some(update + row * update_stride + at, dim - at);
+            store_some(summed + row * dim + at, sum, dim - at);
+        }
+    rms_norm(summed, dim, weight, eps, normed, rows, dim);
+}
+
+/* Turns the pairs (first half, second half) of `heads` heads that lie side by side, in place. */
+static void rotate(entry *x, long heads, long dim, const float *cos, const float *sin) {
+    long half = dim / 2;
+    for (long head = 0; head < heads; head++, x += dim)
+        EACH(at, half) {
+            long count = half - at < LANES ? half - at : LANES;
+            floats c = {}, s = {};
+            memcpy(&c, cos + at, (size_t)count * sizeof(float));
+            memcpy(&s, sin + at, (size_t)count * sizeof(float));
+            floats first = load_some(x + at, count), second = load_some(x + half + at, count);
+            store_some(x + at, first * c - second * s, count);
+            store_some(x + half + at, second * c + first * s, count);
+        }
+}
+
+/* q and k [rows, heads, dim], rows `stride` entries apart; cos and sin [rows, dim / 2]. */
+void apply_rope(entry *q, long q_stride, long q_heads, entry *k, long k_stride, long k_heads,
+                const float *cos, const float *sin, long rows, long dim) {
+    for (long row = 0; row < rows; row++, cos += dim / 2, sin += dim / 2) {
+        rotate(q + row * q_stride, q_heads, dim, cos, sin);
+        rotate(k + row * k_stride, k_heads, dim, cos, sin);
+    }
+}
+
+/* silu(gate) * up, both [rows, dim] with rows `stride` entries apart, to out [rows, dim]. */
+void silu_and_mul(const entry *gate, long gate_stride, const entry *up, long up_stride, entry *out,
+                  long rows, long dim) {
+    for (long row = 0; row < rows; row++, gate += gate_stride, up += up_stride, out += dim)
+        EACH(at, dim) {
+            floats x = load_some(gate + at, dim - at);
+            floats gated = x / (1.0f + exponent(-x)) * load_some(up + at, dim - at);
+            store_some(out + at, gated, dim - at);
+        }
+}

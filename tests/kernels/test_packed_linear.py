@@ -1,0 +1,112 @@
+"""Packed weights compute what plain ones do, and a row's bits do not depend on its neighbours."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_kernels import launches, linear
+from specdecode_kernels.native.linear import VARIABLE, obstacle, pack
+
+CPU = torch.device("cpu")
+SHAPES = [
+    (300, 96),
+    (96, 200),
+    (768, 1536),
+    (333, 1025),
+    (40, 16),
+    (65, 2500),
+    (7, 3),
+]  # outputs, inputs
+MOST_ROWS = 300
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal values, the same in every run."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_the_same_bits_however_many_there_are(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    weight, bias = draw(*shape, dtype=dtype), draw(shape[0], dtype=dtype)
+    blocks, x = pack(weight), draw(MOST_ROWS, shape[1], dtype=dtype)
+    whole = linear(x, blocks, bias)
+    for rows in (*range(1, 71), 96, 127, 128, 129, 130, 257, MOST_ROWS):
+        assert torch.equal(linear(x[:rows], blocks, bias), whole[:rows]), f"first {rows} rows"
+        last = linear(x[MOST_ROWS - rows :], blocks, bias)
+        assert torch.equal(last, whole[MOST_ROWS - rows :]), f"last {rows} rows"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 2, 9, 131])
+def test_it_maps_as_the_plain_weight(dtype: torch.dtype, rows: int) -> None:
+    weight, bias, x = draw(300, 96, dtype=dtype), draw(300, dtype=dtype), draw(rows, 96).to(dtype)
+    blocks = pack(weight)
+    wanted = functional.linear(x.double(), weight.double(), bias.double())
+    tolerance = 1e-4 if dtype == torch.float32 else 0.15
+    got = linear(x, blocks, bias)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), wanted, atol=tolerance, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_plain_weight_comes_back(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    weight = draw(*shape, dtype=dtype)
+    blocks = pack(weight)
+    assert (blocks.shape, blocks.dtype) == (weight.shape, weight.dtype)
+    assert torch.equal(blocks.plain(), weight)
+
+
+def test_a_map_of_another_width_is_refused() -> None:
+    blocks = pack(draw(40, 16))
+    with pytest.raises(ValueError, match=r"weight \[40, 16\] does not fit rows of \[2, 15\]"):
+        linear(draw(2, 15), blocks)
+
+
+def test_rows_of_another_type_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"of torch\.float32 takes no rows of torch\.bf"):
+        linear(draw(2, 16, dtype=torch.bfloat16), pack(draw(40, 16)))
+
+
+def test_rows_and_weights_may_be_parts_of_wider_tensors() -> None:
+    weight, x = draw(32, 40), draw(5, 40)
+    wanted = linear(x[:, :16].contiguous(), pack(weight[:, :16].contiguous()))
+    assert torch.equal(linear(x[:, :16], pack(weight[:, :16])), wanted)
+    by_column = x[:, :16].t().contiguous().t()
+    assert torch.equal(linear(by_column, pack(weight[:, :16])), wanted)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+    blocks, x = pack(draw(768, 1536)), draw(9, 1536)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            results.append(linear(x, blocks))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+def test_a_launch_is_counted() -> None:
+    launches.reset()
+    linear(draw(2, 16), pack(draw(40, 16)))
+    assert launches.snapshot()["linear", "native"] == 1
+
+
+def test_what_cannot_be_packed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert obstacle(CPU, torch.float32) is None
+    assert "not torch.float64" in str(obstacle(CPU, torch.float64))
+    assert "not cuda" in str(obstacle(torch.device("cuda"), torch.float32))
+    monkeypatch.setenv(VARIABLE, "plain")
+    assert obstacle(CPU, torch.float32) == "SPECDECODE_LINEARS is plain"
+    monkeypatch.setenv(VARIABLE, "fast")
+    with pytest.raises(ValueError, match="'fast' is unknown: set plain"):
+        obstacle(CPU, torch.float32)
