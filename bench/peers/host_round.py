@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-import specdecode_engine.loop as loop
+import specdecode_engine.rounds.launch as rounds
 from engine.cells import EXAMPLES
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.build import build_core
@@ -72,18 +72,18 @@ def _measure(core: EngineCore, batch: int, rounds: int) -> float:
 @contextmanager
 def _pretending(core: EngineCore) -> Iterator[list[float]]:
     """Let decode rounds cost nothing; yields the seconds that pretending took."""
-    launch, launches_s = vars(loop)["launch_decode_round"], list[float]()
+    launch, launches_s = vars(rounds)["launch_decode_round"], list[float]()
 
     def pretend(parts: Parts, sequences: tuple[Sequence, ...], shape: DraftShape) -> PendingRound:
         began_s = time.process_time()
         tokens = torch.full((len(sequences), shape.path_length), 7)
         accepted = torch.full((len(sequences),), _ACCEPTED)
-        pending = send_to_host(sequences, tokens, accepted, shape.num_steps, None, True)
+        pending = send_to_host(sequences, tokens, accepted, shape.num_steps, None)
         launches_s.append(time.process_time() - began_s)
         return pending
 
-    vars(loop)["launch_decode_round"] = pretend
+    vars(rounds)["launch_decode_round"] = pretend
     try:
         yield launches_s
     finally:
-        vars(loop)["launch_decode_round"] = launch
+        vars(rounds)["launch_decode_round"] = launch

@@ -86,10 +86,11 @@ class Counters:
     def learn(self, feedback: Feedback) -> None:
         """Count what a finished round says of its depth and its draft, whatever policy runs."""
         band, num_steps = batch_band(feedback.batch_size), feedback.decision.num_steps
-        depth = self.depths.setdefault((band, num_steps), DepthTotals())
-        depth.rounds += 1
-        depth.request_rounds += feedback.batch_size
-        depth.busy_seconds += feedback.seconds
+        if feedback.is_alone:
+            depth = self.depths.setdefault((band, num_steps), DepthTotals())
+            depth.rounds += 1
+            depth.request_rounds += feedback.batch_size
+            depth.busy_seconds += feedback.seconds
         reached, accepted = count_round(feedback.accepted, num_steps)
         for place, trials in enumerate(reached):
             position = self.positions.setdefault((band, place + 1), PositionTotals())

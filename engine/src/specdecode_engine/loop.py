@@ -10,8 +10,7 @@ from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.metrics import CoreSnapshot
 from specdecode_engine.request import FinishReason, Output, Request
-from specdecode_engine.rounds.decode import launch_decode_round
-from specdecode_engine.rounds.extend import launch_extend_round
+from specdecode_engine.rounds.launch import Launcher
 from specdecode_engine.rounds.launched import Launched
 from specdecode_engine.rounds.parts import Parts
 from specdecode_engine.rounds.timing import Stopwatch
@@ -50,7 +49,7 @@ class EngineCore:
         self.parts = parts
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
-        self._stopwatch = stopwatch
+        self._launcher = Launcher(parts, shapes, stopwatch)
         self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[Launched, ...] = ()
         self._ready: list[Output] = []
@@ -141,36 +140,15 @@ class EngineCore:
 
     def _launch(self, plan: Plan) -> tuple[Launched, ...]:
         self._open_slots(plan)
-        launched = [self._launch_extend(plan), self._launch_decode(plan)]
+        if plan.decision is not None:
+            self.counters.decide(plan.decision)
+        launched = self._launcher.launch(plan, self.tally.table)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             followed = chunk.end - self.scheduler.cache.lookahead
             chunk.sequence.reusable = max(chunk.sequence.reusable, followed)
         self.counters.steps += not plan.is_empty
-        return tuple(one for one in launched if one is not None)
-
-    def _launch_extend(self, plan: Plan) -> Launched | None:
-        if not plan.chunks:
-            return None
-        timing = self._stopwatch.start()
-        pending = launch_extend_round(self.parts, plan.chunks)
-        timing.stop()
-        prompt_tokens = sum(chunk.end - chunk.start for chunk in plan.chunks)
-        return Launched(pending, timing, self.tally.table, prompt_tokens=prompt_tokens)
-
-    def _launch_decode(self, plan: Plan) -> Launched | None:
-        """Launch a decode round at the depth that was decided for it."""
-        if plan.decision is None:
-            return None
-        self.counters.decide(plan.decision)
-        # Before the round is timed: what was put off is captured here.
-        self.parts.states.activate(plan.decision.num_steps, len(plan.decoding))
-        timing = self._stopwatch.start()
-        pending = launch_decode_round(
-            self.parts, plan.decoding, self.shapes[plan.decision.num_steps]
-        )
-        timing.stop()
-        return Launched(pending, timing, self.tally.table, plan.decision, plan.kv_tokens)
+        return launched
 
     def _collect(self) -> list[Output]:
         """Wait for everything in flight."""
@@ -204,6 +182,7 @@ class EngineCore:
             kv_tokens=launched.kv_tokens,
             accepted=tuple(e.accepted for e, out in going_on if out.finish_reason is None),
             seconds=launched.timing.busy_seconds(),
+            is_alone=launched.is_alone,
         )
         self.counters.learn(feedback)
         self.scheduler.depth.observe(feedback)

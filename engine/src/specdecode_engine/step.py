@@ -32,6 +32,11 @@ class Plan:
     kv_tokens: int  # with KV over all that decode, as far as the host knows
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return sum(chunk.end - chunk.start for chunk in self.chunks)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to run."""
         return not self.chunks and not self.decoding

@@ -49,6 +49,7 @@ class Feedback:
     kv_tokens: int  # tokens with KV over all of them when the round began
     accepted: tuple[int, ...]
     seconds: float  # that the round was worked on, drafting included
+    is_alone: bool = True  # False where prompts shared its pass: its time says nothing of a depth
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The depth that is expected to emit the most tokens per second."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specdecode_engine.depth.change import ChangeDetector
 from specdecode_engine.depth.confirmation import Confirmation
@@ -231,9 +231,12 @@ class GoodputDepth:
             play.rates.restart(changed)
 
     def _time(self, play: RangePlay, feedback: Feedback) -> None:
-        """Refine the cost, but not by a round in which the draft caught up."""
+        """Refine the cost, but not by a round in which the draft caught up or prompts took part."""
         steps, size = feedback.decision.num_steps, feedback.batch_size
-        if steps and self._missed:
+        if not feedback.is_alone:
+            expected = self.cost.seconds(size, steps, feedback.kv_tokens)
+            feedback = replace(feedback, seconds=expected)
+        elif steps and self._missed:
             expected = self.cost.seconds(size, steps, feedback.kv_tokens)
             play.exploration.note_catching_up(feedback.seconds - expected, size, self._missed)
         else:

@@ -73,6 +73,11 @@ class RuntimeStates:
             self._eager_rounds[reason] = self._eager_rounds.get(reason, 0) + 1
         return state
 
+    @property
+    def runs_captured(self) -> bool:
+        """Whether the round that was activated for has captured passes."""
+        return self._tier is not None
+
     def run(self, kind: PassKind, inputs: PassInputs) -> PassOutputs:
         """Run a pass of the round that was activated for."""
         if self._tier is None:

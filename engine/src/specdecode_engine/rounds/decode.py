@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from specdecode_engine.draft import Draft
 from specdecode_engine.draft_shape import DraftShape
 from specdecode_engine.rounds.logprobs import select_logprobs
 from specdecode_engine.rounds.parts import Parts
@@ -16,18 +17,37 @@ def launch_decode_round(
     parts: Parts, sequences: tuple[Sequence, ...], shape: DraftShape
 ) -> PendingRound:
     """Launch one round for every sequence; each gets 1 to path_length tokens."""
+    batch = gather(parts, sequences)
+    draft = propose(parts, batch, shape)
+    return take_up_verdict(parts, sequences, batch, draft, verify(parts, batch, draft))
+
+
+def gather(parts: Parts, sequences: tuple[Sequence, ...]) -> DecodeBatch:
+    """Gather the state that a round starts from."""
     slots = [sequence.slot for sequence in sequences if sequence.slot is not None]
-    lengths = [sequence.most_computed for sequence in sequences]
-    batch = parts.table.decode_batch(slots, lengths)
-    draft = None
-    if parts.drafter is not None and shape.num_steps > 0:
-        draft = parts.drafter.propose(batch, shape)
-    verdict = verify(parts, batch, draft)
+    return parts.table.decode_batch(slots, [sequence.most_computed for sequence in sequences])
+
+
+def propose(parts: Parts, batch: DecodeBatch, shape: DraftShape) -> Draft | None:
+    """Draft, where the round has a depth."""
+    if parts.drafter is None or not shape.num_steps:
+        return None
+    return parts.drafter.propose(batch, shape)
+
+
+def take_up_verdict(
+    parts: Parts,
+    sequences: tuple[Sequence, ...],
+    batch: DecodeBatch,
+    draft: Draft | None,
+    verdict: Verdict,
+) -> PendingRound:
+    """Commit the accepted paths and send their tokens to the host."""
     tokens = _commit(parts, batch, verdict)
     tops = [sequence.request.sampling.logprobs for sequence in sequences]
     logprobs = select_logprobs(take_path(verdict.logits, verdict.path), tokens, tops)
-    drafted = shape.num_tokens - 1 if draft else 0
-    return send_to_host(sequences, tokens, verdict.accepted, drafted, logprobs, True)
+    drafted = draft.shape.num_tokens - 1 if draft else 0
+    return send_to_host(sequences, tokens, verdict.accepted, drafted, logprobs)
 
 
 def _commit(parts: Parts, batch: DecodeBatch, verdict: Verdict) -> Tensor:

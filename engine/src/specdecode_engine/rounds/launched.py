@@ -17,6 +17,7 @@ class Launched:
     decision: Decision | None = None
     kv_tokens: int = 0  # of a decode round's batch when it began
     prompt_tokens: int = 0  # of an extend round
+    is_alone: bool = True  # False where both kinds shared a pass
 
     @property
     def decode_rounds(self) -> int:

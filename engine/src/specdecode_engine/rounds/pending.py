@@ -26,7 +26,6 @@ class PendingRound:
     table: Tensor  # [B, width + 1] i64, pinned or on the CPU: tokens, then how many were accepted
     arrival: "torch.cuda.Event | None"
     logprobs: LogprobRows | None
-    is_decode: bool
     scored: tuple[ScoredPrompt, ...]
 
     def collect(self) -> list[Emission]:
@@ -58,7 +57,6 @@ def send_to_host(
     accepted: Tensor,
     drafted: int,
     logprobs: LogprobRows | None,
-    is_decode: bool,
     scored: tuple[ScoredPrompt, ...] = (),
 ) -> PendingRound:
     """Start the copy of a round's result and note on the sequences what is in flight.
@@ -78,10 +76,10 @@ def send_to_host(
     if tokens.is_cuda:
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrival.record()
-    return PendingRound(sequences, drafted, width, table, arrival, logprobs, is_decode, scored)
+    return PendingRound(sequences, drafted, width, table, arrival, logprobs, scored)
 
 
 def send_prompts_to_host(scored: tuple[ScoredPrompt, ...], device: torch.device) -> PendingRound:
     """Start the copy of an extend round's scores where no prompt ends, so that no token comes."""
     none = torch.empty(0, 1, dtype=torch.int64, device=device)
-    return send_to_host((), none, none[:, 0], 0, None, False, scored)
+    return send_to_host((), none, none[:, 0], 0, None, scored)

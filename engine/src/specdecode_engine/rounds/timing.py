@@ -48,6 +48,24 @@ class Stopwatch:
         return _DeviceTiming() if self._is_cuda else _HostTiming(self._clock, self._busy_clock)
 
 
+class Share:
+    """The part of a measurement that falls to some of what was computed together."""
+
+    def __init__(self, whole: Timing, part: float) -> None:
+        self._whole, self._part = whole, part
+
+    def stop(self) -> None:
+        """Do nothing: the whole is stopped once."""
+
+    def seconds(self) -> float:
+        """The part of the time that it took."""
+        return self._part * self._whole.seconds()
+
+    def busy_seconds(self) -> float:
+        """The part of the time that it was worked on."""
+        return self._part * self._whole.busy_seconds()
+
+
 class _HostTiming:
     def __init__(self, clock: Callable[[], float], busy_clock: Callable[[], float]) -> None:
         self._clock, self._busy_clock = clock, busy_clock

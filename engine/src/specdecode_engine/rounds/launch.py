@@ -1,0 +1,71 @@
+"""Launches a step: an extend and a decode round, in one pass where that can be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specdecode_engine.draft_shape import DraftShape
+from specdecode_engine.rounds.decode import launch_decode_round
+from specdecode_engine.rounds.extend import launch_extend_round
+from specdecode_engine.rounds.launched import Launched
+from specdecode_engine.rounds.mixed import launch_mixed_round
+from specdecode_engine.rounds.parts import Parts
+from specdecode_engine.rounds.timing import Share, Stopwatch
+from specdecode_engine.step import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What launches rounds; `shapes` tells how a round of so many steps drafts."""
+
+    parts: Parts
+    shapes: Mapping[int, DraftShape]
+    stopwatch: Stopwatch
+
+    def launch(self, plan: Plan, table: str) -> tuple[Launched, ...]:
+        """Launch what a plan asks for, under the speculation table of that hash."""
+        if plan.decision is not None:
+            # Before the round is timed: what was put off is captured here.
+            self.parts.states.activate(plan.decision.num_steps, len(plan.decoding))
+        if self._goes_together(plan):
+            return self._launch_mixed(plan, table)
+        launched = self._launch_extend(plan, table), self._launch_decode(plan, table)
+        return tuple(one for one in launched if one is not None)
+
+    def _goes_together(self, plan: Plan) -> bool:
+        """Whether there is both, neither a captured pass nor a tree: those have their own shape."""
+        if not plan.chunks or plan.decision is None or self.parts.states.runs_captured:
+            return False
+        return self.shapes[plan.decision.num_steps].topk == 1
+
+    def _launch_mixed(self, plan: Plan, table: str) -> tuple[Launched, ...]:
+        """Launch both in one pass; its time is shared by rows."""
+        assert plan.decision is not None
+        shape = self.shapes[plan.decision.num_steps]
+        timing = self.stopwatch.start()
+        extend, decode = launch_mixed_round(self.parts, plan.chunks, plan.decoding, shape)
+        timing.stop()
+        prompt_tokens, nodes = plan.prompt_tokens, len(plan.decoding) * shape.num_tokens
+        part = prompt_tokens / (prompt_tokens + nodes)
+        ours, theirs = Share(timing, part), Share(timing, 1 - part)
+        return (
+            Launched(extend, ours, table, prompt_tokens=prompt_tokens),
+            Launched(decode, theirs, table, plan.decision, plan.kv_tokens, is_alone=False),
+        )
+
+    def _launch_extend(self, plan: Plan, table: str) -> Launched | None:
+        if not plan.chunks:
+            return None
+        timing = self.stopwatch.start()
+        pending = launch_extend_round(self.parts, plan.chunks)
+        timing.stop()
+        return Launched(pending, timing, table, prompt_tokens=plan.prompt_tokens)
+
+    def _launch_decode(self, plan: Plan, table: str) -> Launched | None:
+        """Launch a decode round at the depth that was decided for it."""
+        if plan.decision is None:
+            return None
+        timing = self.stopwatch.start()
+        shape = self.shapes[plan.decision.num_steps]
+        pending = launch_decode_round(self.parts, plan.decoding, shape)
+        timing.stop()
+        return Launched(pending, timing, table, plan.decision, plan.kv_tokens)
