@@ -33,6 +33,7 @@ class Tally:
         self.retracted = 0
         self.hit_tokens = 0
         self.captured_rounds = 0
+        self.mixed_rounds = 0
         self.switches = 0
         self.seen: Counter[str] = Counter()
 
@@ -59,6 +60,7 @@ class Tally:
         report = core.parts.states.report()
         self.switches += sum(core.counters.switches.values())
         self.captured_rounds += report.captured_rounds
+        self.mixed_rounds += core.counters.mixed_rounds
         for reason, rounds in report.eager_rounds.items():
             self.seen[f"rounds without captured passes: {reason}"] += rounds
         self.seen["passes captured at first use"] += (
@@ -159,6 +161,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "retracted": tally.retracted,
         "prefix_hit_tokens": tally.hit_tokens,
         "captured_rounds": tally.captured_rounds,
+        "mixed_rounds": tally.mixed_rounds,
         "switches": tally.switches,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }

@@ -1,5 +1,7 @@
 """The kernels in C are compiled once, kept, and where they cannot be, the reason is said."""
 
+import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -87,6 +89,24 @@ def test_a_cache_that_cannot_be_written_is_said(
     said, computed = report(SPECDECODE_CACHE=str(tmp_path / "file"))
     assert "file" in said
     assert computed == "{}"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")
+def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> None:
+    """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
+    tests = ("test_packed_linear", "test_elementwise_native", "test_cpu_attention")
+    variables = {"CC": "gcc -march=x86-64-v3", "SPECDECODE_CACHE": str(tmp_path)}
+    again = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*again, *(str(Path(__file__).with_name(f"{name}.py")) for name in tests)],
+        env=os.environ | variables,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert list(tmp_path.glob("native/*.so"))
 
 
 def test_a_type_without_kernels_is_said() -> None:

@@ -60,6 +60,7 @@ class Counters:
     """Owned by the engine core."""
 
     steps: int = 0
+    mixed_rounds: int = 0  # decode rounds whose pass computed prompts too
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)

@@ -172,6 +172,7 @@ class EngineCore:
             self.counters.prompt_tokens += launched.prompt_tokens
             self.counters.prefill_seconds += seconds
             return
+        self.counters.mixed_rounds += not launched.is_alone
         self.counters.count(launched.decision, totals_of(emissions, seconds))
         batch_size = len(launched.pending.sequences)
         self.tally.note(launched.table, batch_size, emissions, outputs, seconds)

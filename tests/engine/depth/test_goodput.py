@@ -249,6 +249,18 @@ def test_catching_up_after_depth_zero_does_not_make_the_depth_look_dear() -> Non
     assert rounds.depth.cost.seconds(16, 1, 0) < 1.1 * dear_s(16, 1)
 
 
+def test_a_round_that_computed_prompts_too_says_nothing_of_costs() -> None:
+    rounds = Rounds(policy(dense_s), dense_s)
+    rounds.run(300, 8, 0.6)
+    depth = rounds.depth
+    before = [depth.cost.seconds(8, steps, 0) for steps in CANDIDATES]
+    for _ in range(50):
+        decision = depth.decide(8, 0)
+        seconds = 9.0 * dense_s(8, decision.num_steps)
+        depth.observe(Feedback(decision, 8, 0, (1,) * 8, seconds, is_alone=False))
+    assert [depth.cost.seconds(8, steps, 0) for steps in CANDIDATES] == before
+
+
 def test_it_learns_without_any_measured_cost() -> None:
     rounds = Rounds(GoodputDepth(ONE_RANGE, CostModel(), 3), dense_s)
     assert share(rounds.run(400, 4, 0.85)[150:], {5, 7}) > 0.9

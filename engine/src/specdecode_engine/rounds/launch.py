@@ -26,14 +26,15 @@ class Launcher:
         if plan.decision is not None:
             # Before the round is timed: what was put off is captured here.
             self.parts.states.activate(plan.decision.num_steps, len(plan.decoding))
+        if not plan.chunks:
+            return self._launch_decode(plan, table)
         if self._goes_together(plan):
             return self._launch_mixed(plan, table)
-        launched = self._launch_extend(plan, table), self._launch_decode(plan, table)
-        return tuple(one for one in launched if one is not None)
+        return self._launch_extend(plan, table) + self._launch_decode(plan, table)
 
     def _goes_together(self, plan: Plan) -> bool:
-        """Whether there is both, neither a captured pass nor a tree: those have their own shape."""
-        if not plan.chunks or plan.decision is None or self.parts.states.runs_captured:
+        """Whether something decodes, and neither in captured passes nor in trees."""
+        if plan.decision is None or self.parts.states.runs_captured:
             return False
         return self.shapes[plan.decision.num_steps].topk == 1
 
@@ -52,20 +53,18 @@ class Launcher:
             Launched(decode, theirs, table, plan.decision, plan.kv_tokens, is_alone=False),
         )
 
-    def _launch_extend(self, plan: Plan, table: str) -> Launched | None:
-        if not plan.chunks:
-            return None
+    def _launch_extend(self, plan: Plan, table: str) -> tuple[Launched, ...]:
         timing = self.stopwatch.start()
         pending = launch_extend_round(self.parts, plan.chunks)
         timing.stop()
-        return Launched(pending, timing, table, prompt_tokens=plan.prompt_tokens)
+        return (Launched(pending, timing, table, prompt_tokens=plan.prompt_tokens),)
 
-    def _launch_decode(self, plan: Plan, table: str) -> Launched | None:
-        """Launch a decode round at the depth that was decided for it."""
+    def _launch_decode(self, plan: Plan, table: str) -> tuple[Launched, ...]:
+        """Launch a decode round, if any, at the depth that was decided for it."""
         if plan.decision is None:
-            return None
+            return ()
         timing = self.stopwatch.start()
         shape = self.shapes[plan.decision.num_steps]
         pending = launch_decode_round(self.parts, plan.decoding, shape)
         timing.stop()
-        return Launched(pending, timing, table, plan.decision, plan.kv_tokens)
+        return (Launched(pending, timing, table, plan.decision, plan.kv_tokens),)

@@ -1,7 +1,8 @@
 """The C kernels as a library for one type: compiled for this processor once, kept, and loaded.
 
-The compiler is the machine's own (`CC`, gcc or cc), as for Triton's launchers. What it made is
-kept in the user's cache, under a name that says from what and for which processor.
+The compiler is the machine's own (`CC`, gcc or cc), as for Triton's launchers; options in `CC` come
+last and win. What it made is kept in the user's cache, under a name that says from what and for
+which processor.
 """
 
 import ctypes
@@ -108,8 +109,8 @@ def _load(define: str) -> Library:
 
 def _compiled(define: str) -> Path:
     """Find the library that was made before, or make it."""
-    compiler = _compiler()
-    options = [*FLAGS, *([define] if define else [])]
+    compiler, *given = _compiler()
+    options = [*FLAGS, *([define] if define else []), *given]
     folder = _folder()
     file = folder / f"{_fingerprint(compiler, options)}.so"
     if not file.exists():
@@ -120,8 +121,8 @@ def _compiled(define: str) -> Path:
     return file
 
 
-def _compile(compiler: list[str], options: list[str], to: Path) -> None:
-    command = [*compiler, *options, *(str(_FOLDER / name) for name in _SOURCES), "-o", str(to)]
+def _compile(compiler: str, options: list[str], to: Path) -> None:
+    command = [compiler, *options, *(str(_FOLDER / name) for name in _SOURCES), "-o", str(to)]
     try:
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S
@@ -130,7 +131,7 @@ def _compile(compiler: list[str], options: list[str], to: Path) -> None:
         to.unlink(missing_ok=True)
         said = getattr(error, "stderr", None) or str(error)
         first = next((line for line in said.splitlines() if "error" in line), said.strip())
-        raise CannotCompile(f"{shlex.join(compiler)} cannot compile them: {first}") from None
+        raise CannotCompile(f"{compiler} cannot compile them: {first}") from None
 
 
 def _compiler() -> list[str]:
@@ -143,19 +144,19 @@ def _compiler() -> list[str]:
     raise CannotCompile("there is no C compiler; install gcc and libc6-dev, or set CC")
 
 
-def _fingerprint(compiler: list[str], options: list[str]) -> str:
+def _fingerprint(compiler: str, options: list[str]) -> str:
     """Name what the result depends on: the sources, the compiler, the processor's abilities."""
-    parts = [shlex.join([*compiler, *options]), _version(compiler), _abilities()]
+    parts = [shlex.join([compiler, *options]), _version(compiler), _abilities()]
     parts += [(_FOLDER / name).read_text() for name in (*_SOURCES, "vectors.h")]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _version(compiler: list[str]) -> str:
+def _version(compiler: str) -> str:
     try:
-        asked = [*compiler, "-dumpfullversion", "-dumpmachine"]
+        asked = [compiler, "-dumpfullversion", "-dumpmachine"]
         return subprocess.run(asked, check=True, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotCompile(f"{shlex.join(compiler)} does not run: {error}") from None
+        raise CannotCompile(f"{compiler} does not run: {error}") from None
 
 
 def _abilities() -> str:

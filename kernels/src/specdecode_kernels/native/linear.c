@@ -10,9 +10,10 @@ threads, and however the inputs are cut: a row's bits depend on the row alone. *
 #endif
 
 #define BLOCK 64    /* outputs side by side */
-#define AHEAD 4096  /* bytes: how far to ask for weights before they are needed */
 #define SLAB 96     /* rows that share a block while it is in the cache */
-#define CUT 1024    /* inputs after which the next rows take their turn */
+#define CUT 512     /* most steps over the inputs before the next rows take their turn */
+#define AHEAD 4096  /* bytes: how far to ask for weights that only one turn needs */
+#define LINE 64     /* bytes that memory hands out at once */
 
 #ifdef __AVX512F__
 #define WIDTH 4     /* vectors of a block, and rows, whose sums stay in registers */
@@ -21,6 +22,8 @@ threads, and however the inputs are cut: a row's bits depend on the row alone. *
 #define WIDTH 1
 #define MOST_ROWS 4
 #endif
+
+#define PARTS (BLOCK / LANES / WIDTH)
 
 #ifdef BFLOAT16
 #define STEP 2      /* inputs whose weights lie side by side */
@@ -58,9 +61,11 @@ INLINE float inputs_at(const entry *row, long at, long inputs) {
 
 #endif
 
-/* Goes on with the sums of some rows from input `first` to `last`. */
-INLINE void add_products(const int rows, const entry *block, const entry *x, long stride, float *sums,
-                         long first, long last, long inputs) {
+/* Goes on with the sums of some rows from input `first` to `last`. A lone turn asks for weights
+shortly before it needs them; others for their share of the `next` ones, `pace` bytes at each step. */
+INLINE void add_products(const int rows, const int is_alone, const entry *block, const entry *x,
+                         long stride, float *sums, long first, long last, long inputs,
+                         const char *next, long pace) {
     for (int part = 0; part < BLOCK / LANES; part += WIDTH) {
         floats sum[MOST_ROWS][WIDTH];
         for (int row = 0; row < rows; row++)
@@ -68,7 +73,12 @@ INLINE void add_products(const int rows, const entry *block, const entry *x, lon
                 sum[row][i] = ((const floats *)(sums + row * BLOCK))[part + i];
         for (long at = first; at < last; at += STEP) {
             const weights *w = (const weights *)(block + at * BLOCK) + part;
-            for (int i = 0; i < WIDTH; i++) __builtin_prefetch((const char *)(w + i) + AHEAD, 0, 3);
+            if (is_alone) {
+                for (int i = 0; i < WIDTH; i++) __builtin_prefetch((const char *)(w + i) + AHEAD, 0, 3);
+            } else {
+                for (long i = 0; i < pace; i += LINE) __builtin_prefetch(next + i, 0, 2);
+                next += pace;
+            }
             for (int row = 0; row < rows; row++)
                 for (int i = 0; i < WIDTH; i++)
                     sum[row][i] = add_product(sum[row][i], w[i], inputs_at(x + row * stride, at, inputs));
@@ -79,17 +89,22 @@ INLINE void add_products(const int rows, const entry *block, const entry *x, lon
     }
 }
 
-#define CASE(rows) \
-    case rows: add_products(rows, block, x, stride, sums, first, last, inputs); break;
+#define CASE(rows, is_alone)                                                                        \
+    case rows:                                                                                     \
+        add_products(rows, is_alone, block, x, stride, sums, first, last, inputs, next, pace);     \
+        break;
+
+#if MOST_ROWS > 4
+#define CASES(is_alone) \
+    CASE(1, is_alone) CASE(2, is_alone) CASE(3, is_alone) CASE(4, is_alone) CASE(5, is_alone) CASE(6, is_alone)
+#else
+#define CASES(is_alone) CASE(1, is_alone) CASE(2, is_alone) CASE(3, is_alone) CASE(4, is_alone)
+#endif
 
 static void add_rows(int rows, const entry *block, const entry *x, long stride, float *sums, long first,
-                     long last, long inputs) {
-    switch (rows) {
-        CASE(1) CASE(2) CASE(3) CASE(4)
-#if MOST_ROWS > 4
-        CASE(5) CASE(6)
-#endif
-    }
+                     long last, long inputs, const char *next, long pace) {
+    if (next) switch (rows) { CASES(0) }
+    else switch (rows) { CASES(1) }
 }
 
 /* Adds the bias, rounds, and writes as many outputs as there are. */
@@ -101,21 +116,34 @@ static void finish(const float *sums, const entry *bias, entry *out, long output
     }
 }
 
+/* Goes on with the sums of up to SLAB rows. While they take their turns with these weights, each turn
+asks for its share of the next ones, so that memory does not wait for arithmetic. */
+static void add_slab(const entry *block, const entry *x, long stride, float *sums, long rows, long first,
+                     long last, long inputs) {
+    long turns = (rows + MOST_ROWS - 1) / MOST_ROWS, bytes = BLOCK * STEP * (long)sizeof(entry);
+    long steps = (last - first + STEP - 1) / STEP, shares = turns * PARTS;
+    long pace = (bytes / shares + LINE - 1) / LINE * LINE;
+    const char *next = turns == 1 ? NULL : (const char *)(block + first * BLOCK) + steps * bytes;
+    for (long row = 0; row < rows; turns--) {
+        long some = (rows - row + turns - 1) / turns;
+        add_rows((int)some, block, x + row * stride, stride, sums + row * BLOCK, first, last, inputs,
+                 next, pace);
+        if (next) next += steps * pace * PARTS;
+        row += some;
+    }
+}
+
 static void map_block(const entry *block, const entry *x, long stride, const entry *bias, entry *out,
                       long rows, long outputs, long inputs, long width) {
     __attribute__((aligned(64))) float sums[SLAB * BLOCK];
+    long steps = (inputs + STEP - 1) / STEP, cuts = (steps + CUT - 1) / CUT;
+    long cut = (steps + cuts - 1) / cuts * STEP;
     for (long top = 0; top < rows; top += SLAB) {
         long height = rows - top < SLAB ? rows - top : SLAB;
         memset(sums, 0, (size_t)height * BLOCK * sizeof(float));
-        for (long first = 0; first < inputs; first += CUT) {
-            long last = inputs - first < CUT ? inputs : first + CUT;
-            for (long row = 0; row < height;) {
-                long left = height - row, turns = (left + MOST_ROWS - 1) / MOST_ROWS;
-                long some = (left + turns - 1) / turns;
-                add_rows((int)some, block, x + (top + row) * stride, stride, sums + row * BLOCK, first,
-                         last, inputs);
-                row += some;
-            }
+        for (long first = 0; first < inputs; first += cut) {
+            long last = inputs - first < cut ? inputs : first + cut;
+            add_slab(block, x + top * stride, stride, sums, height, first, last, inputs);
         }
         for (long row = 0; row < height; row++)
             finish(sums + row * BLOCK, bias, out + (top + row) * outputs, width);
