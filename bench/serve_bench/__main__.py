@@ -17,7 +17,8 @@ from peers.installation import LOCKS, PeerUnavailable, ensure_environment, site_
 from peers.loads import FIRST_TOKEN
 from peers.plots import draw_curves
 from peers.report import RESULTS, processor_model
-from peers.worker import PeerFailed, Worker, start_worker
+from peers.worker import PeerFailed, start_worker
+from serve_bench.clients import AnswerIncomplete, ask_for_all
 from serve_bench.load import Lengths, LoadFailed, Point, run_load
 from serve_bench.servers import (
     Recipe,
@@ -43,7 +44,7 @@ class Extent:
     repeats: int  # of the comparison with the engine in process
 
 
-QUICK = Extent(Lengths(32, 32), (1, 8), 2, 2)
+QUICK = Extent(Lengths(32, 32), (1, 8), 2, 3)
 FULL = Extent(Lengths(64, 64), (1, 2, 4, 8, 16), 4, 5)
 
 
@@ -92,8 +93,8 @@ def _measure(
         with serving(recipe) as server:
             results.curves[server.name] = list(_curve(server, aiperf, target, extent))
             if server.name == "own":
-                _compare_in_process(server, aiperf, target, draft, extent, results)
-    except (ServerFailed, LoadFailed, PeerFailed) as failure:
+                _compare_in_process(server, target, draft, extent, results)
+    except (ServerFailed, LoadFailed, PeerFailed, AnswerIncomplete) as failure:
         results.unavailable[recipe.name] = str(failure)
 
 
@@ -105,31 +106,28 @@ def _curve(server: Server, aiperf: Path, tokenizer: Path, extent: Extent) -> Ite
 
 
 def _compare_in_process(
-    server: Server, aiperf: Path, target: Path, draft: Path, extent: Extent, results: Results
+    server: Server, target: Path, draft: Path, extent: Extent, results: Results
 ) -> None:
-    """Serve the same load by HTTP and in process, in turns; ratios of each turn, their median."""
+    """Answer the same prompts by HTTP and in process, in turns; ratios of each turn, the median."""
     setup = {"target": str(target), "draft": str(draft), "dtype": DTYPE}
     cpu, wall = [], []
     with start_worker("own_worker", setup) as worker:
-        requests = MOST_RUNNING * extent.requests_each
+        count, tokens = MOST_RUNNING * extent.requests_each, extent.lengths.answer
         for repeat in range(extent.repeats):
-            point = run_load(aiperf, server, target, extent.lengths, MOST_RUNNING, requests)
-            rate, wall_rate = _in_process(worker, extent.lengths, requests, repeat)
-            cpu.append(point.server_tokens_per_cpu_s / rate)
-            wall.append(point.tokens_per_s / wall_rate)
+            prompts = _prompts(count, extent.lengths.prompt, repeat)
+            served = ask_for_all(server, prompts, tokens, MOST_RUNNING)
+            answer = worker.ask("few", prompts, [tokens] * count)
+            cpu.append(served.tokens / served.cpu_s / answer.rate)
+            wall.append(served.tokens / served.wall_s / (answer.token_count / answer.wall_s))
     results.http_of_in_process = round(statistics.median(cpu), 3)
     results.http_of_in_process_wall = round(statistics.median(wall), 3)
 
 
-def _in_process(worker: Worker, lengths: Lengths, requests: int, seed: int) -> tuple[float, float]:
-    """Tokens per second of processor time, and by the clock on the wall."""
+def _prompts(count: int, length: int, seed: int) -> list[list[int]]:
     rng = random.Random(seed)
-    prompts = [
-        [rng.randrange(FIRST_TOKEN, SIZE_82M.vocab) for _ in range(lengths.prompt)]
-        for _ in range(requests)
+    return [
+        [rng.randrange(FIRST_TOKEN, SIZE_82M.vocab) for _ in range(length)] for _ in range(count)
     ]
-    answer = worker.ask("few", prompts, [lengths.answer] * requests)
-    return answer.rate, answer.token_count / answer.wall_s
 
 
 def _summary(results: Results) -> dict[str, object]:

@@ -59,6 +59,8 @@ def run_load(
             *("--osl", str(lengths.answer), "--osl-stddev", "0"),
             *("--concurrency", str(concurrency), "--request-count", str(requests)),
             *("--random-seed", "1"),
+            # Whoever has metrics would pay for telling them, and others not.
+            *("--no-server-metrics", "--no-gpu-telemetry"),
             *("--ui", "none", "--artifact-dir", folder),
         ]
         # Offline, aiperf looks for folders of tokenizers among downloads only.

@@ -7,6 +7,7 @@ import socket
 from types import FrameType
 
 import uvicorn
+import uvloop
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
@@ -29,6 +30,7 @@ class SignalledServer(uvicorn.Server):
     def __init__(self, service: Service, sock: socket.socket) -> None:
         config = uvicorn.Config(
             build_app(service),
+            http="httptools",
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -113,7 +115,9 @@ def serve(
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]
     log.info("listening on %s port %d", host, port)
-    code, has_ended = asyncio.run(run(boot, load, sock, on_failure, reread))
+    # A token is a message of its own: an event loop and a parser in C send twice as many.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code, has_ended = runner.run(run(boot, load, sock, on_failure, reread))
     if not has_ended:
         log.warning("the engine thread is still busy; leaving without it")
         logging.shutdown()
