@@ -44,7 +44,7 @@ class Extent:
     repeats: int  # of the comparison with the engine in process
 
 
-QUICK = Extent(Lengths(32, 32), (1, 8), 2, 3)
+QUICK = Extent(Lengths(32, 32), (1, 8), 2, 5)
 FULL = Extent(Lengths(64, 64), (1, 2, 4, 8, 16), 4, 5)
 
 

@@ -11,6 +11,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.report import LastWords, Reason
 from specdecode_api.table import BadTable
 from specdecode_engine.flags import BadBoot, parse_flags
+from specdecode_engine.heap import keep_freed_memory
 from specdecode_engine.last_words import leave, words_for
 from specdecode_engine.serve import BadConfiguration, LoadedEngine, Progress, serve
 from specdecode_engine.table_file import load_table
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(LastWords(reason=Reason.BOOT_FILE_INVALID, message=str(error)))
         return BAD_BOOT
+    keep_freed_memory()
     return serve(
         boot,
         lambda progress: _load(boot, progress),

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
@@ -17,7 +17,8 @@ from specdecode_engine.serve.service import Service
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -100,7 +101,7 @@ async def _send_event(send: Send, data: bytes) -> None:
 
 
 def _json(content: dict[str, object]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(content).encode()
 
 
 def _failure(error: Exception) -> dict[str, object]:
