@@ -77,6 +77,7 @@ EVERYTHING = {
     "device": "cpu",
     "attention_backend": "torch",
     "threads": 2,
+    "cpu_affinity": "0-1,3",
 }
 
 

@@ -1,5 +1,6 @@
 """`specdecode-engine`: read the boot file, load the checkpoints, serve; or fetch checkpoints."""
 
+import gc
 import logging
 import os
 import signal
@@ -69,6 +70,9 @@ def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
 
     progress("loading checkpoints")
     core = build_core(boot, progress=True)
+    # What was loaded stays to the end: the collector need not go through it again and again.
+    gc.collect()
+    gc.freeze()
     return LoadedEngine(core, Path(boot.model.path), core.facts)
 
 

@@ -35,7 +35,13 @@ from specdecode_engine.forward.passes import PassFunction
 from specdecode_engine.forward.target_pass import TargetPass
 from specdecode_engine.graph_plan.passes import PassKind
 from specdecode_engine.graph_plan.report import GraphReport
-from specdecode_engine.host import available_bytes, choose_device, default_threads, device_name
+from specdecode_engine.host import (
+    available_bytes,
+    choose_device,
+    default_threads,
+    device_name,
+    keep_to,
+)
 from specdecode_engine.loop import EngineCore
 from specdecode_engine.policies import depth_table, make_policy
 from specdecode_engine.profiling import profile_rounds
@@ -121,7 +127,8 @@ def _design(
 ) -> Design:
     _refuse_unavailable(boot.speculation)
     boot = boot.model_copy(update={"speculation": _with_table(boot.speculation)})
-    torch.set_num_threads(boot.threads or default_threads())
+    threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
+    torch.set_num_threads(boot.threads or threads)
     check_mode(boot.graphs.mode, choose_device(boot.device))
     loaded = _load(boot, progress, open_store)
     attention = choose_attention(boot, loaded)

@@ -61,7 +61,8 @@ _FLAGS: tuple[tuple[str, str, type, str], ...] = (
         str,
         "auto, torch, triton or flashinfer: who computes attention",
     ),
-    ("--threads", "threads", int, "processor threads for torch"),
+    ("--threads", "threads", int, "processor threads that compute"),
+    ("--cpu-affinity", "cpu_affinity", str, "processors that these keep to, as in 0-3,8"),
 )
 
 

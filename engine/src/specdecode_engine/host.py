@@ -41,6 +41,37 @@ def available_bytes(device: torch.device) -> int:
     return min(_free_of_machine(), _free_of_container(Path("/sys/fs/cgroup")))
 
 
+def keep_to(cpu_list: str) -> int:
+    """Have this thread, and those that it begins, run on the processors of a list as 0-3,8.
+
+    Returns:
+        How many they are.
+
+    Raises:
+        RuntimeError: it names none, or some that this process may not use.
+    """
+    wanted, may_use = read_cpu_list(cpu_list), os.sched_getaffinity(0)
+    if not wanted:
+        raise RuntimeError(f"cpu_affinity {cpu_list} names no processor; a range goes upwards")
+    missing = sorted(wanted - may_use)
+    if missing:
+        raise RuntimeError(
+            f"cpu_affinity {cpu_list} names processors {missing}, and this process may use "
+            f"{sorted(may_use)}; name some of these, or leave it out"
+        )
+    os.sched_setaffinity(0, wanted)
+    return len(wanted)
+
+
+def read_cpu_list(cpu_list: str) -> set[int]:
+    """Read numbers and ranges of processors, with commas between."""
+    numbers: set[int] = set()
+    for part in cpu_list.split(","):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
 def default_threads() -> int:
     """Processor threads for torch on a CPU: one less than there are, for the server beside it.
 

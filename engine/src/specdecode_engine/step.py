@@ -22,8 +22,7 @@ class Chunk:
         return self.end == len(self.sequence.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """One step: the chunks of an extend round, then the batch of a decode round at one depth."""
 
     chunks: tuple[Chunk, ...]

@@ -10,6 +10,9 @@ from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
 from specdecode_api.document import FileRecord
 from specdecode_api.speculation import MAX_PAGE_SIZE
 
+CPU_LIST = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
+"""Numbers and ranges of processors, with commas between."""
+
 BOOT_VERSION: Literal[1] = 1
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
@@ -162,4 +165,9 @@ class EngineBoot(FileRecord):
         ge=1,
         le=1024,
         description="Processor threads on a CPU; the engine's choice where null.",
+    )
+    cpu_affinity: Annotated[str, StringConstraints(pattern=CPU_LIST)] | None = Field(
+        default=None,
+        description="Processors that the engine's threads keep to, as taskset writes them "
+        "(0-3,8); all that it may use where null. The server's own thread stays free.",
     )

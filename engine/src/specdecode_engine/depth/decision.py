@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from specdecode_engine.depth.ranges import DepthTable
 from specdecode_engine.depth.routing import Routing
@@ -21,9 +21,8 @@ class Reason(StrEnum):
     KEEP = "keep"  # nothing is better by enough
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The depth of one decode round, and who chose it.
+class Decision(NamedTuple):
+    """The depth of one decode round, and who chose it; a tuple, as every round makes one.
 
     `slot` is the lower bound of the batch-size range that decided. `sequence` numbers a policy's
     decisions; a result that carries a number of before a reload belongs to another table.
@@ -35,9 +34,8 @@ class Decision:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Feedback:
-    """What became of one decode round.
+class Feedback(NamedTuple):
+    """What became of one decode round; a tuple, as every round makes one.
 
     `accepted` holds the accepted draft tokens of each request that goes on: one that ended in the
     round, was cut or left says nothing about the draft. All of them are at most the decision's

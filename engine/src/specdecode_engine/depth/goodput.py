@@ -1,7 +1,7 @@
 """The depth that is expected to emit the most tokens per second."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specdecode_engine.depth.change import ChangeDetector
 from specdecode_engine.depth.confirmation import Confirmation
@@ -235,7 +235,7 @@ class GoodputDepth:
         steps, size = feedback.decision.num_steps, feedback.batch_size
         if not feedback.is_alone:
             expected = self.cost.seconds(size, steps, feedback.kv_tokens)
-            feedback = replace(feedback, seconds=expected)
+            feedback = feedback._replace(seconds=expected)
         elif steps and self._missed:
             expected = self.cost.seconds(size, steps, feedback.kv_tokens)
             play.exploration.note_catching_up(feedback.seconds - expected, size, self._missed)

@@ -1,15 +1,14 @@
 """A step's round in flight, with what it was launched for and under."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specdecode_engine.depth.decision import Decision
 from specdecode_engine.rounds.pending import PendingRound
 from specdecode_engine.rounds.timing import Timing
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """An extend round, or a decode round with the decision it runs under."""
+class Launched(NamedTuple):
+    """An extend round, or a decode round with the decision it runs under; made in every step."""
 
     pending: PendingRound | None  # None for an extend round of which nothing is told
     timing: Timing
