@@ -40,6 +40,7 @@ def suites() -> tuple[Suite, ...]:
     return (
         Suite("unit", (*pytest, "-m", "not apiserver and not node")),
         Suite("lossless", lossless),
+        Suite("lossless in bfloat16", (*lossless, "--dtype", "bfloat16")),
         Suite("cluster tools", (*LOCALNODE, "tools")),
         Suite("API server", (*pytest, "-m", "apiserver")),
         Suite("node up", (*LOCALNODE, "up")),

@@ -22,7 +22,7 @@ def draw_round(draw: random.Random, rate: float, requests: int, num_steps: int) 
         while length < num_steps and draw.random() < rate:
             length += 1
         lengths.append(length)
-    return count_round(lengths, num_steps)
+    return count_round(tuple(lengths), num_steps)
 
 
 def filled(rate: float, num_steps: int, rounds: int = 300) -> Rates:
@@ -34,14 +34,14 @@ def filled(rate: float, num_steps: int, rounds: int = 300) -> Rates:
 
 
 def test_a_round_counts_as_trials_only_positions_that_were_reached() -> None:
-    assert count_round((0, 1, 3, 3), 3) == ([4, 3, 2], [3, 2, 2])
-    assert count_round((), 2) == ([0, 0], [0, 0])
+    assert count_round((0, 1, 3, 3), 3) == ((4, 3, 2), (3, 2, 2))
+    assert count_round((), 2) == ((0, 0), (0, 0))
 
 
 @settings(derandomize=True, max_examples=50)
 @given(st.integers(1, 7), st.lists(st.integers(0, 7), max_size=20))
 def test_no_position_is_accepted_more_often_than_tried(steps: int, lengths: list[int]) -> None:
-    trials, accepted = count_round([min(length, steps) for length in lengths], steps)
+    trials, accepted = count_round(tuple(min(length, steps) for length in lengths), steps)
     assert len(trials) == len(accepted) == steps
     assert all(more >= fewer for more, fewer in zip(trials, accepted, strict=True))
     assert trials[1:] == accepted[:-1]

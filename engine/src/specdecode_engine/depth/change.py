@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Sequence
 
 TILTS = (0.4, -0.4, 1.4, -1.4)  # of the log-odds
+_POWERS = tuple(
+    (place, tilt, tilt**2 / 2.0, tilt**3 / 6.0, tilt**4 / 24.0) for place, tilt in enumerate(TILTS)
+)  # what cumulants are weighed by
 ALARM = 8.0  # nats
 LONGEST = 256  # rounds
 MOST_SEEN = 4.0
@@ -43,19 +46,18 @@ class ChangeDetector:
             second += variance
             third += variance * (1.0 - 2.0 * rate)
             fourth += variance * (1.0 - 6.0 * spread)
-        scale = 1.0 / self._disperse(surplus, second)
-        second, third, fourth = second / 2.0, third / 6.0, fourth / 24.0
-        for place, tilt in enumerate(TILTS):
-            ratio = surplus - tilt * (second + tilt * (third + tilt * fourth))
-            grown = self._sums[place] + scale * tilt * ratio
+        scale, sums = 1.0 / self._disperse(surplus, second), self._sums
+        for place, first, square, cube, power in _POWERS:
+            ratio = first * surplus - square * second - cube * third - power * fourth
+            grown = sums[place] + scale * ratio
             if grown > ALARM:
                 rounds = self._number - self._begun[place]
                 self.restart()
                 return list(self._rounds)[-rounds:]
             if grown > 0.0:
-                self._sums[place] = grown
+                sums[place] = grown
             else:
-                self._sums[place] = 0.0
+                sums[place] = 0.0
                 self._begun[place] = self._number
         return []
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 # Trials before the first round: one token in two is accepted.
 PRIOR_RATE, PRIOR_TRIALS = 0.5, 1.0
@@ -92,7 +93,10 @@ class Rates:
         ]
 
 
-def count_round(accepted: Sequence[int], num_steps: int) -> tuple[list[int], list[int]]:
+@lru_cache(maxsize=256)  # asked for twice in every round, and small batches repeat themselves
+def count_round(
+    accepted: tuple[int, ...], num_steps: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return trials and successes of positions 1 … `num_steps` (at most 255) in one round."""
     count = bytes(accepted).count  # in C, so a large batch takes hardly longer than a small one
     left = len(accepted)
@@ -100,7 +104,7 @@ def count_round(accepted: Sequence[int], num_steps: int) -> tuple[list[int], lis
     for length in range(num_steps):
         left -= count(length)
         reached.append(left)
-    return reached[:-1], reached[1:]
+    return tuple(reached[:-1]), tuple(reached[1:])
 
 
 def _faded(counts: Sequence[float], keep: float, seen: Sequence[int]) -> list[float]:
