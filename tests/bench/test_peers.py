@@ -242,8 +242,8 @@ def test_our_engine_answers_mixed_requests_as_single_ones_and_times_widths(tmp_p
 
 
 GUARD_REPEATS = 4
-LEAST_RATIO = 0.9
-"""Below what was reached (1.16, aimed at 2.0): it fails on a loss, not on a busy machine."""
+LEAST_RATIO = 1.4
+"""Below what was reached (2.05): it fails on a loss, not on a busy machine."""
 
 
 def test_plain_decoding_stays_ahead_of_transformers(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Degraded(StrEnum):
     TABLE_REFUSED = "SpeculationTableRefused"
     NEEDS_RESTART = "NeedsRestart"
     CAPTURED_PASSES_MISSED = "CapturedPassesMissed"
+    CPU_KERNELS_MISSING = "CpuKernelsMissing"
 
 
 MODEL_REASONS: Final = frozenset(

@@ -54,6 +54,7 @@ from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.sizes import Loaded, draft_shapes, kv_dtype, plan_limits
 from specdecode_engine.slots import SlotTable
 from specdecode_engine.table_file import load_table
+from specdecode_kernels import native
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +196,7 @@ def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
         "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
         **design.attention.facts(),
         **loaded.linears.facts(),
+        **_missing_kernels(loaded),
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
@@ -204,6 +206,14 @@ def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
         "graphs_reason": design.mode.reason,
         "captured_pairs": graphs.pairs,
     }
+
+
+def _missing_kernels(loaded: Loaded) -> dict[str, object]:
+    """Say why a type that has kernels for a CPU runs without them."""
+    if loaded.device.type != "cpu" or loaded.dtype not in native.TYPES:
+        return {}
+    why = native.obstacle(loaded.dtype)
+    return {} if why is None else {"cpu_kernels_missing": why}
 
 
 def _with_table(speculation: SpeculationBoot) -> SpeculationBoot:

@@ -3,10 +3,15 @@
 import httpx
 import pytest
 
+from specdecode_api.boot import EngineBoot
 from specdecode_api.report import Degradations, Degraded
+from specdecode_engine.build import build_core
 from specdecode_engine.graph_plan.report import GraphReport
+from specdecode_engine.serve.core import LoadedEngine
 from specdecode_engine.serve.degradation import missed
 from specdecode_engine.serve.testing import EchoCore
+from specdecode_kernels.native import library
+from tests.engine.serve.conftest import EXAMPLES
 
 
 def told(server):
@@ -39,6 +44,19 @@ def test_a_table_that_was_refused(start_server):
     assert answer.status_code == 400
     text = told(server)[Degraded.TABLE_REFUSED]
     assert text.startswith("the old table stays: PUT /speculation/table: ")
+
+
+def test_a_processor_that_no_kernels_were_compiled_for(start_server, model_folder, monkeypatch):
+    monkeypatch.setattr(library, "_library", lambda _: "there is no C compiler; install gcc")
+    boot = EngineBoot.model_validate(
+        {"model": {"path": str(EXAMPLES / "target"), "dtype": "float32"}, "device": "cpu"}
+    )
+    facts = build_core(boot, pool_tokens=64).facts
+    assert facts["linears"] == "plain"
+    assert facts["target_attention"] == "torch"
+    server = start_server(lambda _: LoadedEngine(EchoCore(), model_folder, facts))
+    text = told(server)[Degraded.CPU_KERNELS_MISSING]
+    assert text.endswith("kernels would: there is no C compiler; install gcc")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ class EngineBoot(FileRecord):
     attention_backend: AttentionBackendName = Field(
         default="auto",
         description="Who computes attention and writes the cache; auto is triton where it can run "
-        "on a GPU, and torch elsewhere. One that cannot run is an error at start.",
+        "on a GPU, kernels in C on a CPU, and torch elsewhere. One that cannot run is an error "
+        "at start.",
     )
     threads: int | None = Field(
         default=None,

@@ -28,6 +28,9 @@ def _degradations(service: Service) -> Iterator[Degradation]:
     if watch is not None and watch.needs_restart:
         text = f"changed, but only a restart takes it up: {', '.join(watch.needs_restart)}"
         yield Degradation(reason=Degraded.NEEDS_RESTART, message=text)
+    if why := service.facts.get("cpu_kernels_missing"):
+        text = f"plain torch computes, several times slower than kernels would: {why}"
+        yield Degradation(reason=Degraded.CPU_KERNELS_MISSING, message=text)
     if text := missed(service.engine.snapshot.graphs):
         yield Degradation(reason=Degraded.CAPTURED_PASSES_MISSED, message=text)
 

@@ -5,6 +5,6 @@ float32 or bfloat16 comes out the same to the bit whatever rows it is computed w
 sum has one order: that of its terms.
 """
 
-from specdecode_kernels.native.library import VARIABLE, obstacle
+from specdecode_kernels.native.library import TYPES, VARIABLE, obstacle
 
-__all__ = ["VARIABLE", "obstacle"]
+__all__ = ["TYPES", "VARIABLE", "obstacle"]
