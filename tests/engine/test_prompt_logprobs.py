@@ -230,7 +230,7 @@ def test_logits_exist_for_a_piece_at_a_time(
 
     monkeypatch.setattr(type(core.parts.target), "logits", count)
     assert told(run(core, make_request(max_tokens=1))["r"]) == expected
-    assert asked == [5] * 10 + [2] + [1]
+    assert asked == [1] + [5] * 10 + [2]
 
 
 def test_nobody_pays_for_scores_that_nobody_asked_for(

@@ -49,7 +49,7 @@ class EngineCore:
         self.parts = parts
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
-        self._launcher = Launcher(parts, shapes, stopwatch)
+        self._launcher = Launcher(shapes, stopwatch)
         self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[Launched, ...] = ()
         self._ready: list[Output] = []
@@ -142,7 +142,7 @@ class EngineCore:
         self._open_slots(plan)
         if plan.decision is not None:
             self.counters.decide(plan.decision)
-        launched = self._launcher.launch(plan, self.tally.table)
+        launched = self._launcher.launch(self.parts, plan, self.tally.table)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             followed = chunk.end - self.scheduler.cache.lookahead

@@ -39,10 +39,12 @@ class KvPool:
         shape = (layers, pages * page_size, kv_heads, head_dim)
         # [layers, rows, kv_heads, dim]
         self.k, self.v = (_filled(shape, dtype, device, poison) for _ in range(2))
+        # Views, made once: every layer of every pass asks for its own.
+        self._layers = tuple(zip(self.k.unbind(), self.v.unbind(), strict=True))
 
     def store(self, layer: int, rows: Tensor, k: Tensor, v: Tensor) -> None:
         """Write k and v [n, kv_heads, dim] to the rows [n] i64 of a layer."""
-        pools = self.k[layer], self.v[layer]
+        pools = self._layers[layer]
         ops.store_kv(*pools, rows, k, v, scale=self.scale, backend=self.attention)
 
     def as_stored(self, layer: int, rows: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,13 +54,13 @@ class KvPool:
         """
         if self.k.dtype == k.dtype:
             return k, v
-        return ops.load_kv(self.k[layer], self.v[layer], rows, k.dtype, scale=self.scale)
+        return ops.load_kv(*self._layers[layer], rows, k.dtype, scale=self.scale)
 
     def attend(
         self, layer: int, q: Tensor, layout: AttentionLayout, tail: Tail | None = None
     ) -> Tensor:
         """Attend from q [rows, q_heads, dim] to what is shown of a layer, and to a tail."""
-        pools = self.k[layer], self.v[layer]
+        pools = self._layers[layer]
         return ops.attend(q, *pools, layout, tail, scale=self.scale, backend=self.attention)
 
     @staticmethod

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.forward.kv_view import KvView
@@ -63,7 +62,7 @@ class Attention:
         """Map [rows, inputs] to [rows, hidden]."""
         parts = [self.q_heads, self.kv_heads, self.kv_heads]
         heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
-        q, k, v = torch.split(heads, parts, dim=1)
+        q, k, v = heads.split_with_sizes(parts, dim=1)
         q, k = apply_rope(q, k, angles.cos, angles.sin)
         return self.output(kv.attend(layer, q, k, v).flatten(1))
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from specdecode_kernels import launches, reference
 from specdecode_kernels.native.library import library
+from specdecode_kernels.rows import as_rows
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -12,7 +13,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if not _fits(weight, x):
         return reference.rms_norm(x, weight, eps)
     launches.count("rms_norm", "native")
-    rows = _as_rows(x)
+    rows = as_rows(x)
     out = torch.empty(x.shape, dtype=x.dtype)
     library(x.dtype).rms_norm(
         rows.data_ptr(), rows.stride(0), weight.data_ptr(), eps, out.data_ptr(), *rows.shape
@@ -25,7 +26,7 @@ def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple
     if not _fits(weight, x):
         return reference.add_rms_norm(x, update, weight, eps)
     launches.count("add_rms_norm", "native")
-    rows, updates = _as_rows(x), _as_rows(update)
+    rows, updates = as_rows(x), as_rows(update)
     summed, normed = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
     library(x.dtype).add_rms_norm(
         rows.data_ptr(),
@@ -68,7 +69,7 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     if up.dtype != gate.dtype:
         return reference.silu_and_mul(gate, up)
     launches.count("silu_and_mul", "native")
-    rows, others = _as_rows(gate), _as_rows(up)
+    rows, others = as_rows(gate), as_rows(up)
     out = torch.empty(gate.shape, dtype=gate.dtype)
     library(gate.dtype).silu_and_mul(
         rows.data_ptr(),
@@ -84,12 +85,6 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
 def with_heads_together(x: Tensor) -> Tensor:
     """Copy x [rows, heads, dim] unless every row's heads lie side by side."""
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
-
-
-def _as_rows(x: Tensor) -> Tensor:
-    """See x [..., dim] as rows whose entries lie side by side; copied if they do not."""
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 def _fits(weight: Tensor, x: Tensor) -> bool:

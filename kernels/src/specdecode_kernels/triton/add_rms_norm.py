@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import launches
+from specdecode_kernels.rows import as_rows
 from specdecode_kernels.triton.rms_norm import launch
-from specdecode_kernels.triton.rows import as_rows
 
 
 def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels import launches
-from specdecode_kernels.triton.rows import as_rows, warps_for
+from specdecode_kernels.rows import as_rows
+from specdecode_kernels.triton.warps import warps_for
 
 
 @triton.jit

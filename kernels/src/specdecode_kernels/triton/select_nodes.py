@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels import launches
-from specdecode_kernels.triton.rows import warps_for
+from specdecode_kernels.triton.warps import warps_for
 
 TILE = 128
 STEP = 32

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels import launches
-from specdecode_kernels.triton.rows import as_rows
+from specdecode_kernels.rows import as_rows
 
 BLOCK = 1024
 

@@ -5,10 +5,5 @@ from torch import Tensor
 
 def as_rows(x: Tensor) -> Tensor:
     """View [..., dim] as [rows, dim] with unit stride within a row; copied only if it must be."""
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def warps_for(block: int) -> int:
-    """Warps for a program that treats `block` elements at a time: eight or more a thread."""
-    return min(max(block // 256, 1), 16)
