@@ -162,3 +162,21 @@ def test_a_tail_row_that_nobody_sees_may_be_poison() -> None:
     got = CpuBackend().attend(q, pool, pool, layout, Tail(k, v, mask), KvScale())
     assert torch.equal(got, wanted)
     assert got.isfinite().all()
+
+
+@pytest.mark.parametrize("place", ["q", "k", "v"])
+def test_not_a_number_shows(place: str) -> None:
+    """Where it is read; rows that do not see it stay as they are."""
+    case = draw_case(SHAPES["decode"], 0)
+    wanted = run(CpuBackend(), case)
+    layout = case.layout
+    row = int(layout.page_table[2, 0]) * layout.page_size  # the first key of request 2
+    if place == "q":
+        case.q[2, 1, 3] = torch.nan
+    else:
+        {"k": case.k_pool, "v": case.v_pool}[place][row, 1, 3] = torch.nan
+    got = run(CpuBackend(), case)
+    assert got[2, 1].isnan().any()
+    assert torch.equal(got[2, [0, 2]], wanted[2, [0, 2]])
+    others = [0, 1, 3, 4]
+    assert torch.equal(got[others], wanted[others])

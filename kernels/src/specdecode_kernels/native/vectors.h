@@ -97,7 +97,7 @@ INLINE void store_some(entry *to, floats x, long count) {
 }
 
 /* e to the x: powers of two times a polynomial on half a power (Cephes' coefficients); 0 below -87,
-and no more than e to the 88. */
+and no more than e to the 88. Not-a-number stays one. */
 INLINE floats exponent(floats x) {
     const float high = 0.693359375f, low = -2.12194440e-4f, shift = 12582912.0f;
     floats bounded = pick(x < 88.0f, x, spread(88.0f));
@@ -112,7 +112,7 @@ INLINE floats exponent(floats x) {
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
     ints scale = (__builtin_convertvector(power, ints) + 127) << 23;
-    return (floats)((ints)(sum * (floats)scale) & is_seen);
+    return pick(x == x, (floats)((ints)(sum * (floats)scale) & is_seen), x);
 }
 
 /* Adds the upper half of every group of lanes to its lower half; `a`'s groups, then those of `b`. */
