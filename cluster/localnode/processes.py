@@ -54,11 +54,16 @@ def observe(pid: int, name: str) -> Process | None:
     """Describe the process that has this id now; None when there is none or it has ended."""
     try:
         stat = parse_stat((PROC / str(pid) / "stat").read_text())
+        if stat.state in "ZX" and not _has_more_threads(pid):
+            return None
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if stat.state in "ZX":
-        return None
     return Process(name, pid, stat.start_ticks, boot_id())
+
+
+def _has_more_threads(pid: int) -> bool:
+    """Tell whether others outlive the first thread of a killed process; they hold its ports."""
+    return len(os.listdir(PROC / str(pid) / "task")) > 1
 
 
 def is_running(process: Process) -> bool:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +59,27 @@ def test_an_ended_child_that_nobody_reaped_does_not_run(tmp_path: Path) -> None:
         assert processes.observe(child, "child") is None
     finally:
         os.waitpid(child, 0)
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_runs_as_long_as_any_of_its_threads(tmp_path: Path) -> None:
+    """A killed server's other threads hold its port for a moment after the first has ended."""
+    words = [sys.executable, "-c", FIRST_THREAD_ENDS]
+    process = processes.start("threads", words, log=tmp_path / "log", environment={})
+    stat = Path("/proc", str(process.pid), "stat")
+    ends_s = time.monotonic() + 30
+    while processes.parse_stat(stat.read_text()).state != "Z":
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
+    assert processes.is_running(process)
+    processes.stop([process])
+    assert not processes.is_running(process)
 
 
 def test_records_come_back_as_written(tmp_path: Path, sleeper: Process) -> None:

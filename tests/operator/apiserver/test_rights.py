@@ -6,10 +6,13 @@ template, and asks before it starts too.
 """
 
 import asyncio
+import contextlib
 import copy
 import itertools
+import os
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -228,6 +231,7 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
     (right,) = (each for each in ALL if (each.verb, each.kind) == ("watch", kind))
     settings = Settings("-", namespaces=(namespace,), kubeconfig=str(grant_less(right)))
     metrics, stop = Metrics("test"), asyncio.Event()
+    before = _sockets()
     async with connect(settings.kubeconfig, metrics, 30) as cluster:
         inbox = Inbox(Cache(), lambda key: None, metrics, lambda: None)
         registry = register(inbox, lambda: Vitals(0.0, 300.0, 0.0), cluster.renewed)
@@ -237,3 +241,15 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
                 await asyncio.sleep(0.02)
         stop.set()
         await watching
+    async with asyncio.timeout(30):
+        while _sockets() > before:  # encrypted ones take leave of the server first
+            await asyncio.sleep(0.02)
+
+
+def _sockets() -> int:
+    """Sockets that this process has open."""
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile, as what lists the folder is
+            count += os.readlink(link).startswith("socket:")
+    return count
