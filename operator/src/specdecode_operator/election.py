@@ -15,6 +15,9 @@ from specdecode_operator.leadership import DEADLINE_S, PERIOD_S, Seen, Step
 
 log = logging.getLogger(__name__)
 
+DOUBT_S = 60.0
+"""For how long after an outage of the API server everything is listed again and again."""
+
 REQUEST_S = 4.0
 """A request about the Lease that takes longer is given up: the deadline allows for two."""
 
@@ -33,9 +36,11 @@ class Election:
     identity: str
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    on_return: Callable[[], None] = lambda: None  # told for a while after the API server was away
     is_leader: bool = False
     _seen: Seen | None = None
     _renewed_s: float = 0.0
+    _doubtful_until_s: float = 0.0
 
     async def win(self) -> bool:
         """Wait until the Lease is ours; returns whether it had to be waited for.
@@ -61,12 +66,21 @@ class Election:
         while True:
             await asyncio.sleep(PERIOD_S)
             is_ours = await self._try()
+            self._note_outage(is_ours)
             age_s = self.clock() - self._renewed_s
             if not self.is_leader or (not is_ours and age_s > DEADLINE_S):
                 self.is_leader = False
                 raise LeadershipLost(
                     f"lease {self.namespace}/{self.name} was not renewed for {age_s:.0f} s"
                 )
+
+    def _note_outage(self, is_ours: bool) -> None:
+        """Watches that are taken up while an API server begins may stay silent for a minute."""
+        now_s = self.clock()
+        if not is_ours:
+            self._doubtful_until_s = now_s + DOUBT_S
+        elif now_s < self._doubtful_until_s:
+            self.on_return()
 
     async def release(self) -> None:
         """Give the Lease back, so that a standby need not wait; that it fails is no fault."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from prometheus_client import disable_created_metrics, start_http_server
@@ -96,7 +97,7 @@ async def _reconcile_all(
     if not await pass_gate(cluster, resync, _rights(settings), timeout_s, stop):
         return
     await definition.look(cluster, metrics)
-    election = _election(settings, cluster)
+    election = _election(settings, cluster, resync.want)
     ends: list[Exception] = []
 
     def vitals() -> Vitals:
@@ -143,7 +144,9 @@ def _rights(settings: Settings) -> tuple[Right, ...]:
     return wanted + lease_rights(own_settings.lease_namespace(settings), settings.lease_name)
 
 
-def _election(settings: Settings, cluster: Cluster) -> Election | None:
+def _election(
+    settings: Settings, cluster: Cluster, on_return: Callable[[], None]
+) -> Election | None:
     if not settings.leader_election:
         return None
     return Election(
@@ -153,4 +156,5 @@ def _election(settings: Settings, cluster: Cluster) -> Election | None:
         identity=own_settings.identity(settings),
         clock=time.monotonic,
         now=lambda: datetime.now(UTC),
+        on_return=on_return,
     )

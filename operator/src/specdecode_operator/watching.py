@@ -53,8 +53,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 1.0
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
-    # Evenly: pauses that double leave a status untrue for as long again as the API server was away.
-    settings.networking.error_backoffs = (1, *(2,) * 75)
+    settings.networking.error_backoffs = (1, 2, 4, 8, 15, 30, 30, 30, 30)
     settings.process.ultimate_exiting_timeout = 25
     return settings
 
