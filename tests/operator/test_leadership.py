@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdecode_operator.cluster import ApiError
-from specdecode_operator.election import Election, LeadershipLost
+from specdecode_operator.election import DOUBT_S, Election, LeadershipLost
 from specdecode_operator.errors import StartError
 from specdecode_operator.leadership import (
     DEADLINE_S,
@@ -188,6 +188,34 @@ def test_a_short_outage_costs_no_leadership(server):
         return election.is_leader, keeping.done() and not keeping.cancelled()
 
     assert asyncio.run(scenario()) == (True, False)
+
+
+def test_after_an_outage_what_is_watched_is_doubted_for_a_while(server):
+    told = []
+
+    async def scenario():
+        election = join(server, "a")
+        election.on_return = lambda: told.append(server.now_s)
+        await election.win()
+        keeping = asyncio.ensure_future(election.keep())
+
+        async def pass_time(until_s):
+            while server.now_s < until_s:
+                await asyncio.sleep(0)
+
+        await pass_time(20.0)
+        assert not told, "nothing was amiss"
+        server.error = ApiError(0, "unreachable")
+        await pass_time(26.0)
+        assert not told, "it has not come back"
+        server.error = None
+        await pass_time(26.0 + 2 * DOUBT_S)
+        keeping.cancel()
+
+    asyncio.run(scenario())
+    assert told[0] <= 26.0 + 2 * PERIOD_S
+    assert DOUBT_S - 4 * PERIOD_S < told[-1] - told[0] <= DOUBT_S
+    assert len(told) > DOUBT_S / PERIOD_S / 2
 
 
 def test_a_leader_whose_lease_was_taken_stops(server):
