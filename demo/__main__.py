@@ -60,7 +60,7 @@ def _run(cluster: Cluster, console: Console) -> dict[str, object]:
         accepted = accept_length(httpx.get(f"{url}/metrics", timeout=10).text)
     if streamed.text != inside.text:
         raise DemoFailed("the two answers differ, and greedy decoding must not")
-    print(f"\nEach verify round gave {accepted:.2f} tokens on average (accept length).")
+    print(f"\nEach verify step gave {accepted:.2f} tokens on average (accept length).")
     cluster.show("get", "sdd")
     return {"answer_tokens": streamed.tokens, "accept_length": round(accepted, 3)}
 
@@ -87,7 +87,7 @@ def _operator_sources() -> str:
 
 
 def resource_state(cluster: Cluster, name: str = MODEL) -> str | None:
-    """Say why a resource is not Ready for its generation; None when it is."""
+    """Return why a resource is not Ready for its generation; None when it is."""
     resource = cluster.get("sdd", name)
     conditions = {c["type"]: c for c in resource.get("status", {}).get("conditions", [])}
     ready = conditions.get("Ready")

@@ -1,4 +1,4 @@
-"""Asks the endpoint: from a pod inside the cluster, and from here through a port-forward."""
+"""Sends requests to the endpoint: from a pod in the cluster, and from here by a port-forward."""
 
 import json
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def ask_streaming(url: str, console: Console) -> Answer:
 
 
 def accept_length(metrics: str) -> float:
-    """Work out tokens per verify round from the text of /metrics."""
+    """Work out tokens per verify step from the text of /metrics."""
     totals = {
         sample.name: sample.value
         for family in text_string_to_metric_families(metrics)
@@ -81,5 +81,5 @@ def accept_length(metrics: str) -> float:
     }
     rounds = totals.get("specdecode_request_rounds_total", 0)
     if not rounds:
-        raise DemoFailed("/metrics counts no decode round yet; ask something first")
+        raise DemoFailed("/metrics counts no decode step yet; send a request first")
     return totals["specdecode_emitted_tokens_total"] / rounds

@@ -1,4 +1,4 @@
-"""What the demo says: a line per step, with the seconds it took."""
+"""What the demo prints: a line per step, with the seconds it took."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class DemoFailed(Exception):
-    """A step did not work; the message says what was seen and what to look at."""
+    """A step failed; the message has what was seen and what to look at."""
 
 
 class Console:
@@ -18,7 +18,7 @@ class Console:
 
     @contextmanager
     def step(self, name: str, caption: str) -> Iterator[None]:
-        """Announce a step and, when it is over, say its seconds."""
+        """Announce a step and, when it is over, print its seconds."""
         number = len(self.seconds) + 1
         print(f"\n[{number}] {caption}", flush=True)
         started = time.monotonic()

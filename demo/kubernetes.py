@@ -111,7 +111,7 @@ class Cluster:
 
 
 def wait_until(look: Callable[[], str | None], say: Callable[[str], None], seconds: float) -> None:
-    """Look again and again until `look` returns None; say what it returns when that changes.
+    """Poll until `look` returns None; print what it returns when that changes.
 
     Raises:
         DemoFailed: the time is over; the message holds what was seen last.

@@ -1,6 +1,6 @@
 """Writes the table of values in the chart's README from `values.yaml`; `--check` only compares.
 
-A comment right above a key tells what it means. Every value that holds no further keys is a row; a
+A comment right above a key describes it. Every value that holds no further keys is a row; a
 map with a comment of its own is one too, without a default.
 """
 
@@ -66,7 +66,7 @@ def table(text: str) -> str:
 
 
 def filled(readme: str, text: str) -> str:
-    """The README with its table made anew.
+    """Return the README with an updated table.
 
     Raises:
         ValueError: when it has no place for the table.
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
 
 def _at(values: object, path: list[str]) -> object:
     for key in path:
-        assert isinstance(values, dict), f"{'.'.join(path)} is no key of a map"
+        assert isinstance(values, dict), f"{'.'.join(path)} is not a key of a map"
         values = values[key]
     return values
 

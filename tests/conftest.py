@@ -1,4 +1,4 @@
-"""Says, before any test imports Triton, whether its kernels are compiled or interpreted.
+"""Selects, before any test imports Triton, whether its kernels are compiled or interpreted.
 
 Triton reads the variable when kernels are defined, its own library's at its import; Transformers
 imports it in other folders' tests.

@@ -1,34 +1,39 @@
-"""`python -m controller --seed N [--quick] [--plots]`: a table and, last, one line of JSON."""
+"""`python -m controller --seed N [--seeds N] [--only NAME] [--quick] [--plots]`.
+
+Prints a table and, last, one line of JSON.
+"""
 
 import argparse
 import json
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
 from controller.adaptation import measure_adaptation
-from controller.figures import detail, run_all, summarize
+from controller.figures import detail, run_all, spread, summarize
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import all_profiles
 from controller.scenarios import all_scenarios
 from controller.timing import measure_decision
+
+SPREAD = ("mean_regret_of_seeds", "mean_regret_se", "worst_regret_of_seeds", "worst_regret_se")
 
 Figures = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is run: rounds of a scenario, seeds of learners, seeds of step changes."""
+    """How much is run: decode steps of a scenario, seeds of learners, seeds of step changes."""
 
     length: int
     seeds: int
     steps: int
 
 
-# A change costs the same rounds however long a load lasts, so shorter loads are other figures.
+# A change costs the same number of decode steps for any load, so shorter loads give other figures.
 FULL, QUICK = Extent(2800, 3, 3), Extent(2800, 1, 1)
 
 
@@ -36,11 +41,15 @@ def main() -> int:
     """Run every policy on every machine."""
     parser = argparse.ArgumentParser(prog="controller")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, help="seeds of each figure, from --seed on")
+    parser.add_argument("--only", default="", help="only the policies whose name begins so")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--plots", action="store_true", help="also write docs/controller/*.png")
     options = parser.parse_args()
     extent = QUICK if options.quick else FULL
-    profiles = _measure_all(extent, options.seed)
+    if options.seeds:
+        extent = replace(extent, seeds=options.seeds)
+    profiles = _measure_all(extent, options.seed, options.only)
     decision_us = measure_decision(all_policies()[GOODPUT], all_profiles()[0])
     for name, figures in profiles.items():
         _print_table(name, figures)
@@ -53,26 +62,27 @@ def main() -> int:
     return 0
 
 
-def _measure_all(extent: Extent, seed: int) -> dict[str, Figures]:
+def _measure_all(extent: Extent, seed: int, only: str) -> dict[str, Figures]:
     """Figures by machine; each is simulated in a process of its own."""
     with ProcessPoolExecutor() as pool:
         runs = {
-            profile.name: pool.submit(_measure, place, extent, seed)
+            profile.name: pool.submit(_measure, place, extent, seed, only)
             for place, profile in enumerate(all_profiles())
         }
         return {name: run.result() for name, run in runs.items()}
 
 
-def _measure(place: int, extent: Extent, seed: int) -> Figures:
+def _measure(place: int, extent: Extent, seed: int, only: str) -> Figures:
     """Figures of every policy on one machine; those that learn nothing need one seed."""
     profile = all_profiles()[place]  # which cannot be sent to a process: it holds functions
     figures: Figures = {}
     scenarios = all_scenarios(extent.length)
-    for name, build in tqdm(all_policies().items(), desc=profile.name, position=place):
+    policies = {name: build for name, build in all_policies().items() if name.startswith(only)}
+    for name, build in tqdm(policies.items(), desc=profile.name, position=place):
         learns = not name.startswith(("static", "clairvoyant"))
         seeds = range(seed, seed + (extent.seeds if learns else 1))
         outcomes = run_all(build, profile, scenarios, seeds)
-        figures[name] = {**_rounded(summarize(outcomes))}
+        figures[name] = {**_rounded(summarize(outcomes)), **_rounded(spread(outcomes))}
         if name == GOODPUT or name in RIVALS:
             steps = range(seed, seed + extent.steps)
             figures[name]["adaptation_rounds"] = measure_adaptation(build, profile, steps)
@@ -98,7 +108,12 @@ def _print_table(profile: str, figures: Figures) -> None:
             f"{name:28} {mean:6.2f} {worst:6.2f} ({plain:5.2f} {plain_worst:5.2f})"
             f" {loss:6.2f} {switches:9.1f}"
         )
-    print(f"rounds to follow a step change: {figures[GOODPUT]['adaptation_rounds']}")
+    for name, row in figures.items():
+        if _number(row["mean_regret_se"]):
+            mean, error, worst, worst_error = (100 * _number(row[key]) for key in SPREAD)
+            print(f"{name:28} {mean:6.2f} ± {error:.2f}, worst {worst:6.2f} ± {worst_error:.2f}")
+    if GOODPUT in figures:
+        print(f"steps to follow a step change: {figures[GOODPUT]['adaptation_rounds']}")
 
 
 def _number(value: object) -> float:

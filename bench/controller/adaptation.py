@@ -1,4 +1,4 @@
-"""Rounds from a step change of the acceptance until the depth is nearly the new best."""
+"""Decode steps from a step change of the acceptance until the depth is nearly the new best."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,16 +10,16 @@ from controller.scenarios import Scenario, flips
 from controller.world import Trace, World
 
 NEARLY = 0.95  # of the best rate
-SETTLED = 5  # rounds in a row
+SETTLED = 5  # decode steps in a row
 BATCH_SIZES = (4, 64)
 
 
 def measure_adaptation(
     build: Build, profile: Profile, seeds: Iterable[int]
 ) -> dict[str, float | None]:
-    """Median rounds by batch size and direction; None where a change calls for no other depth.
+    """Median decode steps by batch size and direction; None where a change needs no other depth.
 
-    A change that is not followed before the next counts with all of its rounds.
+    A change that is not followed before the next counts with all of its decode steps.
     """
     delays: dict[str, list[int]] = {}
     for size in BATCH_SIZES:
@@ -44,7 +44,7 @@ def _is_near(steps: int, trace: Trace) -> bool:
 
 
 def _delay(part: Sequence[Trace]) -> int:
-    """Find the first of `SETTLED` near rounds in a row, probes aside."""
+    """Find the first of `SETTLED` near decode steps in a row, probes aside."""
     run = 0
     for number, trace in enumerate(part):
         if not trace.is_probe:

@@ -3,20 +3,22 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import mean, stdev
 
 from controller.policies import Build
 from controller.profiles import Profile
 from controller.scenarios import Scenario
 from controller.world import Tally, World
 
-SETTLING = 0.25  # share of the rounds that steady scenarios may learn in
+SETTLING = 0.25  # share of the steps that steady scenarios may learn in
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One scenario with one seed; shares, and switches per 1000 rounds where it is steady."""
+    """One scenario with one seed; shares, and switches per 1000 steps where it is steady."""
 
     scenario: Scenario
+    seed: int
     regret: float
     loss: float
     switches: float | None
@@ -28,7 +30,7 @@ def run_all(
 ) -> list[Outcome]:
     """Run a policy through everything."""
     return [
-        _outcome(scenario, World(profile, scenario, seed).run(build(profile, seed)))
+        _outcome(scenario, seed, World(profile, scenario, seed).run(build(profile, seed)))
         for scenario in scenarios
         for seed in seeds
     ]
@@ -45,6 +47,21 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "plain_worst_regret": max(plain),
         "loss_to_no_speculation": max(outcome.loss for outcome in outcomes),
         "switches_per_1000": max(switches.values()),
+    }
+
+
+def spread(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Mean and worst regret over the scenarios of each seed: means over seeds, standard errors."""
+    by_seed: dict[int, list[float]] = {}
+    for outcome in outcomes:
+        by_seed.setdefault(outcome.seed, []).append(outcome.regret)
+    means = [mean(regrets) for regrets in by_seed.values()]
+    worst = [max(regrets) for regrets in by_seed.values()]
+    return {
+        "mean_regret_of_seeds": mean(means),
+        "mean_regret_se": _standard_error(means),
+        "worst_regret_of_seeds": mean(worst),
+        "worst_regret_se": _standard_error(worst),
     }
 
 
@@ -71,13 +88,13 @@ def detail(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
     }
 
 
-def _outcome(scenario: Scenario, tally: Tally) -> Outcome:
+def _outcome(scenario: Scenario, seed: int, tally: Tally) -> Outcome:
     depths = [trace.num_steps for trace in tally.traces]
     late = depths[int(SETTLING * len(depths)) :]
     switches = sum(one != other for one, other in pairwise(late))
     per_thousand = 1000.0 * switches / len(late) if scenario.is_steady else None
     probes = 1000.0 * sum(trace.is_probe for trace in tally.traces) / len(depths)
-    return Outcome(scenario, tally.regret, tally.loss_to_plain, per_thousand, probes)
+    return Outcome(scenario, seed, tally.regret, tally.loss_to_plain, per_thousand, probes)
 
 
 def _by_scenario(outcomes: Sequence[Outcome], values: Sequence[float | None]) -> dict[str, float]:
@@ -86,6 +103,11 @@ def _by_scenario(outcomes: Sequence[Outcome], values: Sequence[float | None]) ->
         if value is not None:
             groups.setdefault(outcome.scenario.name, []).append(value)
     return {name: _mean(group) for name, group in groups.items()}
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean; 0 for one value."""
+    return float(stdev(values) / len(values) ** 0.5) if len(values) > 1 else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ class Crowd:
     rates: tuple[float, ...]
 
     def expected(self) -> list[float]:
-        """Tokens of a round of depth 0 … `DEEPEST`."""
+        """Tokens of a step of depth 0 … `DEEPEST`."""
         tokens = [1.0]
         survival = 1.0
         for rate in self.rates:
@@ -33,10 +33,10 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A load that stays for `rounds` rounds of depth 3, as a span of time.
+    """A load that stays for `rounds` steps of depth 3, as a span of time.
 
-    Rounds take the batch sizes of `sizes` in turn. With several `moods` all requests share one at a
-    time, which changes every `mood_rounds` rounds at random; they are equally likely.
+    Steps take the batch sizes of `sizes` in turn. With several `moods` all requests share one at a
+    time, which changes every `mood_rounds` steps at random; they are equally likely.
     """
 
     rounds: int
@@ -46,7 +46,7 @@ class Segment:
     mood_rounds: int = 8
 
     def expected(self, mood: int) -> list[float]:
-        """Tokens per request in a round of depth 0 … `DEEPEST`."""
+        """Tokens per request in a step of depth 0 … `DEEPEST`."""
         table = [crowd.expected() for crowd in self.moods[mood]]
         shares = [crowd.share for crowd in self.moods[mood]]
         return [

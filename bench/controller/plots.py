@@ -14,10 +14,10 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "controller"
 SHOWN = (
     ("h100_dense_8b", "ladder and flips", "ladder-and-flips"),
     ("cpu_82m", "flips 300 b4", "flips"),
-    ("moe", "hope returns b8", "hope-returns"),
+    ("moe", "acceptance returns b8", "hope-returns"),
 )
 OTHERS = ("clairvoyant", "ema zero-step")
-WINDOW = 20  # rounds that a point of the goodput is the mean of
+WINDOW = 20  # steps over which a point of the goodput is averaged
 
 
 def write_plots(seed: int) -> None:

@@ -11,10 +11,10 @@ from controller.rivals.ema_seed_table import ema_seed_table
 from controller.rivals.ema_v1 import ema_v1
 from controller.rivals.ema_zero_step import ema_zero_step
 from controller.rivals.throughput_aware import ThroughputAware
-from specdecode_engine.depth.cost import CostModel, CostPoint
-from specdecode_engine.depth.goodput import GoodputDepth
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.static import StaticDepth
+from specdecode_engine.adaptive.cost import CostModel, CostPoint
+from specdecode_engine.adaptive.goodput import GoodputPolicy
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 Build = Callable[[Profile, int], Chooser]
 
@@ -53,16 +53,16 @@ def all_policies() -> dict[str, Build]:
 
 
 def _static(steps: int) -> Build:
-    return lambda profile, seed: StaticDepth(steps)
+    return lambda profile, seed: StaticPolicy(steps)
 
 
-def table() -> DepthTable:
+def table() -> RangeTable:
     """The recommended candidates."""
-    return DepthTable(BatchRange(bound, steps) for bound, steps in CANDIDATES.items())
+    return RangeTable(BatchRange(bound, steps) for bound, steps in CANDIDATES.items())
 
 
 def _goodput(profile: Profile, points: Iterable[CostPoint]) -> Chooser:
-    return GoodputDepth(table(), CostModel(points), START)
+    return GoodputPolicy(table(), CostModel(points), START)
 
 
 def _points(profile: Profile) -> tuple[CostPoint, ...]:

@@ -1,4 +1,4 @@
-"""What a decode round takes on three machines; each formula with its source."""
+"""What a decode step takes on three machines; each formula with its source."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -9,23 +9,23 @@ MISSED_AT_MOST = 64  # rows per request: half the life of a request of 128 token
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """True seconds of rounds; `target_s` takes the rows that go through the target."""
+    """True seconds of steps; `target_s` takes the rows that go through the target."""
 
     name: str
     target_s: Callable[[int], float]
     draft_step_s: Callable[[int], float]  # takes the batch size
     kv_token_s: float
     draft_row_s: float  # of a row that the draft has missed and catches up on
-    late_rounds: int  # results that are still on their way when the next round is planned
+    late_rounds: int  # results that are still on their way when the next step is planned
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
-        """Expect the time of a round."""
+        """Expect the time of a step."""
         drafting = num_steps * self.draft_step_s(batch_size)
         rows = batch_size * (num_steps + 1)
         return self.target_s(rows) + drafting + self.kv_token_s * kv_tokens
 
     def catching_up_s(self, batch_size: int, missed_rounds: int) -> float:
-        """Expect what the first draft after rounds without one takes longer."""
+        """Expect how much longer the first draft after steps without one takes."""
         return self.draft_row_s * batch_size * min(missed_rounds, MISSED_AT_MOST)
 
 
@@ -50,8 +50,9 @@ def cpu_82m() -> Profile:
     """A Llama of 82 M parameters in bfloat16 on one core (AMD Zen 5, AVX512-BF16), measured.
 
     An eager loop with packed linear layers took 7.5, 8.1, 9.8 and 13.2 ms for 1, 4, 8 and 16 rows;
-    beyond, the time of the linear layers alone (3.26 ms at 16 rows, 5.56 at 32) goes on straight.
-    A draft step took 0.57 ms at one row and is taken to grow alike. KV is read at 38 GB/s.
+    beyond, the time of the linear layers alone (3.26 ms at 16 rows, 5.56 at 32) is extrapolated
+    linearly. A draft step took 0.57 ms at one row and is assumed to grow alike. KV is read at
+    38 GB/s.
     """
     rows = (1, 4, 8, 16, 32)
     milliseconds = (7.5, 8.1, 9.8, 13.2, 22.5)
@@ -75,11 +76,11 @@ def moe() -> Profile:
     """A mixture of experts as large as Qwen3-30B-A3B (128 experts, 8 per token) on one H100.
 
     A forward reads an expert's weights if any of its rows needs it: rows that choose
-    independently touch 128 (1 − (1 − 8/128)^rows) experts, 0.453 GB each over all layers, beside
+    independently touch 128 (1 − (1 − 8/128)^rows) experts, 0.453 GB each over all layers, plus
     2.4 GB that every forward reads, at 2.35 TB/s (78 % of what a copy reaches, as in the dense
-    fit). Neighbouring tokens share experts, so this is the dear end: at batch 1 a row more costs
-    nearly a token more, at batch 64 all experts are read anyway. 1.5 ms of launches and host, and
-    6.6 GFLOP a row at half the dense efficiency, are assumptions.
+    fit). Neighbouring tokens share experts, so this is the expensive end: at batch 1 a row more
+    costs nearly a token more, at batch 64 all experts are read anyway. 1.5 ms of launches and host,
+    and 6.6 GFLOP a row at half the dense efficiency, are assumptions.
     """
 
     def target_s(rows: int) -> float:

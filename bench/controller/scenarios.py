@@ -23,7 +23,7 @@ class Scenario:
 
 
 def all_scenarios(length: int) -> tuple[Scenario, ...]:
-    """Every scenario, each of about `length` rounds."""
+    """Every scenario, each of about `length` steps."""
     return (*_plain(length), *_nasty(length))
 
 
@@ -62,7 +62,7 @@ def _nasty(length: int) -> tuple[Scenario, ...]:
         Scenario("hopeless b1", (load(length, 1, 0.05),), is_steady=True),
         Scenario("hopeless b8", (load(length, 8, 0.05),), is_steady=True),
         Scenario("hopeless b64", (load(length, 64, 0.05),), is_steady=True),
-        Scenario("hope returns b8", (load(length // 2, 8, 0.05), load(length // 2, 8, 0.9))),
+        Scenario("acceptance returns b8", (load(length // 2, 8, 0.05), load(length // 2, 8, 0.9))),
     )
 
 

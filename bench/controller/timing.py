@@ -6,7 +6,7 @@ import time
 from controller.loads import DEEPEST
 from controller.policies import Build
 from controller.profiles import Profile
-from specdecode_engine.depth.decision import Feedback
+from specdecode_engine.adaptive.policy import Feedback
 
 BATCH_SIZE, ROUNDS, REPEATS = 64, 500, 7
 KV_TOKENS = 512 * BATCH_SIZE
@@ -15,7 +15,7 @@ KV_TOKENS = 512 * BATCH_SIZE
 def measure_decision(build: Build, profile: Profile) -> float:
     """Time decide and observe together at batch 64, the making of the feedback included.
 
-    The least of seven means of 500 rounds, in processor time.
+    The least of seven means of 500 steps, in processor time.
     """
     draw = random.Random(0)
     lengths = [tuple(draw.choices(range(DEEPEST + 1), k=BATCH_SIZE)) for _ in range(ROUNDS)]

@@ -14,8 +14,8 @@ from controller.loads import DEEPEST, Segment
 from controller.profiles import Profile
 from controller.rivals.clairvoyant import Clairvoyant
 from controller.scenarios import Scenario
-from specdecode_engine.depth.decision import Feedback, Reason
-from specdecode_engine.depth.static import StaticDepth
+from specdecode_engine.adaptive.policy import Feedback, Reason
+from specdecode_engine.adaptive.static import StaticPolicy
 
 TIME_NOISE = 0.04  # standard deviation of the logarithm
 SPIKE_CHANCE, SPIKE = 0.005, 4.0
@@ -23,7 +23,7 @@ SPIKE_CHANCE, SPIKE = 0.005, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A round as the load has it, whatever its depth."""
+    """A step under the load at this moment, for every depth."""
 
     segment: int
     batch_size: int
@@ -35,7 +35,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One round as it went."""
+    """One step and its result."""
 
     moment: Moment
     num_steps: int
@@ -55,7 +55,7 @@ class Tally:
     traces: list[Trace] = field(default_factory=list)
 
     def add(self, trace: Trace) -> None:
-        """Count a round."""
+        """Count a step."""
         self.seconds += trace.seconds
         self.tokens += trace.tokens
         self.best_tokens += trace.moment.best * trace.seconds
@@ -92,7 +92,7 @@ class World:
         tally = Tally()
         late: deque[Feedback] = deque()
         missed = 0
-        learns = not isinstance(policy, StaticDepth | Clairvoyant)
+        learns = not isinstance(policy, StaticPolicy | Clairvoyant)
         for moment in self._moments(tally):
             if isinstance(policy, Clairvoyant):
                 policy.see(moment.batch_size, *self._truth(moment))
@@ -122,7 +122,7 @@ class World:
         return tally
 
     def _moments(self, tally: Tally) -> Iterator[Moment]:
-        """Go on with a segment until its time, which `tally` counts, is over."""
+        """Yield a segment's moments until its time, which `tally` counts, is over."""
         over = 0.0
         for place, segment in enumerate(self._scenario.segments):
             size, mood, number = segment.sizes[0], 0, 0

@@ -1,7 +1,7 @@
-"""How fast the engine decodes: beside peers, beside its own plain decoding, and its host's share.
+"""Decode speed compared with peers and with plain decoding, and the host's share of a step.
 
 `versus` compares with transformers and OpenVINO GenAI (package `peers`), `host` times the prefix
-cache and the host's part of a round, `adaptive` and `crossing` hold adaptive depth against fixed
-ones, `algorithms` tells accept lengths. One thread, processor time, everybody interleaved within
+cache and the host's part of a step, `adaptive` and `crossing` hold adaptive depth against fixed
+ones, `algorithms` reports accept lengths. One thread, processor time, everybody interleaved within
 each repeat, medians.
 """

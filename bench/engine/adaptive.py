@@ -1,4 +1,4 @@
-"""Adaptive depth beside every fixed one, on real requests: weak and strong draft, batch 1 and 8.
+"""Adaptive depth and every fixed one, on real requests: weak and strong draft, batch 1 and 8.
 
 All engines of a pair answer the same requests, one after the other within each repeat, on one
 thread and by processor time. Ratios are taken within a repeat, then their median.
@@ -13,9 +13,9 @@ from pathlib import Path
 from engine.epsilon_pair import STRONG, WEAK, Size, write_pair
 from engine.interleaved import Learner, interleave
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.build import build_core
 
 FIXED_STEPS = (0, 1, 2, 3, 5, 7)
 ADAPTIVE = "goodput"

@@ -9,9 +9,9 @@ from transformers import AutoTokenizer
 
 from engine.cells import EXAMPLES, PLAIN, Cell, all_cells
 from lossless.prompts import load_prompts
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.build import build_core
 
 PROMPTS = 32
 REPEATS = 5
@@ -53,7 +53,7 @@ def _result(cell: Cell, runs: dict[Cell, Runs]) -> dict[str, float]:
     plain = runs[Cell(PLAIN, 0, 0, cell.batch_size)]
     ratios = zip(run.tokens_per_cpu_second, plain.tokens_per_cpu_second, strict=True)
     return {
-        "accept_length": round(run.core.snapshot().accept_length, 3),
+        "accept_length": round(run.core.counters.decode.accept_length, 3),
         "tokens_per_cpu_second": round(statistics.median(run.tokens_per_cpu_second), 1),
         "to_plain": round(statistics.median(own / other for own, other in ratios), 3),
     }

@@ -49,7 +49,7 @@ class Cell:
 
 
 def all_cells() -> list[Cell]:
-    """Every algorithm whose draft is there, with chains and trees, and plain decoding beside."""
+    """Every algorithm whose draft is there, with chains and trees, and plain decoding."""
     sizes, shapes = (1, 8), ((1, 3), (1, 5), (2, 4), (4, 3), (8, 3))
     cells = [Cell(PLAIN, 0, 0, size) for size in sizes]
     for algorithm, folder in DRAFTS.items():

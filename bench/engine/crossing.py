@@ -1,4 +1,4 @@
-"""Load that goes back and forth between one request and many, beside both sides of the boundary.
+"""Load that goes back and forth between one request and many, and both sides of the boundary alone.
 
 One long answer runs all the time while bursts of others come and go, so that each burst takes the
 batch over every boundary of the table and back. What it is compared with are the fixed depths that
@@ -13,8 +13,8 @@ from pathlib import Path
 from engine.adaptive import ADAPTIVE, Extent, build_adaptable
 from engine.epsilon_pair import STRONG, write_pair
 from engine.interleaved import Learner, interleave
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import FinishReason, Request, SamplingParams
+from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 
 SIDES = (0, 3)
 MOST = 64

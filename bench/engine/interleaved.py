@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from specdecode_engine.loop import EngineCore
+from specdecode_engine.engine import EngineCore
 
 Run = Callable[[EngineCore, int], float]
 """Serves a load that follows from a seed; tokens per second of processor time."""
@@ -14,7 +14,7 @@ Run = Callable[[EngineCore, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The engine that learns, and the rounds it gets for that before anything is measured."""
+    """The engine that learns, and the steps it gets for that before anything is measured."""
 
     config: int | str
     rounds: int
@@ -36,7 +36,7 @@ class Rates:
         return round(statistics.median(a / b for a, b in pairs), 3)
 
     def medians(self) -> dict[str, float]:
-        """Say them under names for the results."""
+        """Return them under names for the results."""
         return {
             f"tokens_per_cpu_second {config}": round(statistics.median(rates), 1)
             for config, rates in self.by_config.items()

@@ -23,7 +23,7 @@ def use_carried(folder: Path = FOLDER) -> list[str]:
     """Unpack what fits this interpreter if anything is missing; return the names of the wheels.
 
     What the engine lacks goes in front of the path, so that its parts fit each other; a peer alone
-    goes behind what is there.
+    goes after what is there.
     """
     lacks_engine = bool(missing())
     if not lacks_engine and not missing(PEERS):
@@ -41,7 +41,7 @@ def use_carried(folder: Path = FOLDER) -> list[str]:
 
 
 def missing(names: tuple[str, ...] = ENGINE) -> tuple[str, ...]:
-    """Say what cannot be imported."""
+    """Return the names of what cannot be imported."""
     return tuple(name for name in names if find_spec(name) is None)
 
 

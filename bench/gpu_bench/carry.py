@@ -56,7 +56,7 @@ def locked_versions(lock: Path = LOCK) -> list[str]:
 
 
 def command(names: list[str], python: str, folder: Path) -> list[str]:
-    """Say how to fetch: by pip, which uv runs where it is not installed."""
+    """Return the command that fetches: pip, which uv runs where it is not installed."""
     return [
         *("uv", "tool", "run", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--no-deps", "--only-binary=:all:", "--implementation", "cp"),

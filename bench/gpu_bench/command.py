@@ -28,13 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 TOTAL_S = 540
 SPARE_S = 10
-"""Left at the end for what does not stop by itself."""
+"""Left at the end for what has to be stopped."""
 PACKAGES = ("torch", "triton", "transformers", "numpy", "flashinfer-python")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     dry_run: bool
     seconds: float

@@ -38,7 +38,7 @@ class Context:
         return self.known_floors
 
     def has_time(self, seconds: float = 0.0) -> bool:
-        """Whether the section may go on for so long."""
+        """Whether the section may run for so much longer."""
         return self.clock() + seconds < self.section_ends_s
 
     def time_us(self, call: Callable[[], object]) -> float:

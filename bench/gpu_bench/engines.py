@@ -9,8 +9,8 @@ from gpu_bench.record import CannotMeasure
 from gpu_bench.scale import Scale
 from gpu_bench.ways import plain_weights
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.build import build_core
 
 STRONG, WEAK = 0.02, 0.1
 """Epsilons of a draft that mostly agrees and of one that mostly does not."""
@@ -42,7 +42,7 @@ class Engines:
         return self._keep("plain", self.document(None, (0,), kv_part=0.5))
 
     def without_overlap(self, num_steps: int) -> EngineCore:
-        """One request, one depth, and the host waits for every round; not kept."""
+        """One request, one depth, and the host waits for every step; not kept."""
         document = self.document("static", (num_steps,), batches=(1,), overlap=False)
         return self._build(document)
 
@@ -51,7 +51,7 @@ class Engines:
         return self._build(self.document("static", (num_steps,), batches=(1,), overlap=True))
 
     def agree(self, epsilon: float) -> None:
-        """Turn the dial of every engine that is built, in place: captured passes see it too."""
+        """Turn the dial of every engine that is built, in place: CUDA graphs see it too."""
         factor, self._epsilon = epsilon / self._epsilon, epsilon
         for core in self._kept.values():
             for layer in core.parts.target.layers[1:]:

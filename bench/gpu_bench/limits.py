@@ -8,7 +8,7 @@ The model is the roofline of Williams et al. (2009).
 from dataclasses import dataclass
 
 from gpu_bench.scale import ModelSize
-from specdecode_engine.forward.config_file import DTYPES
+from specdecode_engine.model.config_file import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,6 @@ class Traffic:
 def round_seconds(
     target: Traffic, draft: Traffic, floors: Floors, batch: int, num_steps: int, kv_tokens: float
 ) -> float:
-    """Least time of a round: one verify of num_steps + 1 rows each and num_steps draft passes."""
+    """Least time of a step: one verify of num_steps + 1 rows each and num_steps draft passes."""
     verify = target.seconds(floors, batch * (num_steps + 1), kv_tokens)
     return verify + num_steps * draft.seconds(floors, batch, kv_tokens)

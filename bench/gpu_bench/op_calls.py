@@ -1,18 +1,22 @@
-"""One call of every op beside attention, on small random tensors; each call answers tensors."""
+"""One call of every op but attention, on small random tensors; each call returns tensors."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-import specdecode_kernels as ops
-from specdecode_kernels import DraftedNodes, PenaltyRows, SamplingRows
-from specdecode_kernels.testing import backend_for
+from specdecode_kernels import (
+    Backend,
+    DraftedNodes,
+    LayerKV,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+)
 
 BATCH, NODES, VOCAB, HIDDEN = 3, 7, 1000, 128
 PARENTS = (0, 0, 0, 1, 1, 2, 3)
 
-Calls = dict[str, Callable[[], object]]
+Calls = dict[str, Callable[[Backend], object]]
 
 
 def op_calls(device: torch.device) -> Calls:
@@ -44,16 +48,15 @@ def _elementwise(draw: _Draw) -> Calls:
     k_pool, v_pool = (draw.normal(32, 2, 16, dtype=half) for _ in range(2))
     rows = draw.numbers(3, 9, 4, 30, 1, dtype=torch.int64)
 
-    def store() -> object:
-        new = qkv[:, :2], qkv[:, 2:4]
-        ops.store_kv(k_pool, v_pool, rows, *new, backend=backend_for(qkv))
+    def store(ops: Backend) -> object:
+        ops.store_kv(LayerKV(k_pool, v_pool), rows, qkv[:, :2], qkv[:, 2:4])
         return k_pool, v_pool
 
     return {
-        "rms_norm": lambda: ops.rms_norm(x, weight, 1e-5),
-        "add_rms_norm": lambda: ops.add_rms_norm(x, update, weight, 1e-5),
-        "apply_rope": lambda: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], cos, sin),
-        "silu_and_mul": lambda: ops.silu_and_mul(x[:, :64], x[:, 64:]),
+        "rms_norm": lambda ops: ops.rms_norm(x, weight, 1e-5),
+        "add_rms_norm": lambda ops: ops.add_rms_norm(x, update, weight, 1e-5),
+        "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], cos, sin),
+        "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :64], x[:, 64:]),
         "store_kv": store,
     }
 
@@ -66,10 +69,10 @@ def _trees(draw: _Draw) -> Calls:
     drafted, tokens = draw.below(3, BATCH, NODES - 1), draw.below(3, BATCH, NODES)
     ids = draw.below(9, BATCH, 6)
     return {
-        "select_nodes": lambda: ops.select_nodes(scores, ids, candidates, 4),
-        "link_nodes": lambda: ops.link_nodes(parents, 3),
-        "walk_chain": lambda: ops.walk_chain(tokens, drafted),
-        "walk_tree": lambda: ops.walk_tree(tokens, drafted, parents, 4),
+        "select_tree_nodes": lambda ops: ops.select_tree_nodes(scores, ids, candidates, 4),
+        "build_tree_mask": lambda ops: ops.build_tree_mask(parents, 3),
+        "verify_chain": lambda ops: ops.verify_chain(tokens, drafted),
+        "verify_tree": lambda ops: ops.verify_tree(tokens, drafted, parents, 4),
     }
 
 
@@ -80,24 +83,24 @@ def _paths(draw: _Draw) -> Calls:
     slots, lengths = (draw.numbers(*of, dtype=torch.int64) for of in ((1, 0), (5, 9)))
     kept = torch.tensor([[0, 2, 5, 5], [0, 1, 3, 6]], device=draw.device)
 
-    def move() -> object:
-        ops.move_kv(k_pool, v_pool, pages, slots, lengths, kept, 4)
+    def compact(ops: Backend) -> object:
+        ops.compact_kv(k_pool, v_pool, pages, slots, lengths, kept, 4)
         return k_pool, v_pool
 
-    return {"take_path": lambda: ops.take_path(values, path), "move_kv": move}
+    return {"gather_accepted": lambda ops: ops.gather_accepted(values, path), "compact_kv": compact}
 
 
 def _sampling(draw: _Draw) -> Calls:
     logits, positions = draw.normal(BATCH, NODES, VOCAB), draw.below(50, BATCH, NODES)
     parents = draw.numbers(*PARENTS, dtype=torch.int64).expand(BATCH, NODES).contiguous()
-    penalties = PenaltyRows(
+    penalties = PenaltyParamsBatch(
         counts=draw.below(2, 1, VOCAB).float(),
         in_prompt=draw.below(2, 1, VOCAB).bool(),
         bias=draw.normal(1, VOCAB),
         states=draw.numbers(0, -1, -1, dtype=torch.int64),
         numbers=torch.tensor([[1.3, 0.2, 0.1]] + [[1.0, 0, 0]] * 2).to(draw.device, torch.float64),
     )
-    rows = SamplingRows(
+    params = SamplingParamsBatch(
         temperature=draw.numbers(0.7, 0.0, 1.2),
         top_k=draw.numbers(40, 0, 0).long(),
         top_p=draw.numbers(0.9, 1.0, 1.0),
@@ -107,6 +110,6 @@ def _sampling(draw: _Draw) -> Calls:
     )
     drafted = DraftedNodes(draw.below(VOCAB, BATCH, NODES - 1), parents, 3)
     return {
-        "penalise": lambda: ops.penalise(logits, penalties, drafted),
-        "choose": lambda: ops.choose(logits, rows, positions),
+        "apply_penalties": lambda ops: ops.apply_penalties(logits, penalties, drafted),
+        "sample": lambda ops: ops.sample(logits, params, positions, None),
     }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_bench.scale import ModelSize
-from specdecode_engine.forward.checkpoint import Placement, Shape, StoredTensor
+from specdecode_engine.model.checkpoint import Placement, Shape, StoredTensor
 
 FIRST_LAYER = "model.layers.0."
 INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight")
@@ -18,7 +18,7 @@ INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight")
 class RandomStore:
     """Tensors by name: the same name is the same tensor, in target and draft alike.
 
-    What layers behind the first write into the residual stream is scaled by epsilon, so that a
+    What layers after the first write into the residual stream is scaled by epsilon, so that a
     draft of the first layer alone agrees with the target as much as epsilon is small.
 
     Args:
@@ -77,7 +77,7 @@ def write_configs(folder: Path, size: ModelSize) -> tuple[Path, Path]:
 
 
 def hf_keys(size: ModelSize, layers: int) -> dict[str, object]:
-    """Say a size as Hugging Face does."""
+    """Return a size under Hugging Face's names."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,4 +1,4 @@
-"""What a section has measured: rows beside their limits and targets, or why there are none."""
+"""What a section has measured: rows with their limits and targets, or why there are none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Target:
     of: Literal["measured", "ratio"] = "measured"
 
     def __str__(self) -> str:
-        """How a table says it."""
+        """Return the text for a table."""
         subject = "ratio " if self.of == "ratio" else ""
         return f"{subject}{self.sign} {self.value:g}"
 
@@ -29,12 +29,12 @@ class Row:
     """One number. `ratio` is the share of the limit that was reached, 1 being all of it."""
 
     metric: str
-    measured: float | None  # None: it could not be, and `note` says why
+    measured: float | None  # None: it could not be; `note` has the reason
     unit: str
     limit: float | None = None  # what the machine allows, in the same unit
     ratio: float | None = None
     target: Target | None = None
-    peers: Mapping[str, float] = field(default_factory=dict)  # beside it, in the same unit
+    peers: Mapping[str, float] = field(default_factory=dict)  # for comparison, in the same unit
     note: str = ""
 
     @classmethod
@@ -60,7 +60,7 @@ class Row:
 
 
 class CannotMeasure(Exception):
-    """A section cannot be done here; the text says why, it is no fault of the script."""
+    """A section cannot run on this machine; the text has the reason."""
 
 
 class State(StrEnum):

@@ -56,7 +56,7 @@ class Report:
         _replace(self.markdown_file, self.markdown(records, state))
 
     def document(self, records: tuple[SectionRecord, ...], state: str) -> dict[str, object]:
-        """Say all of it in plain values."""
+        """Return all of it as plain values."""
         return {
             **asdict(self.run),
             "measured": DRY if self.run.is_dry else "on the device",
@@ -65,7 +65,7 @@ class Report:
         }
 
     def markdown(self, records: tuple[SectionRecord, ...], state: str) -> str:
-        """Say it in tables."""
+        """Return it as tables."""
         run = self.run
         versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
         headings = _headings(run.is_dry)
@@ -100,7 +100,7 @@ def _plain(value: float | None) -> float | str | None:
 def _headings(is_dry: bool) -> tuple[str, ...]:
     measured = f"number ({DRY})" if is_dry else "measured"
     met = () if is_dry else ("met?",)
-    return ("metric", measured, "limit", "ratio", "target", "beside it", *met)
+    return ("metric", measured, "limit", "ratio", "target", "peers", *met)
 
 
 def _tables(record: SectionRecord, headings: tuple[str, ...]) -> list[str]:

@@ -1,13 +1,13 @@
-"""Runs rounds of an engine on made-up requests, at a depth that is dictated or by its policy."""
+"""Runs an engine's steps on made-up requests, at a depth that is dictated or by its policy."""
 
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from specdecode_engine.depth.decision import DepthPolicy
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.profiling import DictatedDepth, decoding
+from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.profiling import DictatedDepth, decoding
 
 WARM_UP_ROUNDS = 3
 
@@ -23,12 +23,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """What rounds took, and what came of them."""
+    """How long steps took, and what they emitted."""
 
     device_s: float  # median, by events on the device
     wall_s: float  # mean, the host's share included
     kv_tokens: float  # of the whole batch, median
-    tokens: int  # emitted in all timed rounds
+    tokens: int  # emitted in all timed steps
     rounds: int
 
     @property
@@ -38,7 +38,7 @@ class RoundTimes:
 
 
 @contextmanager
-def decoding_under(core: EngineCore, load: Load, policy: DepthPolicy) -> Iterator[None]:
+def decoding_under(core: EngineCore, load: Load, policy: AdaptivePolicy) -> Iterator[None]:
     """Let the load decode under a policy; ends it, and puts the engine's own policy back."""
     own, core.scheduler.depth = core.scheduler.depth, policy
     try:
@@ -55,7 +55,7 @@ def time_rounds(
     clock: Callable[[], float],
     sync: Callable[[], None],
 ) -> RoundTimes:
-    """Time rounds of one depth."""
+    """Time steps of one depth."""
     dictated = DictatedDepth(num_steps)
     with decoding_under(core, load, dictated):
         for _ in range(WARM_UP_ROUNDS):
@@ -64,7 +64,7 @@ def time_rounds(
         wall_s, tokens = _run(core, load.rounds, clock, sync)
         heard = [one for one in dictated.heard if one.batch_size == load.batch]
     if not heard:
-        raise RuntimeError(f"no round of {load.batch} requests came back: {load}")
+        raise RuntimeError(f"no step of {load.batch} requests came back: {load}")
     return RoundTimes(
         device_s=statistics.median(one.seconds for one in heard),
         wall_s=wall_s / load.rounds,
@@ -77,7 +77,7 @@ def time_rounds(
 def measure_rate(
     core: EngineCore,
     load: Load,
-    policy: DepthPolicy,
+    policy: AdaptivePolicy,
     clock: Callable[[], float],
     sync: Callable[[], None],
 ) -> float:

@@ -1,7 +1,7 @@
-"""Runs the sections in order within one deadline; whatever happens to one, the others go on.
+"""Runs the sections in order within one deadline; whatever happens to one, the others run.
 
 A section that raises, or that its time runs out for, keeps the rows that it has yielded. What no
-longer fits is skipped and says so. After every section the report is written anew.
+longer fits is recorded as skipped. The report is rewritten after every section.
 """
 
 import signal
@@ -44,7 +44,7 @@ def run_sections(
 
     Args:
         ends_s: when the last one has to end, by the context's clock.
-        write: told the records so far and the name of the section that begins, None at the end.
+        write: gets the records so far and the name of the section that begins, None at the end.
     """
     records: tuple[SectionRecord, ...] = ()
     for section in sections:
@@ -79,7 +79,7 @@ def _run(section: Section, context: Context, ends_s: float) -> SectionRecord:
 
 
 def last_lines(error: Exception) -> str:
-    """Say what went wrong and where, in the last lines of the traceback."""
+    """Return what went wrong and where: the last lines of the traceback."""
     lines = "".join(traceback.format_exception(error)).strip().splitlines()
     return "\n".join(lines[-TRACE_LINES:])
 
@@ -88,7 +88,7 @@ def last_lines(error: Exception) -> str:
 def alarm(seconds: float) -> Iterator[None]:
     """Raise OutOfTime in this thread when so many seconds have passed; the main thread only.
 
-    A timer that somebody else has set goes on where it was.
+    A timer that somebody else has set continues afterwards.
     """
 
     def ring(number: int, frame: FrameType | None) -> None:

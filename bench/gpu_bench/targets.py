@@ -1,4 +1,4 @@
-"""The bounds that each figure is held against; docs/performance.md says the same in words."""
+"""The bounds that each figure must meet; docs/gpu.md describes them."""
 
 from gpu_bench.record import Target
 

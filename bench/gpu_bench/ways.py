@@ -1,31 +1,21 @@
-"""By what the ops are computed for a while: variables that the kernels read."""
+"""Engines whose weights can be changed in place."""
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
-from specdecode_kernels.implementation import VARIABLE, Implementation
-from specdecode_kernels.native import linear
-
-
-def computed_by(way: Implementation) -> AbstractContextManager[None]:
-    """Force one implementation of every op."""
-    return _variable(VARIABLE, way)
-
-
-def plain_weights() -> AbstractContextManager[None]:
-    """Pack no weights, so that they can be changed in place on a CPU too."""
-    return _variable(linear.VARIABLE, "plain")
+from specdecode_kernels.choice import LINEARS_VARIABLE
 
 
 @contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def plain_weights() -> Iterator[None]:
+    """Pack no weights, so that they can be changed in place on a CPU too."""
+    before = os.environ.get(LINEARS_VARIABLE)
+    os.environ[LINEARS_VARIABLE] = "plain"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[name]
+            del os.environ[LINEARS_VARIABLE]
         else:
-            os.environ[name] = before
+            os.environ[LINEARS_VARIABLE] = before

@@ -1,4 +1,4 @@
-"""CUDA graphs on a GPU: equal answers with and without, bytes and seconds, time of a round.
+"""CUDA graphs on a GPU: equal answers with and without, bytes and seconds, time of a step.
 
 Float64 makes equality exact, since rounding then never decides between two tokens. Not a test of
 pytest: the machines that run those have no GPU.
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.depth.decision import Decision, Reason
-from specdecode_engine.depth.static import StaticDepth
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.adaptive.policy import Decision, Reason
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 FOLDERS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
@@ -30,20 +30,20 @@ class GpuResult:
     topk: int
     dtype: str
     equal: bool
-    captured_rounds: int
-    eager_rounds: int  # of the engine with graphs
+    graph_steps: int
+    eager_steps: int  # of the engine with graphs
     graph_bytes: int
     capture_seconds: float
-    round_ms: float  # of decoding, with graphs
-    eager_round_ms: float
+    step_ms: float  # of decoding, with graphs
+    eager_step_ms: float
 
     @property
     def is_good(self) -> bool:
-        """Whether every round was captured and no answer changed."""
-        return self.equal and self.captured_rounds > 0 and self.eager_rounds == 0
+        """Whether every step ran on graphs and no answer changed."""
+        return self.equal and self.graph_steps > 0 and self.eager_steps == 0
 
 
-class EveryDepth(StaticDepth):
+class EveryDepth(StaticPolicy):
     """Takes the candidates of the batch's range in turn."""
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
@@ -61,23 +61,23 @@ def check(device: str = "cuda", dtype: str = "float64") -> Iterator[GpuResult]:
 
 
 def compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
-    """Run every batch with captured passes and without."""
+    """Run every batch with graphs and without."""
     mode = "cuda" if device == "cuda" else "static"
     captured, eager = (_core(algorithm, topk, device, dtype, wanted) for wanted in (mode, "off"))
     answers, seconds = _run(captured)
     plain_answers, plain_seconds = _run(eager)
-    report = captured.parts.states.report()
+    report = captured.parts.graphs.report()
     return GpuResult(
         algorithm,
         topk,
         dtype,
         equal=answers == plain_answers,
-        captured_rounds=report.captured_rounds,
-        eager_rounds=sum(report.eager_rounds.values()),
+        graph_steps=report.graph_steps,
+        eager_steps=sum(report.eager_steps.values()),
         graph_bytes=report.num_bytes,
         capture_seconds=report.seconds,
-        round_ms=1000 * seconds / captured.counters.decode.rounds,
-        eager_round_ms=1000 * plain_seconds / eager.counters.decode.rounds,
+        step_ms=1000 * seconds / captured.counters.decode.rounds,
+        eager_step_ms=1000 * plain_seconds / eager.counters.decode.rounds,
     )
 
 
@@ -96,7 +96,7 @@ def _core(algorithm: str, topk: int, device: str, dtype: str, mode: str) -> Engi
         "graphs": {"mode": mode, "batch_sizes": (1, 2, 4, 5, 6, 8)},
         "device": device,
     }
-    core = build_core(EngineBoot.model_validate(document), poison=True)
+    core = build_poisoned(EngineBoot.model_validate(document))
     core.scheduler.depth = EveryDepth(0, core.scheduler.depth.table)
     return core
 

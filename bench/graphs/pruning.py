@@ -1,30 +1,32 @@
-"""Bytes of captured passes by table, for sizes of a published model: pruned and not.
+"""Graphs and their shared buffers by table, for the sizes of a published model: pruned and not.
 
-Bytes are estimated by the engine's own cost model. "Everything" is what capturing every depth of
-the table for every batch size takes, each with passes of its own, the way it is done elsewhere.
+"Everything" is what capturing every num_steps of the table for every batch size takes, each with
+graphs of its own, the way it is done elsewhere.
 """
 
 from dataclasses import dataclass
 
-from graphs.tables import NamedTable
-from specdecode_engine.depth.ema import EmaDepth
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.graph_plan.costs import CostModel
-from specdecode_engine.graph_plan.passes import PassKind, PassShape, PassWidths, passes_of
-from specdecode_engine.graph_plan.plan import GraphSpace
-from specdecode_engine.graph_plan.sizes import batch_sizes
+import torch
 
-# Llama 3.1 8B with an EAGLE-3 head of 32 000 tokens, bf16, 8192 tokens of context in pages of 16.
-_HEAD = PassWidths(1, 4096, 14336, logits=32_000, hidden_in=3 * 4096, hidden_out=4096)
-LLAMA_8B = CostModel(
+from graphs.tables import NamedTable
+from specdecode_engine.adaptive.ema import EmaPolicy
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths, forwards_of
+from specdecode_engine.graphs.buffers import BufferSpec
+from specdecode_engine.graphs.plan import GraphSpace
+from specdecode_engine.graphs.reach import batch_sizes
+
+LLAMA_8B = BufferSpec(
     {
-        PassKind.VERIFY: PassWidths(32, 4096, 14336, logits=128_256, hidden_out=3 * 4096),
-        PassKind.CATCH_UP: _HEAD,
-        PassKind.STEP: PassWidths(1, 4096, 14336, logits=32_000, hidden_in=4096, hidden_out=4096),
+        ForwardKind.VERIFY: ForwardWidths(logits=128_256, hidden_out=3 * 4096),
+        ForwardKind.CATCH_UP: ForwardWidths(32_000, hidden_in=3 * 4096, hidden_out=4096),
+        ForwardKind.DRAFT_STEP: ForwardWidths(32_000, hidden_in=4096, hidden_out=4096),
     },
     pages=512,
-    itemsize=2,
+    page_size=16,
+    dtype=torch.bfloat16,
 )
+"""Llama 3.1 8B with an EAGLE-3 head of 32 000 tokens and 8192 tokens of context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +36,33 @@ class Saving:
     name: str
     pairs: int
     all_pairs: int
-    passes: int
-    all_passes: int
-    num_bytes: int
-    all_bytes: int
+    graphs: int
+    all_graphs: int
+    shared_bytes: int
+    all_shared_bytes: int
 
     @property
     def part(self) -> float:
-        """Captured bytes to those of everything."""
-        return self.num_bytes / self.all_bytes
+        """Captured graphs to those of everything."""
+        return self.graphs / self.all_graphs
 
 
-def measure(named: NamedTable, topk: int = 1, model: CostModel = LLAMA_8B) -> Saving:
+def measure(named: NamedTable, topk: int = 1, spec: BufferSpec = LLAMA_8B) -> Saving:
     """Plan for a table under the policy that may choose any of its candidates."""
     table = named.table
     shapes = {steps: DraftShape.of(steps, topk) for steps in table.candidates()}
     sizes = batch_sizes(named.max_running)
     window = max(shape.path_length for shape in shapes.values())
     space = GraphSpace(shapes, sizes, named.max_running, window)
-    plan = space.plan(EmaDepth(table, table.candidates()[0], sizes))
-    everything = [passes_of(shape, size, window) for shape in shapes.values() for size in sizes]
-    flat = [one for passes in everything for one in passes]
+    plan = space.plan(EmaPolicy(table, table.candidates()[0], sizes))
+    everything = [forwards_of(shape, size, window) for shape in shapes.values() for size in sizes]
+    flat = [one for forwards in everything for one in forwards]
     return Saving(
         name=named.name,
         pairs=len(plan.pairs),
         all_pairs=len(everything),
-        passes=len(plan.passes()),
-        all_passes=len(flat),
-        num_bytes=model.total_bytes(plan.passes()),
-        all_bytes=_unshared_bytes(model, flat),
+        graphs=len(plan.forwards()),
+        all_graphs=len(flat),
+        shared_bytes=spec.num_bytes(plan.forwards()),
+        all_shared_bytes=spec.num_bytes(flat),
     )
-
-
-def _unshared_bytes(model: CostModel, passes: list[PassShape]) -> int:
-    return model.shared_bytes(passes) + sum(model.of_pass(one).num_bytes for one in passes)

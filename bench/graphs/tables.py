@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class NamedTable:
     max_running: int
 
     @property
-    def table(self) -> DepthTable:
+    def table(self) -> RangeTable:
         """The table as policies read it."""
-        return DepthTable(BatchRange(bound, steps) for bound, steps in self.entries)
+        return RangeTable(BatchRange(bound, steps) for bound, steps in self.entries)
 
 
 _DEFAULT = ((1, (1, 3, 5, 7)), (8, (0, 1, 3)), (32, (0, 1)), (64, (0,)))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import torch
 
 from kernels.both_ways import Case, run
-from specdecode_kernels import apply_rope
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -21,7 +20,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 f"rows={rows} heads={q_heads}+8",
                 moved,
-                lambda q=q, k=k, cos=cos, sin=sin: apply_rope(q, k, cos, sin),
+                lambda ops, q=q, k=k, cos=cos, sin=sin: ops.apply_rope(q, k, cos, sin),
             )
 
 

@@ -1,4 +1,4 @@
-"""Attention of decode, verify, tree and extend, beside torch's own over rows lying in a row."""
+"""Attention of decode, verify, tree and extend, and torch's own over contiguous rows."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import torch
 
 from kernels.attention_cell import DIM, Cell, make_calls
-from kernels.both_ways import Backends, Case, run
+from kernels.both_ways import Case, flashinfer_backend, run
+from specdecode_kernels import Backend
 
 
 def sizes() -> Iterator[Cell]:
@@ -25,18 +26,17 @@ def sizes() -> Iterator[Cell]:
 
 def cases(device: torch.device) -> Iterator[Case]:
     """Every size; bytes are those of the keys and values."""
-    backends = Backends(device, DIM)
+    flashinfer = flashinfer_backend(device, DIM)
     for cell in sizes():
-        yield _case(cell, backends, device)
+        yield _case(cell, flashinfer, device)
 
 
-def _case(cell: Cell, backends: Backends, device: torch.device) -> Case:
+def _case(cell: Cell, flashinfer: Backend | None, device: torch.device) -> Case:
     calls = make_calls(cell, device)
     peers = {"torch_unpaged_unmasked": calls.torch_unpaged}
-    other = backends.flashinfer
-    if other is not None:
-        peers["flashinfer"] = lambda: calls.ours(other)
-    return Case(_name(cell), cell.kv_bytes, lambda: calls.ours(backends.for_(calls.q)), peers)
+    if flashinfer is not None:
+        peers["flashinfer"] = lambda: calls.ours(flashinfer)
+    return Case(_name(cell), cell.kv_bytes, calls.ours, peers)
 
 
 def _name(cell: Cell) -> str:

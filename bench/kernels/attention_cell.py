@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from specdecode_kernels import AttentionBackend, AttentionLayout, Tail, attend
+from specdecode_kernels import AttentionMetadata, Backend, LayerKV, TreeKV
 
 KV_HEADS, DIM = 8, 128
 
@@ -28,7 +28,7 @@ class Cell:
         return 2 * self.batch * self.context * KV_HEADS * DIM * torch.bfloat16.itemsize
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe it in words."""
         rows = f"{self.queries} {'node' if self.is_tree else 'row'}{'s' * (self.queries > 1)}"
         return (
             f"attention of {rows}, batch {self.batch}, context {self.context}, "
@@ -41,7 +41,7 @@ class Calls:
     """The cell's tensors, ready to be attended to."""
 
     q: torch.Tensor
-    ours: Callable[[AttentionBackend], object]
+    ours: Callable[[Backend], object]
     torch_unpaged: Callable[[], object]
 
 
@@ -51,35 +51,35 @@ def make_calls(cell: Cell, device: torch.device) -> Calls:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=device, dtype=torch.bfloat16)
 
-    layout = _layout(cell, device)
-    pool_rows = (1 + layout.page_table.numel()) * cell.page_size
-    k_pool, v_pool = (normal(pool_rows, KV_HEADS, DIM) for _ in range(2))
+    metadata = _metadata(cell, device)
+    pool_rows = (1 + metadata.page_table.numel()) * cell.page_size
+    kv = LayerKV(normal(pool_rows, KV_HEADS, DIM), normal(pool_rows, KV_HEADS, DIM))
     heads = KV_HEADS * cell.shared
     q = normal(cell.batch * cell.queries, heads, DIM)
-    tail = None
+    tree_kv = None
     if cell.is_tree:
         mask = torch.ones(cell.batch, cell.queries, cell.queries, device=device).tril() > 0
         k, v = (normal(cell.batch, cell.queries, KV_HEADS, DIM) for _ in range(2))
-        tail = Tail(k, v, mask)
+        tree_kv = TreeKV(k, v, mask)
     k_row, v_row = (normal(cell.batch, KV_HEADS, cell.context, DIM) for _ in range(2))
     folded = q.view(cell.batch, cell.queries, heads, DIM).transpose(1, 2)
     return Calls(
         q,
-        lambda backend: attend(q, k_pool, v_pool, layout, tail, backend=backend),
+        lambda ops: ops.attend(q, kv, metadata, tree_kv),
         lambda: scaled_dot_product_attention(folded, k_row, v_row, enable_gqa=True),
     )
 
 
-def _layout(cell: Cell, device: torch.device) -> AttentionLayout:
+def _metadata(cell: Cell, device: torch.device) -> AttentionMetadata:
     pages = -(-cell.context // cell.page_size)
     ids = 1 + torch.randperm(cell.batch * pages, device=device)
     ahead = 0 if cell.is_tree else cell.queries - 1
-    visible = torch.arange(cell.context - ahead, cell.context + 1, device=device)
-    return AttentionLayout(
+    kv_lens = torch.arange(cell.context - ahead, cell.context + 1, device=device)
+    return AttentionMetadata(
         page_table=ids.view(cell.batch, pages),
         page_size=cell.page_size,
-        query_lens=(cell.queries,) * cell.batch,
-        visible=visible.expand(cell.queries).repeat(cell.batch),
-        max_visible=cell.context,
-        query_starts=torch.arange(cell.batch + 1, device=device) * cell.queries,
+        qo_lens=(cell.queries,) * cell.batch,
+        kv_lens=kv_lens.expand(cell.queries).repeat(cell.batch),
+        max_kv_len=cell.context,
+        cu_seqlens_q=torch.arange(cell.batch + 1, device=device) * cell.queries,
     )

@@ -2,21 +2,21 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from kernels.machine import machine
-from specdecode_kernels import AttentionBackend, choose_backend
-from specdecode_kernels.backends.choice import Wanted, flashinfer_obstacle
-from specdecode_kernels.implementation import VARIABLE, Implementation, implementation_for
+from specdecode_kernels import Backend, choose_backend
+from specdecode_kernels.choice import Kernels, flashinfer_unsupported
+from specdecode_kernels.testing import backend_of
 
 NOT_CAPTURED = ("torch", "flashinfer")
-"""What asks the host for something in between, or may."""
+"""Backends that synchronize with the host in between, or may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +28,16 @@ class Case:
 
     name: str
     moved_bytes: int
-    call: Callable[[], object]
+    call: Callable[[Backend], object]
     peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
 
-class Backends:
-    """For ops on cached keys and values, which take a backend: that of the way being timed.
-
-    `flashinfer` is a peer, where it is installed and runs such heads.
-    """
-
-    def __init__(self, device: torch.device, dim: int, pool_dtype: torch.dtype = torch.bfloat16):
-        def choose(name: Wanted) -> AttentionBackend:
-            return choose_backend(name, device, torch.bfloat16, dim, pool_dtype).backend
-
-        self._by_name = {"torch": choose("torch"), "triton": choose("triton")}
-        has_flashinfer = flashinfer_obstacle(device, torch.bfloat16, dim, pool_dtype) is None
-        self.flashinfer = choose("flashinfer") if has_flashinfer else None
-
-    def for_(self, tensor: torch.Tensor) -> AttentionBackend:
-        """Answer the backend of the same name as the implementation that other ops would take."""
-        return self._by_name[implementation_for(tensor)]
+def flashinfer_backend(device: torch.device, dim: int) -> Backend | None:
+    """Build FlashInfer's, a peer of ours, where it is installed and runs such heads."""
+    half = torch.bfloat16
+    if flashinfer_unsupported(device, half, dim, half) is not None:
+        return None
+    return choose_backend("flashinfer", device, half, dim).backend
 
 
 def run(
@@ -71,10 +60,10 @@ def run(
 
 
 def _compare(op: str, case: Case) -> None:
-    ways: tuple[Implementation, ...] = ("torch", "triton")
+    ways: tuple[Kernels, ...] = ("torch", "triton")
     for way in ways:
-        os.environ[VARIABLE] = way
-        _print(op, case, way, case.call)
+        backend = backend_of(way, torch.device("cuda"), torch.bfloat16)
+        _print(op, case, way, partial(case.call, backend))
     for name, call in case.peers.items():
         _print(op, case, name, call)
 

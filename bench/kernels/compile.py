@@ -6,13 +6,13 @@ left out. What is compiled is thereby what a GPU of that capability would run.
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 import triton
@@ -20,11 +20,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime import JITFunction
 
-from specdecode_kernels import KvScale, store_kv
-from specdecode_kernels.backends.triton_backend import TritonBackend
-from specdecode_kernels.implementation import VARIABLE
-from specdecode_kernels.reference.pool import FLOAT8
-from specdecode_kernels.testing import Shape, calls, draw_case
+from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV
+from specdecode_kernels.testing import Shape, backend_of, calls, draw_case
+from specdecode_kernels.triton.backend import with_triton_attention
 
 CPU = torch.device("cpu")
 ADA = 89
@@ -43,7 +41,7 @@ class Usage:
 
 
 class _AbsentDevice:
-    """Stands where Triton asks for the current device, and names only what to compile for."""
+    """Replaces Triton's driver of the current device, and names only what to compile for."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -60,18 +58,20 @@ class _AbsentDevice:
 
 def cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """List a call of every op, and what takes every branch of attention, at an 8B model's sizes."""
-    yield from calls(CPU).items()
+    backend = backend_of("triton", CPU)
+    for op, call in calls(CPU).items():
+        yield op, partial(call, backend)
     yield from _attention_cases(capability)
 
 
 def _attention_cases(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
     model = {"kv_heads": 8, "shared": 4, "dim": 128, "dtype": torch.bfloat16, "page_size": 16}
-    verify, chain = {"query_lens": (8, 8), "tail_rows": 8}, (1, 1)
+    verify, chain = {"qo_lens": (8, 8), "tree_rows": 8}, (1, 1)
     shapes = {
-        "decode": (Shape(query_lens=chain, **model), 4),
+        "decode": (Shape(qo_lens=chain, **model), 4),
         "verify": (Shape(**verify, **model), 4),
         "verify, page 1": (Shape(**verify, **model | {"page_size": 1}), 1),
-        "extend": (Shape(query_lens=(1, 40), longest=50, **model), 1),
+        "extend": (Shape(qo_lens=(1, 40), longest=50, **model), 1),
         "verify, dim 256, page 256": (Shape(**verify, **model | {"dim": 256, "page_size": 256}), 4),
         "verify, dim 80": (Shape(**verify, **model | {"dim": 80, "dtype": torch.float16}), 4),
         "verify, float32": (Shape(**verify, **model | {"dtype": torch.float32}), 4),
@@ -79,20 +79,19 @@ def _attention_cases(capability: int) -> Iterator[tuple[str, Callable[[], object
     if capability >= ADA:
         shapes["verify, float8"] = (Shape(**verify, **model, pool_dtype=FLOAT8), 4)
     for name, (shape, splits) in shapes.items():
-        backend = TritonBackend(CPU, splits=splits, workspace_bytes=1 << 24)
+        backend = with_triton_attention(TORCH, CPU, splits=splits, workspace_bytes=1 << 24)
         case = draw_case(shape, 0)
         yield f"attend: {name}", lambda case=case, backend=backend: case.attend_with_lse(backend)
     for dtype in (torch.bfloat16, FLOAT8) if capability >= ADA else (torch.bfloat16,):
         pool = torch.zeros(64, 8, 128).to(dtype)
-        yield f"store_kv: {dtype}", lambda pool=pool: store(pool)
+        yield f"store_kv: {dtype}", partial(store, pool, backend_of("triton", CPU))
 
 
-def store(pool: torch.Tensor) -> None:
+def store(pool: torch.Tensor, backend: Backend) -> None:
     """Store two rows."""
     new = torch.zeros(2, 8, 128, dtype=torch.bfloat16)
     scale = KvScale(0.5, 0.5) if pool.dtype == FLOAT8 else KvScale()
-    backend = TritonBackend(CPU, workspace_bytes=0)
-    store_kv(pool, pool.clone(), torch.tensor([1, 2]), new, new, scale=scale, backend=backend)
+    backend.store_kv(LayerKV(pool, pool.clone(), scale), torch.tensor([1, 2]), new, new)
 
 
 def compile_cases(capability: int) -> Iterator[Usage]:
@@ -104,7 +103,6 @@ def compile_cases(capability: int) -> Iterator[Usage]:
         compiled.append(original(self, *args, **options | {"warmup": True}))
 
     JITFunction.run = run
-    os.environ[VARIABLE] = "triton"
     triton.runtime.driver.set_active(_AbsentDevice(capability))
     for name, call in cases(capability):
         compiled.clear()

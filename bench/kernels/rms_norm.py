@@ -1,4 +1,4 @@
-"""The norm of a round's rows."""
+"""The norm of a step's rows."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import torch
 
 from kernels.both_ways import Case, run
-from specdecode_kernels import rms_norm
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -18,7 +17,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 f"rows={rows} dim={dim}",
                 2 * x.nbytes,
-                lambda x=x, weight=weight: rms_norm(x, weight, 1e-5),
+                lambda ops, x=x, weight=weight: ops.rms_norm(x, weight, 1e-5),
             )
 
 

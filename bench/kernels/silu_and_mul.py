@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import torch
 
 from kernels.both_ways import Case, run
-from specdecode_kernels import silu_and_mul
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -18,7 +17,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 f"rows={rows} dim={dim}",
                 both.nbytes + both.nbytes // 2,
-                lambda gate=gate, up=up: silu_and_mul(gate, up),
+                lambda ops, gate=gate, up=up: ops.silu_and_mul(gate, up),
             )
 
 

@@ -1,10 +1,10 @@
-"""`python -m kernels.table report.xml`: every op's reference, kernel, tests that passed, benchmark.
+"""`python -m kernels.table report.xml`: every op's kernels, tests that passed, benchmark.
 
-The report is pytest's --junitxml. Ends with 1 if an op lacks one of them.
+The report is pytest's --junitxml. Ends with 1 if an op lacks one of them. The reference of every op
+is a required field of `Backend`.
 """
 
 import argparse
-import importlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,9 +12,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from specdecode_kernels.registry import OPS, Op
+import torch
+
+from specdecode_kernels.testing import DEVICE, backend_of, implementation_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+KERNEL_OPS = (
+    "rms_norm",
+    "add_rms_norm",
+    "apply_rope",
+    "silu_and_mul",
+    "select_tree_nodes",
+    "build_tree_mask",
+    "verify_chain",
+    "verify_tree",
+    "gather_accepted",
+    "compact_kv",
+    "apply_penalties",
+    "sample",
+    "store_kv",
+    "attend",
+    "merge_states",
+)
+"""Ops that have a Triton kernel; linear maps are left to torch."""
+
+
+def path_of_tests(op: str) -> str:
+    """The path of an op's tests."""
+    return f"tests/kernels/test_{op}_triton.py"
+
+
+def path_of_bench(op: str) -> str:
+    """The path of an op's benchmark."""
+    return f"bench/kernels/{op}.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +53,21 @@ class Row:
     """What is there for one op."""
 
     op: str
-    has_reference: bool
     has_triton: bool
+    has_c: bool
     passed: int
     has_bench: bool
 
     @property
     def is_complete(self) -> bool:
-        """Nothing is missing."""
-        return self.has_reference and self.has_triton and self.passed > 0 and self.has_bench
+        """Nothing is missing; C is only for what takes most of a step on a CPU."""
+        return self.has_triton and self.passed > 0 and self.has_bench
 
     def __str__(self) -> str:
         """One line of the table."""
-        marks = ["yes" if it else "MISSING" for it in (self.has_reference, self.has_triton)]
-        tests, bench = self.passed or "MISSING", "yes" if self.has_bench else "MISSING"
-        return f"{self.op:16}{marks[0]:12}{marks[1]:10}{tests!s:>8}   {bench}"
+        triton, bench = ("yes" if it else "MISSING" for it in (self.has_triton, self.has_bench))
+        tests, in_c = self.passed or "MISSING", "yes" if self.has_c else "-"
+        return f"{self.op:20}{triton:10}{in_c:5}{tests!s:>8}   {bench}"
 
 
 def count_passed(report: Path) -> Counter[str]:
@@ -45,25 +76,18 @@ def count_passed(report: Path) -> Counter[str]:
     return Counter(case.get("classname", "") for case in cases if len(case) == 0)
 
 
-def look_up(op: Op, passed: Counter[str]) -> Row:
+def look_up(op: str, passed: Counter[str]) -> Row:
     """Look for the parts of an op."""
-    tests = op.tests.removesuffix(".py").replace("/", ".")
+    tests = path_of_tests(op).removesuffix(".py").replace("/", ".")
+    has_bench = (ROOT / path_of_bench(op)).is_file()
+    triton, in_c = backend_of("triton", DEVICE), backend_of("cpu", torch.device("cpu"))
     return Row(
-        op.name,
-        is_there(op.reference),
-        is_there(op.triton),
+        op,
+        implementation_of(op, triton) == "triton",
+        implementation_of(op, in_c) == "cpu",
         passed[tests],
-        (ROOT / op.bench).is_file(),
+        has_bench,
     )
-
-
-def is_there(name: str) -> bool:
-    """Say whether a dotted name can be imported."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        return callable(getattr(importlib.import_module(module), attribute, None))
-    except ModuleNotFoundError:
-        return False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kernels.table")
     parser.add_argument("report", type=Path)
     passed = count_passed(parser.parse_args(arguments).report)
-    rows = [look_up(op, passed) for op in OPS]
-    print(f"{'op':16}{'reference':12}{'Triton':10}{'passed':>8}   bench")
+    rows = [look_up(op, passed) for op in KERNEL_OPS]
+    print(f"{'op':20}{'Triton':10}{'C':5}{'passed':>8}   bench")
     for row in rows:
         print(row)
     missing = [row.op for row in rows if not row.is_complete]

@@ -16,7 +16,7 @@ from lossless.compare import find_difference
 from lossless.grammars import load_grammars
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
-from specdecode_engine.loop import EngineCore
+from specdecode_engine.engine import EngineCore
 from specdecode_kernels.testing import computed_loop_bounds
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
@@ -32,7 +32,7 @@ class Tally:
         self.emitted = 0
         self.retracted = 0
         self.hit_tokens = 0
-        self.captured_rounds = 0
+        self.graph_steps = 0
         self.mixed_rounds = 0
         self.switches = 0
         self.seen: Counter[str] = Counter()
@@ -57,17 +57,17 @@ class Tally:
             "graphs",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
-        report = core.parts.states.report()
+        report = core.parts.graphs.report()
         self.switches += sum(core.counters.switches.values())
-        self.captured_rounds += report.captured_rounds
+        self.graph_steps += report.graph_steps
         self.mixed_rounds += core.counters.mixed_rounds
-        for reason, rounds in report.eager_rounds.items():
-            self.seen[f"rounds without captured passes: {reason}"] += rounds
-        self.seen["passes captured at first use"] += (
-            case.graphs == "static" and not case.graph_max_seconds
+        for reason, steps in report.eager_steps.items():
+            self.seen[f"eager steps: {reason}"] += steps
+        self.seen["graphs captured when idle"] += (
+            case.graphs == "static" and not case.graph_max_seconds and report.pairs > 0
         )
-        self.seen["retracted by force"] += len(case.retracted_at_steps)
-        self.hit_tokens += core.snapshot().prefix_cache_hit_tokens_total
+        self.seen["preempted by force"] += len(case.retracted_at_steps)
+        self.hit_tokens += core.scheduler.cache.hit_tokens
         self.seen["depth changes with batch size"] += bool(case.table)
         for request in case.requests:
             self.seen["requests sampled"] += request.sampling.temperature > 0
@@ -160,7 +160,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "requests": tally.requests,
         "retracted": tally.retracted,
         "prefix_hit_tokens": tally.hit_tokens,
-        "captured_rounds": tally.captured_rounds,
+        "graph_steps": tally.graph_steps,
         "mixed_rounds": tally.mixed_rounds,
         "switches": tally.switches,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),

@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass
 
 from specdecode_api.speculation import max_tree_tokens
+from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.grammar import Grammar
-from specdecode_engine.request import SamplingParams
 
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3")
 
@@ -39,7 +39,7 @@ class Case:
     pool_tokens: int
     overlap: bool
     prefix_cache: bool
-    switches_depth: bool  # at every round, at random
+    switches_depth: bool  # at every step, at random
     retracted_at_steps: tuple[int, ...]
     requests: tuple[CaseRequest, ...]
     graphs: str  # off or static
@@ -85,7 +85,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         requests=requests,
         graphs=rng.choice(("off", "static", "static")),
         graph_batch_sizes=_draw_batch_sizes(rng),
-        graph_max_bytes=rng.choice((None, None, None, 8 << 20, 24 << 20)),
+        graph_max_bytes=rng.choice((None, None, None, 128 << 10, 384 << 10)),
         graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
     )
 
@@ -132,7 +132,7 @@ def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
 
 
 def _draw_grammar(rng: random.Random, material: Material) -> Grammar | None:
-    """A third of the requests may not say what they like."""
+    """A third of the requests are constrained by a grammar."""
     return rng.choice(material.grammars) if material.grammars and rng.random() < 0.33 else None
 
 

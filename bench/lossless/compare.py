@@ -1,7 +1,7 @@
 """Where two answers to the same request differ."""
 
 from lossless.run import Answer
-from specdecode_engine.request import TokenLogprobs
+from specdecode_engine.batch.request import TokenLogprobs
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 1e-5}
 PROMPT_TOLERANCE = {"float64": 1e-9, "float32": 0.0, "bfloat16": 0.0}
@@ -18,7 +18,7 @@ def find_difference(
     *,
     by_kernels: bool = False,
 ) -> str | None:
-    """Say the first difference, or None; an aborted answer must be a beginning of the plain one.
+    """Describe the first difference, or None; an aborted answer must be a prefix of the plain one.
 
     Args:
         by_kernels: log-probabilities, prompts' too, are then only near; tokens are still equal.
@@ -26,7 +26,7 @@ def find_difference(
     if is_aborted:
         count = len(speculative.token_ids)
         same = speculative.token_ids == plain.token_ids[:count]
-        return None if same else "the aborted answer is no beginning of the plain one"
+        return None if same else "the aborted answer is not a prefix of the plain one"
     if speculative.token_ids != plain.token_ids:
         place = _first_difference(plain.token_ids, speculative.token_ids)
         return (

@@ -5,16 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lossless.cases import Case, CaseRequest
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.depth.decision import Decision, Reason
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.static import StaticDepth
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import FinishReason, Output, Request, TokenLogprobs
+from specdecode_engine.adaptive.policy import Decision, Reason
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.batch.request import FinishReason, Output, Request, TokenLogprobs
+from specdecode_engine.engine import EngineCore
 
+IDLE_STEPS = 8
+"""Before a step without work: enough to capture some of the pairs of num_steps that pend."""
 MOST_STEPS = 20_000
-RESTLESS = {"update_interval": 1, "warmup_batches": 0}  # policy ema decides at every round
+RESTLESS = {"update_interval": 1, "warmup_batches": 0}  # policy ema decides at every step
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Models:
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
-    """Build the engine that a case asks for; unwritten KV is NaN."""
+    """Build the engine of a case; unwritten KV is NaN."""
     speculation = {
         "algorithm": case.algorithm,
         "draft_path": str(models.drafts[case.algorithm]),
@@ -100,14 +102,14 @@ def _build(
         "attention_backend": models.attention_backend,
     }
     boot = EngineBoot.model_validate(document)
-    return build_core(boot, poison=True, pool_tokens=pool_tokens)
+    return build_poisoned(boot, pool_tokens)
 
 
-class RandomDepth(StaticDepth):
-    """Chooses any depth at every round."""
+class RandomDepth(StaticPolicy):
+    """Chooses a random depth at every step."""
 
     def __init__(self, depths: tuple[int, ...], seed: int) -> None:
-        super().__init__(depths[0], DepthTable([BatchRange(1, depths)]))
+        super().__init__(depths[0], RangeTable([BatchRange(1, depths)]))
         self._rng = random.Random(seed)
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
@@ -118,9 +120,12 @@ class RandomDepth(StaticDepth):
 def run_case(
     core: EngineCore, requests: tuple[CaseRequest, ...], retracted_at_steps: tuple[int, ...] = ()
 ) -> list[Answer]:
-    """Run all requests to their ends, each arriving, aborted and retracted at its step."""
+    """Run all requests to their ends, each arriving, aborted and preempted at its step."""
     answers = [Answer() for _ in requests]
     for step in range(MOST_STEPS):
+        for _ in range(IDLE_STEPS):
+            if not core.has_work():
+                core.idle_step()
         if step in retracted_at_steps and core.scheduler.running:
             core.retract(core.scheduler.running[step % len(core.scheduler.running)])
         for number, request in enumerate(requests):
@@ -140,6 +145,6 @@ def run_case(
 
 
 def run_alone(core: EngineCore, request: CaseRequest) -> Answer:
-    """Run one request by itself."""
+    """Run one request alone."""
     alone = CaseRequest(request.prompt_ids, request.sampling, 0, None, request.grammar)
     return run_case(core, (alone,))[0]

@@ -12,11 +12,12 @@ from collections.abc import Sequence as Items
 import torch
 from torch import Tensor
 
-from specdecode_engine.draft import Draft
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.forward.eagle_head import Capture
-from specdecode_engine.slots import DecodeBatch, SlotTable, Span
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
+from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.speculate.tree import link
+from specdecode_kernels import TORCH
 
 
 class ScriptedDrafter:
@@ -30,10 +31,10 @@ class ScriptedDrafter:
             adversary.
     """
 
-    capture = Capture()
+    aux_spec = AuxHiddenStates()
 
     def __init__(
-        self, table: SlotTable, texts: Items[Items[int]], vocab: int, right: float
+        self, table: RequestTable, texts: Items[Items[int]], vocab: int, right: float
     ) -> None:
         self._table = table
         self._texts = [tuple(text) for text in texts]
@@ -43,24 +44,26 @@ class ScriptedDrafter:
     def open(self, slot: int, rows: int = 0) -> None:
         """Nothing is kept per slot."""
 
-    def is_whole(self, slot: int) -> bool:
+    def is_complete(self, slot: int) -> bool:
         """There are no rows that could lack anything."""
         return True
 
-    def follow(self, spans: Items[Span], features: Tensor | None) -> None:
+    def prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
         """Nothing is computed."""
 
-    def observe(self, batch: DecodeBatch, num_rows: int, features: Tensor | None) -> None:
+    def update_after_verify(
+        self, batch: DecodeBatch, num_rows: int, aux_hidden_states: Tensor | None
+    ) -> None:
         """Nothing is learned."""
 
-    def propose(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+    def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
         """Draft what comes next, right or wrong."""
         rows = [self._draft_one(batch, row, shape) for row in range(batch.size)]
         tokens = torch.tensor([row[0] for row in rows])
         if shape.topk == 1:
             return Draft(shape, tokens)
         parents = torch.tensor([[0, *row[1]] for row in rows])
-        return Draft(shape, tokens, link(parents, shape.num_steps))
+        return Draft(shape, tokens, link(TORCH, parents, shape.num_steps))
 
     def _draft_one(
         self, batch: DecodeBatch, row: int, shape: DraftShape
@@ -113,7 +116,7 @@ class ScriptedDrafter:
                 children[rng.randrange(count)] = truth
             level += [(token, parent) for token in children]
         if is_right and trunk is not None and trunk not in slots:
-            level[0] = (truth, trunk)  # the trunk goes on although the sample left it out
+            level[0] = (truth, trunk)  # the trunk continues although the sample left it out
             level.sort(key=lambda node: node[1])
         return level
 

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 async def _with_trials(folder: Path, trials: int) -> measures.Figures:
-    """What needs engines that tell of requests."""
+    """What needs engines that report requests."""
     plane_folder = folder / "trials"
     with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
         kubeconfig = operator_kubeconfig(server, plane_folder)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from localnode.controlplane import ApiServer
-from specdecode_operator.kinds import BY_KIND, Kind, Manifest
+from specdecode_operator.kinds import BY_KIND, Manifest, ResourceKind
 
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 
@@ -21,13 +21,13 @@ class Api:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
+    async def create(self, kind: ResourceKind, manifest: Manifest) -> Manifest:
         """Create an object."""
         path = kind.path(manifest["metadata"].get("namespace"))
         async with self._session.post(path, json=manifest) as answer:
             return await _body(answer)
 
-    async def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+    async def find(self, kind: ResourceKind, namespace: str, name: str) -> Manifest | None:
         """An object; None where there is none."""
         async with self._session.get(kind.path(namespace, name)) as answer:
             return None if answer.status == HTTPStatus.NOT_FOUND else await _body(answer)
@@ -42,14 +42,14 @@ class Api:
         async with self._session.patch(path, data=data, params=query, headers=head) as answer:
             return await _body(answer)
 
-    async def clear(self, kind: Kind, namespace: str) -> None:
+    async def clear(self, kind: ResourceKind, namespace: str) -> None:
         """Remove every object of a kind, one by one: not every kind takes fewer requests."""
         for name in await self.versions(kind, namespace):
             async with self._session.delete(kind.path(namespace, name)) as answer:
                 if answer.status != HTTPStatus.NOT_FOUND:  # the garbage collector was quicker
                     await _body(answer)
 
-    async def versions(self, kind: Kind, namespace: str) -> dict[str, str]:
+    async def versions(self, kind: ResourceKind, namespace: str) -> dict[str, str]:
         """Name to version of all objects of a kind."""
         head = {"Accept": _METADATA.format(list="List")}
         async with self._session.get(kind.path(namespace), headers=head) as answer:
@@ -57,7 +57,7 @@ class Api:
         return {e["metadata"]["name"]: e["metadata"]["resourceVersion"] for e in items}
 
     async def watch(
-        self, kind: Kind, namespace: str, *, whole: bool
+        self, kind: ResourceKind, namespace: str, *, whole: bool
     ) -> AsyncIterator[tuple[str, Manifest]]:
         """Events from now on: their type and object, of which only metadata unless `whole`."""
         head = {"Accept": "application/json" if whole else _METADATA.format(list="")}

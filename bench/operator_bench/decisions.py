@@ -18,16 +18,16 @@ from operator_bench.engines import Engine, Fleet, open_fleet
 from operator_bench.measures import Figures
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
-from specdecode_api.v1alpha1 import Rollout
+from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator.children import record_name
 from specdecode_operator.conditions import Type
 from specdecode_operator.judge.pooled import pool, request_count
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Kind, Manifest
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest, ResourceKind
 from specdecode_operator.trial import record
 from specdecode_operator.trial.guard import pace_of
 from specdecode_operator.trial.state import Trial
 
-LOOK_S = pace_of(Rollout()).look_s
+LOOK_S = pace_of(RolloutSpec()).look_s
 """Between looks at the pods of a trial."""
 TOO_FEW, MORE = 14, 26
 """Requests of each pod; the alarm needs 15 of each arm."""
@@ -40,17 +40,17 @@ OLD, NEW = [1, 7], [7]
 
 @dataclass(slots=True)
 class Trials:
-    """What the watches of the bench have told of resources and of the records of their trials."""
+    """What the bench's watches have seen of resources and of the records of their trials."""
 
     records: dict[str, str] = field(default_factory=dict)
     """By the name of the ConfigMap."""
     decided: dict[str, float] = field(default_factory=dict)
-    """When a status first told of a verdict, by the monotonic clock."""
+    """When a status first had a verdict, by the monotonic clock."""
     ended: dict[str, tuple[float, Manifest]] = field(default_factory=dict)
-    """When the history first had the trial, and what it says."""
+    """When the history first had the trial, and its entry."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def follow(self, api: Api, kind: Kind) -> None:
+    async def follow(self, api: Api, kind: ResourceKind) -> None:
         """Watch for ever."""
         while True:
             async for event, manifest in api.watch(kind, NAMESPACE, whole=True):
@@ -60,7 +60,7 @@ class Trials:
                         self.changed.notify_all()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds of what was told."""
+        """Wait until something holds of what was seen."""
         async with asyncio.timeout(WAIT_S), self.changed:
             await self.changed.wait_for(holds)
 
@@ -70,7 +70,7 @@ class Trials:
         return trial is not None and trial.turn.counted_s is not None
 
     def heard_requests(self, name: str) -> float:
-        """Requests of both arms that its judge was told of."""
+        """Requests of both arms that its judge has counted."""
         trial = self._trial(name)
         return request_count(pool(each.evidence for each in trial.heard)) if trial else 0.0
 
@@ -78,7 +78,7 @@ class Trials:
         text = self.records.get(record_name(name))
         return record.read(text).trial if text else None
 
-    def _take(self, kind: Kind, manifest: Manifest) -> None:
+    def _take(self, kind: ResourceKind, manifest: Manifest) -> None:
         now, name = time.monotonic(), manifest["metadata"]["name"]
         if kind is CONFIG_MAP:
             self.records[name] = (manifest.get("data") or {}).get(names.RECORD_FILE_NAME, "")
@@ -133,7 +133,7 @@ async def _try(api: Api, fleet: Fleet, seen: Trials, name: str) -> tuple[float, 
 
 
 async def _start_pods(api: Api, fleet: Fleet, name: str) -> list[Engine]:
-    """Make the pods that the Deployment asks for, each ready and with an engine of its own."""
+    """Make the pods of the Deployment, each ready and with an engine of its own."""
     async with asyncio.timeout(WAIT_S):
         while (deployment := await api.find(DEPLOYMENT, NAMESPACE, name)) is None:
             await asyncio.sleep(0.1)

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from specdecode_api import names
+from specdecode_api import metrics, names
 from specdecode_api.boot import EngineBoot
-from specdecode_api.series import table_hash
+from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics
-from specdecode_engine.metrics.snapshot import StratumSnapshot, TableSnapshot
+from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 
 STRATUM = ("8", "greedy", "free", "short", "")
 TOKENS = (90.0, 100.0, 110.0)
 """Of the answers, in turn."""
 FITTING, BROKEN = 3.0, 1.1
-"""Tokens per round of a draft that fits, and of one that does not."""
+"""Tokens per step of a draft that fits, and of one that does not."""
 ROUND_S = 0.02
 
 
 def sums_of(requests: int, accept_length: float) -> tuple[float, ...]:
-    """Sums over requests as the series have them, rounds all taking the same time."""
+    """Sums over requests as the series have them; all steps take the same time."""
     totals = [0.0] * 9
     for number in range(requests):
         tokens = TOKENS[number % len(TOKENS)]
@@ -77,11 +77,12 @@ class Engine:
         return told | {"policy": self.policy.value, "device": "CPU"}
 
     def _snapshot(self) -> CoreSnapshot:
+        sums = {(table, *STRATUM): self._sums(table) for table in self.requests}
         return CoreSnapshot(
-            tables=tuple(
-                TableSnapshot(table, (StratumSnapshot(STRATUM, self._sums(table)),), 0)
-                for table in self.requests
-            )
+            {
+                each: {labels: values[place] for labels, values in sums.items()}
+                for place, each in enumerate(metrics.PORTIONS)
+            }
         )
 
     def _sums(self, table: str) -> tuple[float, ...]:
@@ -107,8 +108,8 @@ class Fleet:
             await web.TCPSite(self._runner, address, names.ENGINE_PORT).start()
         except OSError as error:
             raise RuntimeError(
-                f"{address}:{names.ENGINE_PORT}: {error}; the operator asks engines at this port, "
-                "so end what listens on it"
+                f"{address}:{names.ENGINE_PORT}: {error}; the operator queries engines at this "
+                "port, so end what listens on it"
             ) from error
         return address
 

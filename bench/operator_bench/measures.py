@@ -81,7 +81,7 @@ async def _write_all(api: Api, manifest: Manifest) -> None:
 async def burst(
     api: Api, seen: Seen, operator: OperatorProcess, count: int, limit: float
 ) -> Figures:
-    """O2: many resources at once, until every child is there and every status is told."""
+    """O2: many resources at once, until every owned object and every status is there."""
     before, cpu_s = await _writes(api, operator), operator.cpu_s()
     names = [f"burst-{number}" for number in range(count)]
     started = time.monotonic()
@@ -127,7 +127,7 @@ async def survival(
 ) -> Figures:
     """Many resources: created as fast as the API server takes them, then rest, a kill and a start.
 
-    What counts is that every one is told about, nothing is written afterwards, and the memory.
+    Checks that every one gets a status and that nothing is written afterwards; measures memory.
     """
     have = len(await api.versions(RESOURCE, NAMESPACE))
     names = [f"many-{number}" for number in range(have, total)]

@@ -1,4 +1,4 @@
-"""One operator process with the rights that the chart grants, and what it says about itself."""
+"""One operator process with the permissions that the chart grants, and its metrics."""
 
 import asyncio
 import os

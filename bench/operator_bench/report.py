@@ -50,7 +50,7 @@ ROWS = (
     Row("restart_converge_s", "O5 kill to everything looked at", at_most=5),
     Row("restart_cpu_s", "O5 processor time of that"),
     Row("restart_spurious_writes", "O5 writes it did meanwhile", at_most=0),
-    Row("many_converge_s", "O5 many resources at once, until all are told about"),
+    Row("many_converge_s", "O5 many resources at once, until all have a status"),
     Row("many_writes_per_min", "O5 writes at rest with so many", at_most=0),
     Row("many_cpu_share", "O5 share of a core at rest, no resync", at_most=0.03),
     Row("many_peak_mib", "O5 peak memory of the operator, in MiB", at_most=512),

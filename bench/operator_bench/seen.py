@@ -14,8 +14,8 @@ from specdecode_operator.kinds import (
     DISRUPTION_BUDGET,
     POD,
     RESOURCE,
-    Kind,
     Manifest,
+    ResourceKind,
 )
 from specdecode_operator.observed import key_of
 
@@ -32,7 +32,7 @@ class Sights:
     pod_ready: float | None = None
     resource_ready: float | None = None
     told: float | None = None
-    """When its status first said anything."""
+    """When it first had a status."""
 
     @property
     def complete(self) -> float | None:
@@ -48,7 +48,7 @@ class Seen:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     events: int = 0
 
-    def take(self, kind: Kind, manifest: Manifest) -> None:
+    def take(self, kind: ResourceKind, manifest: Manifest) -> None:
         """Note an event."""
         now = time.monotonic()
         self.events += 1
@@ -84,7 +84,7 @@ async def watching(api: Api, namespace: str) -> AsyncIterator[Seen]:
     """Watch resources, children and pods of a namespace."""
     seen = Seen()
 
-    async def follow(kind: Kind) -> None:
+    async def follow(kind: ResourceKind) -> None:
         # The API server closes watches that fall behind; the next one begins with all there is.
         while True:
             async for event, manifest in api.watch(kind, namespace, whole=kind in (RESOURCE, POD)):
@@ -93,7 +93,7 @@ async def watching(api: Api, namespace: str) -> AsyncIterator[Seen]:
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(follow(kind)) for kind in (RESOURCE, POD, *CHILDREN)]
-        await asyncio.sleep(0.2)  # watches are open; nothing tells when
+        await asyncio.sleep(0.2)  # until watches are open; no event reports that
         yield seen
         for task in tasks:
             task.cancel()

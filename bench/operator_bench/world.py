@@ -15,13 +15,13 @@ from localnode.paths import REPOSITORY, Paths
 from localnode.tools import install_more
 from localnode.versions import BENCHES
 from operator_bench.api import Api
-from specdecode_operator.kinds import RESOURCE, Kind, Manifest
+from specdecode_operator.kinds import RESOURCE, Manifest, ResourceKind
 
 CHART = REPOSITORY / "charts" / "specdecode"
 SYSTEM = "specdecode-system"
 NAMESPACE = "bench"
-NAMESPACES = Kind("", "v1", "Namespace", "namespaces", ())
-NODES = Kind("", "v1", "Node", "nodes", ())
+NAMESPACES = ResourceKind("", "v1", "Namespace", "namespaces", ())
+NODES = ResourceKind("", "v1", "Node", "nodes", ())
 _GRANTED = {
     "ServiceAccount",
     "CustomResourceDefinition",

@@ -64,7 +64,7 @@ class Setup:
 
 
 def answer_questions(load: Callable[[Setup], tuple[Mapping[str, Way], dict[str, str]]]) -> None:
-    """Load, say `{"versions": …}`, then answer line by line until there are no more.
+    """Load, print `{"versions": …}`, then answer line by line until there are no more.
 
     Args:
         load: returns the ways by name, and versions to report.

@@ -53,11 +53,12 @@ def run_contest(
 ) -> Samples:
     """Run every entry in every repeat; a short run of each before them warms up.
 
+    `beside` runs once within every repeat and measures what belongs to the same minute.
+
     Args:
         workers: by contestant; entries of those that are not there are left out.
         draw: loads by name, from a seed.
         repeats: how often each load runs.
-        beside: measured once within every repeat, for what belongs to the same minute.
     """
     samples = Samples()
     present = [entry for entry in entries if entry.contestant in workers]

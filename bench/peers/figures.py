@@ -83,7 +83,7 @@ def verify_ratio(widths: Sequence[Mapping[str, float]]) -> Figure:
 
 
 def rate_rows(samples: Samples) -> dict[str, dict[str, float]]:
-    """Say by entry the median rate, and the least processor time per token in ms."""
+    """Return by entry the median rate, and the least processor time per token in ms."""
     return {
         entry.name: {
             "tokens_per_cpu_s": round(median_rate(samples, entry), 1),

@@ -24,7 +24,7 @@ Field = Scalar | Sequence[int] | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class NamedTensor:
-    """Rows first, as in numpy; the file says dimensions the other way round."""
+    """Rows first, as in numpy; the file has dimensions in reverse order."""
 
     name: str
     values: NDArray[np.float32] | NDArray[np.float16]

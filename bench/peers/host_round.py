@@ -1,7 +1,7 @@
-"""What the host does in a decode round: everything of a step but the model and its sampling.
+"""What the host does in a decode step: everything of a step but the model and its sampling.
 
-A real engine steps; only the launch of a decode round is replaced by one that says three tokens
-at once. Counted is the rest: policy, plan, pages, page tables, ends of answers, outputs.
+A real engine steps; only the forward of a decode step is replaced by one that returns three
+tokens at once. Counted is the rest: policy, plan, pages, page tables, ends of answers, outputs.
 """
 
 import statistics
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 import torch
 
-import specdecode_engine.rounds.launch as rounds
+import specdecode_engine.steps.launch as launching
 from engine.cells import EXAMPLES
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.profiling import decoding
-from specdecode_engine.rounds.parts import Parts
-from specdecode_engine.rounds.pending import PendingRound, send_to_host
-from specdecode_engine.sequence import Sequence
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.scheduler_output import SchedulerOutput
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.profiling import decoding
+from specdecode_engine.steps.in_flight import InFlightStep
+from specdecode_engine.steps.model_context import ModelContext
 
 BATCHES = (1, 16, 64, 256)
 _DEPTH = 3
@@ -30,7 +30,7 @@ _WARM_UP = 10
 
 
 def measure_host_rounds(rounds: int) -> dict[str, float]:
-    """Median microseconds of processor time per round, by batch size."""
+    """Median microseconds of processor time per step, by batch size."""
     core = _core()
     return {str(size): _measure(core, size, rounds) for size in BATCHES}
 
@@ -71,19 +71,24 @@ def _measure(core: EngineCore, batch: int, rounds: int) -> float:
 
 @contextmanager
 def _pretending(core: EngineCore) -> Iterator[list[float]]:
-    """Let decode rounds cost nothing; yields the seconds that pretending took."""
-    launch, launches_s = vars(rounds)["launch_decode_round"], list[float]()
+    """Let decode steps cost nothing; yields the seconds that pretending took."""
+    launch, launches_s = vars(launching)["launch_forward"], list[float]()
 
-    def pretend(parts: Parts, sequences: tuple[Sequence, ...], shape: DraftShape) -> PendingRound:
+    def pretend(
+        context: ModelContext,
+        plan: SchedulerOutput,
+        shape: DraftShape,
+        steps: tuple[InFlightStep, ...],
+    ) -> None:
         began_s = time.process_time()
-        tokens = torch.full((len(sequences), shape.path_length), 7)
-        accepted = torch.full((len(sequences),), _ACCEPTED)
-        pending = send_to_host(sequences, tokens, accepted, shape.num_steps, None)
+        batch_size = len(plan.decoding)
+        tokens = torch.full((batch_size, shape.path_length), 7)
+        accepted = torch.full((batch_size,), _ACCEPTED)
+        steps[-1].send_tokens(plan.decoding, tokens, accepted, shape.num_steps, None)
         launches_s.append(time.process_time() - began_s)
-        return pending
 
-    vars(rounds)["launch_decode_round"] = pretend
+    vars(launching)["launch_forward"] = pretend
     try:
         yield launches_s
     finally:
-        vars(rounds)["launch_decode_round"] = launch
+        vars(launching)["launch_forward"] = launch

@@ -16,7 +16,7 @@ INSTALL_TIMEOUT_S = 900
 
 
 class PeerUnavailable(Exception):
-    """A peer cannot be had here; the message says why."""
+    """A peer cannot be installed here; the message has the reason."""
 
 
 def ensure_environment(lock: Path, cache: Path | None = None) -> Path:
@@ -52,7 +52,7 @@ def site_packages(python: Path) -> Path:
 
 
 def environment_folder(lock: Path, cache: Path | None = None) -> Path:
-    """Say where the environment of a lock is.
+    """Return the folder of a lock's environment.
 
     Raises:
         PeerUnavailable: the lock is not there.

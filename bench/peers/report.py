@@ -61,7 +61,7 @@ class Report:
 
     def markdown(self) -> str:
         """The same as a page."""
-        parts = ["# Engine on a CPU, beside its peers", _machine_line(self.machine)]
+        parts = ["# Engine on a CPU, compared with its peers", _machine_line(self.machine)]
         for title, rows in self.tables():
             parts.append(f"## {title}\n\n{_markdown_table(rows)}")
         parts.append(self._remarks().strip() or "No remarks.")

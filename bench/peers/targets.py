@@ -1,4 +1,4 @@
-"""What is aimed at, and how figures are shown beside it."""
+"""Targets, and how figures are shown next to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Target:
     at_most: float | None = None
 
     def is_met(self, value: float | None) -> bool | None:
-        """Say whether, or nothing where nothing was measured."""
+        """Return None where nothing was measured."""
         if value is None:
             return None
         if self.at_most is not None:
@@ -43,7 +43,7 @@ TARGETS = (
     Target("mixed64_vs_openvino", "64 mixed requests to OpenVINO's"),
     Target("mixed64_of_static", "64 mixed, 8 at a time, to groups of 8 equal ones", 0.9),
     Target("prefix_match_us", "prefix match, 4096 tokens, pages of 16, µs", at_most=150),
-    Target("scheduler_us 1", "host part of a round, batch 1, µs", at_most=50),
+    Target("scheduler_us 1", "host part of a step, batch 1, µs", at_most=50),
     Target("scheduler_us 16", "the same, batch 16", at_most=100),
     Target("scheduler_us 64", "the same, batch 64", at_most=250),
     Target("scheduler_us 256", "the same, batch 256", at_most=800),

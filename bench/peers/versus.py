@@ -1,4 +1,4 @@
-"""Our engine beside its peers on the ε-pair, in one number type."""
+"""Our engine and its peers on the ε-pair, in one number type."""
 
 import os
 import tempfile

@@ -19,7 +19,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class PeerFailed(Exception):
-    """A worker ended, was too slow or answered with an error; the message says what it said."""
+    """A worker ended, was too slow or answered with an error; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Worker:
         """Have the prompts answered.
 
         Raises:
-            PeerFailed: it ended, took too long or said an error.
+            PeerFailed: it ended, took too long or answered with an error.
         """
         self.versions()
         question = {
@@ -140,7 +140,7 @@ class Worker:
             line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
             raise PeerFailed(
-                f"{self.name} said nothing for {ANSWER_TIMEOUT_S:g} s: {self._last_words()}"
+                f"{self.name} printed nothing for {ANSWER_TIMEOUT_S:g} s: {self._last_words()}"
             ) from None
         if not line:
             raise PeerFailed(f"{self.name} has ended: {self._last_words()}")

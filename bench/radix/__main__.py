@@ -34,16 +34,15 @@ def main() -> int:
             served = serve(core, requests, 0.1, f"{algorithm}, cache {'on' if is_on else 'off'}")
             differing = served.differing(cold)
             mismatches += differing
-            state = core.snapshot()
-            queried = state.prefix_cache_queried_tokens_total
+            cache = core.scheduler.cache
             lines["on" if is_on else "off"] = {
                 "mismatches": differing,
                 "aborted": len(served.aborted),
-                "retracted": state.retracted_total,
-                "prompt_tokens_computed": state.prompt_tokens_total,
-                "hit_rate": round(state.prefix_cache_hit_tokens_total / max(queried, 1), 3),
-                "evicted_pages": state.prefix_cache_evicted_pages_total,
-                "accept_length": round(state.accept_length, 4),
+                "retracted": core.scheduler.retracted_total,
+                "prompt_tokens_computed": core.counters.prompt_tokens,
+                "hit_rate": round(cache.hit_tokens / max(cache.queried_tokens, 1), 3),
+                "evicted_pages": cache.evicted_pages,
+                "accept_length": round(core.counters.decode.accept_length, 4),
                 "processor_s": round(time.process_time() - started, 1),
             }
         print(json.dumps({"algorithm": algorithm, **lines}), flush=True)

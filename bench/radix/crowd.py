@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 DRAFTS = {"NONE": None, "STANDALONE": "draft", "EAGLE3": "eagle3"}
@@ -33,7 +33,7 @@ class Served:
 
 
 def draw(count: int, seed: int) -> list[Request]:
-    """Draw requests: a few long beginnings, many ends, some of them conversations that go on."""
+    """Draw requests: a few long beginnings, many ends, some of them continued conversations."""
     rng = random.Random(seed)
     stems = [rng.choices(range(300, 1000), k=rng.randrange(8, 60)) for _ in range(12)]
     requests: list[Request] = []
@@ -67,7 +67,7 @@ def build(algorithm: str, *, is_on: bool, pages: int, page_size: int) -> EngineC
         "threads": 1,
     }
     boot = EngineBoot.model_validate(document)
-    return build_core(boot, poison=True, pool_tokens=pages * page_size)
+    return build_poisoned(boot, pages * page_size)
 
 
 def serve(core: EngineCore, requests: list[Request], abort_share: float, title: str) -> Served:

@@ -38,7 +38,7 @@ class Figures:
     regret_requests: float
 
     def reported(self) -> dict[str, float | None]:
-        """What the last line says."""
+        """The text of the last line."""
         return {
             "false_rollback": round(self.false_rollback, 4),
             "false_promotion": round(self.false_promotion, 4),

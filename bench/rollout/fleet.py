@@ -1,7 +1,7 @@
 """Two hours of a made-up fleet: what its pods would have counted, slot by slot.
 
 Requests come to each pod at random; a request has a class (its accept length and its stratum), an
-exponential number of rounds, and rounds that take longer in larger batches. Pods differ, wander
+exponential number of steps, and steps that take longer in larger batches. Pods differ, wander
 for minutes, stutter all at once for seconds, fail a request in a thousand, and restart.
 """
 
@@ -16,7 +16,7 @@ from rollout.scenarios import MIX, SHIFTED_MIX, Candidate, Scenario
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ACCEPT = np.array([2.4, 3.4, 4.2])  # tokens per round, by class
+ACCEPT = np.array([2.4, 3.4, 4.2])  # tokens per step, by class
 BANDS = (1, 2, 4, 8, 16, 32, 64)  # of batch sizes
 CLASSES = len(ACCEPT)
 STRATA = len(BANDS) * CLASSES
@@ -28,7 +28,7 @@ REQUESTS_PER_S = 1.0  # to each pod
 MEAN_ROUNDS = 60.0
 ROUND_S = 0.008
 BATCH = 12.0
-PER_REQUEST = 0.02  # growth of a round's time with each request of its batch
+PER_REQUEST = 0.02  # growth of a step's time with each request of its batch
 REQUEST_SPREAD, TIME_SPREAD, BATCH_SPREAD = 0.15, 0.08, 0.25
 POD_SPREAD, WANDER, STUTTER = 0.01, 0.02, 0.02
 FAILURES, RESTARTS_PER_S, IN_FLIGHT = 0.001, 1.0 / 360000, 12
@@ -99,7 +99,7 @@ def _load(scenario: Scenario, rng: np.random.Generator) -> Floats:
 
 
 def _speed(scenario: Scenario, pods: int, rng: np.random.Generator) -> Floats:
-    """Factor of round times, [slots, pods]."""
+    """Factor of step times, [slots, pods]."""
     lasting = rng.normal(0.0, POD_SPREAD, pods)
     wander = np.zeros((SLOTS, pods))
     steps = rng.normal(0.0, WANDER * np.sqrt(1 - 0.9**2), (SLOTS, pods))

@@ -1,4 +1,4 @@
-"""The rules that are compared. Each looks at a fleet's counts and says where it ended, and how."""
+"""The rules that are compared. Each takes a fleet's counts and returns where it ended, and how."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What goes on around a trial, and the candidates that are tried."""
+"""What happens around a trial, and the candidates that are tried."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ class Scenario:
     mixes: tuple[tuple[float, ...], tuple[float, ...]] = (MIX, MIX)
     mix_drifts: bool = False  # both halves go from one mix to the other and back
     load_swing: float = 1.0  # highest over mean load, by a wave of 40 minutes
-    slow_pod: float = 1.0  # factor of the round times of one pod of the fleet
+    slow_pod: float = 1.0  # factor of the step times of one pod of the fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Candidate:
 EQUAL = Candidate("equal")
 GAIN = Candidate("gain5", rounds_time=0.969, accept=1.02, time_weights=(0.9, 1.1, 1.1))
 LOSS = Candidate("loss5", rounds_time=1.0815, accept=1.03, time_weights=(0.9, 1.1, 1.1))
-# Nothing is accepted; an adaptive engine soon drafts less, so its rounds become cheaper.
+# Nothing is accepted; an adaptive engine soon drafts less, so its steps become cheaper.
 BROKEN = Candidate("broken", rounds_time=0.75, accept=0.33)
 CANDIDATES = (EQUAL, GAIN, LOSS, BROKEN)
 

@@ -1,4 +1,4 @@
-"""Clients that cost next to nothing, for the price of HTTP itself: one process, one event loop.
+"""Clients that cost next to nothing, to measure HTTP itself: one process, one event loop.
 
 A load generator that keeps statistics of every token works as hard as the server that it measures,
 on the same cores and the same memory; the engine in process is compared without such a neighbour.
@@ -17,7 +17,7 @@ TIMEOUT_S = 300.0
 
 
 class AnswerIncomplete(Exception):
-    """A server answered with an error or with too few tokens; the message says which."""
+    """A server answered with an error or with too few tokens; see the message."""
 
 
 @dataclass(frozen=True, slots=True)

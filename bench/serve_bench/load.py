@@ -13,7 +13,7 @@ TIMEOUT_S = 900
 
 
 class LoadFailed(Exception):
-    """aiperf ended with an error, or requests did; the message says which."""
+    """aiperf ended with an error, or requests did; see the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def run_load(
             *("--osl", str(lengths.answer), "--osl-stddev", "0"),
             *("--concurrency", str(concurrency), "--request-count", str(requests)),
             *("--random-seed", "1"),
-            # Whoever has metrics would pay for telling them, and others not.
+            # Only servers with metrics would pay for their scrapes.
             *("--no-server-metrics", "--no-gpu-telemetry"),
             *("--ui", "none", "--artifact-dir", folder),
         ]

@@ -21,7 +21,7 @@ _POLL_S = 0.2
 
 
 class ServerFailed(Exception):
-    """A server ended or did not answer in time; the message says its last words."""
+    """A server ended or did not answer in time; the message has its last output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class Server:
 
     def cpu_s(self) -> float:
         """Processor time of the process so far, all its threads."""
-        # The name in parentheses may hold blanks; times are the 12th and 13th field behind it.
+        # The name in parentheses may hold blanks; times are the 12th and 13th field after it.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a server is started; `command` is told its port."""
+    """How a server is started; `command` takes its port."""
 
     name: str
     model: str
     command: Callable[[int], Sequence[str]]
-    paths: tuple[str, ...] = ()  # to import from, beside our own
+    paths: tuple[str, ...] = ()  # to import from, besides our own
 
 
 def own_recipe(target: Path, dtype: str, most_running: int) -> Recipe:

@@ -4,7 +4,7 @@
     seen  reading  truth  witness      what the API server holds, and whether the status is true
     victims  scene                     what is killed, and the stage on which events play
     changes  losses  control           the events
-    verdict                            what counts as a fault, and the report
+    verdict                            what counts as an error, and the report
 
 Run by `make traffic` on the local node; the tests in tests/e2e play some of the events.
 """

@@ -1,4 +1,4 @@
-"""Asks one question with the openai client, whole or streamed, and tells what went wrong."""
+"""Sends one question with the openai client, whole or streamed, and reports what went wrong."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,12 +14,12 @@ _BROKEN = (openai.APIError, httpx2.HTTPError)
 
 
 class NoAnswer(Exception):
-    """An attempt that brought no whole answer; the text says what was seen."""
+    """An attempt that brought no whole answer; the text has what was seen."""
 
 
 @asynccontextmanager
 async def asking(url: str, *, keeps_connections: bool) -> AsyncIterator[openai.AsyncOpenAI]:
-    """A client that never tries again by itself, on kept connections or a new one each time."""
+    """A client that never retries automatically, on kept connections or a new one each time."""
     limits = httpx2.Limits() if keeps_connections else httpx2.Limits(max_keepalive_connections=0)
     async with (
         httpx2.AsyncClient(limits=limits, trust_env=False, timeout=TIMEOUT_S) as http,

@@ -1,4 +1,4 @@
-"""Steady traffic on a thread of its own: each client asks, compares, waits a moment, asks again."""
+"""Steady traffic on its own thread: each client sends, compares, waits a moment, sends again."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ RETRIES = 6  # after a kill; 0.25 s and twice as long each time, 16 s in all
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """How one client asks."""
+    """How one client sends requests."""
 
     number: int
     is_stream: bool
@@ -71,7 +71,7 @@ class Load:
         self._thread.join()
 
     def begin(self) -> None:
-        """Count anew, and call every broken request a failure."""
+        """Reset the counts, and count every broken request as a failure."""
         with self._lock:
             self._tally = Tally()
             self._may_be_cut = False
@@ -130,7 +130,7 @@ class Load:
             return
 
     def _gives_up(self, attempt: int, reason: NoAnswer) -> bool:
-        """Count an attempt without an answer; tell whether the request has failed with it."""
+        """Count an attempt without an answer; return whether the request has failed with it."""
         with self._lock:
             if self._may_be_cut and attempt < RETRIES:
                 self._tally.cut_by_kill += 1

@@ -8,12 +8,12 @@ import httpx
 from localnode.lifecycle import control_plane
 from localnode.paths import Paths
 from specdecode_api import names
-from specdecode_operator.kinds import CHILDREN, POD, RESOURCE, Kind, Manifest
+from specdecode_operator.kinds import CHILDREN, POD, RESOURCE, Manifest, ResourceKind
 from traffic.seen import Seen
 
 NAMESPACE = "default"
-_REPLICA_SET = Kind("apps", "v1", "ReplicaSet", "replicasets", ())
-_SLICE = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ())
+_REPLICA_SET = ResourceKind("apps", "v1", "ReplicaSet", "replicasets", ())
+_SLICE = ResourceKind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ())
 
 
 class Reader:
@@ -48,7 +48,9 @@ class Reader:
         document: Manifest = answer.json()
         return document
 
-    def _list(self, kind: Kind, label: str, namespace: str = NAMESPACE) -> Iterator[Manifest]:
+    def _list(
+        self, kind: ResourceKind, label: str, namespace: str = NAMESPACE
+    ) -> Iterator[Manifest]:
         found = self.get(kind.path(namespace), labelSelector=label)
         for item in found["items"]:
             yield {"apiVersion": kind.api_version, "kind": kind.kind, **item}

@@ -10,7 +10,7 @@ from specdecode_operator.kinds import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A resource and what belongs to it, or says that it does. The lists are read one by one."""
+    """A resource and what belongs to it, or claims to. The lists are read one by one."""
 
     resource: Manifest
     children: tuple[Manifest, ...]
@@ -20,7 +20,7 @@ class Seen:
 
     @property
     def wanted(self) -> int:
-        """Replicas that the resource asks for."""
+        """Desired replicas of the resource."""
         return int(self.resource["spec"].get("replicas", 1))
 
     @property

@@ -15,7 +15,7 @@ from traffic.seen import Seen, hash_of
 
 
 def untruths(seen: Seen, engine_image: str) -> tuple[str, ...]:
-    """Sentences about what the status says and is not so."""
+    """Describe what the status reports and is not so."""
     generation = seen.resource["metadata"]["generation"]
     told = seen.resource.get("status") or {}
     if told.get("observedGeneration") != generation:

@@ -1,4 +1,4 @@
-"""What an event came to, and what of it counts as a fault."""
+"""The result of an event, and what of it counts as an error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from traffic.tally import Tally
 from traffic.witness import Findings
 
 PATIENCE_S = 5.0
-"""How long a status may lag behind what it tells of, on a busy machine."""
+"""How long a status may lag behind what it describes, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Outcome:
 
     @property
     def longest_untrue_s(self) -> float:
-        """How long the status said something that was not so, at the longest."""
+        """How long the status was wrong, at the longest."""
         return max(self.findings.untrue.values(), default=0.0)
 
     @property

@@ -1,4 +1,4 @@
-"""Looks at the cluster all the time, and notes how long the status said what was not so."""
+"""Watches the cluster all the time, and records how long the status was wrong."""
 
 import threading
 import time
@@ -58,14 +58,14 @@ class Witness:
         return self._findings
 
     def begin(self) -> None:
-        """Note findings anew."""
+        """Clear the findings."""
         with self._looked:
             self._findings = Findings()
             self._since = {}
 
     @contextmanager
     def blind(self) -> Iterator[None]:
-        """While the operator or the API server is away nobody can tell the truth."""
+        """Ignore a wrong status while the operator or the API server is away."""
         self._is_blind = True
         try:
             yield
@@ -78,7 +78,7 @@ class Witness:
         """Wait for a look from now on that shows something.
 
         Raises:
-            DemoFailed: the time is over; the message tells what was seen last.
+            DemoFailed: the time is over; the message has what was seen last.
         """
         deadline = time.monotonic() + seconds
         with self._looked:

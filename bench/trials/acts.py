@@ -59,7 +59,7 @@ def too_deep(scene: Scene) -> Ended:
     ended = _verdict(scene)
     faults = [] if ended.verdict == "RolledBack" else [f"the bad table was {ended.verdict}"]
     if _told(scene)["history"][0]["startedAt"] != trial["trial"]["startedAt"]:
-        faults.append("the trial began anew when the operator was killed")
+        faults.append("the trial restarted when the operator was killed")
     if _told(scene)["effective"]["followsSpec"]:
         faults.append("the bad table is in force")
     return _with(ended, faults)
@@ -83,7 +83,7 @@ def wrong_draft(scene: Scene) -> Ended:
 
 
 def foreign_draft(scene: Scene) -> Ended:
-    """Name a draft that loads and serves, and hardly ever says what the target says."""
+    """Name a draft that loads and serves, and hardly ever agrees with the target."""
     write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / "eagle3-foreign")
     return _with_draft(scene, "eagle3-foreign", "AcceptLengthFell")
 

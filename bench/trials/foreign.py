@@ -11,7 +11,7 @@ HEAD = "lm_head.weight"
 
 
 def write_foreign_draft(source: Path, folder: Path) -> None:
-    """Copy a draft and shuffle the rows of its head, so that it hardly ever says what comes next.
+    """Copy a draft and shuffle the rows of its head, so that it hardly ever predicts a token.
 
     Args:
         source: folder of a checkpoint whose head is its own.

@@ -12,9 +12,9 @@ Floors, each importing only from those below it:
     cleanup, node, transfer, base_image             the parts of it
     dns
     controlplane, containerd, buildah, docker       one program each, or one kind
-    tools, launch, flags                            how programs come, start, and are told
+    tools, launch, flags                            how programs are installed, started, configured
     processes, pki, network, mounts, cgroups, ...   one mechanism each
     errors, paths, progress, versions, shell
 
-Every failure that a person can do something about is a `NodeError` that says what to do.
+Every failure that a person can do something about is a `NodeError` with the remedy.
 """

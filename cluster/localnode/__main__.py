@@ -18,7 +18,7 @@ from localnode.versions import CHARTS, CHECKS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; failures that have a remedy are told without a traceback."""
+    """Run one command; failures that have a remedy are printed without a traceback."""
     chosen = _parser().parse_args(arguments)
     paths = Paths.from_environment()
     context = os.environ.get("CONTEXT")

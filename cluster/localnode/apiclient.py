@@ -1,4 +1,4 @@
-"""Asks an API server small questions over HTTPS without the cost of starting kubectl."""
+"""Small requests to an API server over HTTPS, without the cost of starting kubectl."""
 
 import http.client
 import json
@@ -37,11 +37,11 @@ class ApiClient:
             connection.close()
 
     def is_ready(self) -> bool:
-        """Tell whether the server takes every kind of request."""
+        """Whether the server takes every kind of request."""
         return self.get("/readyz") is not None
 
     def is_node_ready(self, name: str) -> bool:
-        """Tell whether the node reports Ready and accepts pods."""
+        """Whether the node reports Ready and accepts pods."""
         body = self.get(f"/api/v1/nodes/{name}")
         return body is not None and accepts_pods(json.loads(body))
 

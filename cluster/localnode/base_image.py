@@ -35,7 +35,7 @@ def make_base_image(paths: Paths) -> str:
 
 
 def debian_sources(index_targets: str) -> list[str]:
-    """Turn what apt tells of its package lists into the lines of a sources.list."""
+    """Turn what apt reports about its package lists into the lines of a sources.list."""
     targets = {tuple(line.split("|")) for line in index_targets.splitlines() if line}
     wanted = sorted(t[1:] for t in targets if t[0] == "Debian" and t[2].startswith(DEBIAN_RELEASE))
     return [f"deb {uri} {suite} {component}" for uri, suite, component in wanted]

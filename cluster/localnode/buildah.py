@@ -25,7 +25,7 @@ _STORE_TIMEOUT_S = 600  # another build may hold the store's lock
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """The two small files that an image consists of beside its layers, byte for byte."""
+    """The two small files of an image apart from its layers, byte for byte."""
 
     manifest: bytes
     config: bytes
@@ -37,7 +37,7 @@ def buildah(paths: Paths, *words: str | Path, timeout_s: float = 60) -> str:
 
 
 def has_local_image(paths: Paths, name: str) -> bool:
-    """Tell whether our store has an image of this name."""
+    """Whether our store has an image of this name."""
     listing = ("images", "--noheading", "--format", "{{.Name}}:{{.Tag}}")
     return name in buildah(paths, *listing, timeout_s=_STORE_TIMEOUT_S).split()
 
@@ -76,14 +76,14 @@ def open_layer(paths: Paths, digest: str) -> Iterator[IO[bytes]]:
 
 
 def pip_settings(environment: Mapping[str, str]) -> str:
-    """Write as a pip.conf what the environment tells pip about reaching a registry."""
+    """Write as a pip.conf how the environment lets pip reach a registry."""
     set_options = {name: environment.get(f"PIP_{name}") for name in _PIP_OPTIONS}
     lines = [f"{k.lower().replace('_', '-')} = {v}" for k, v in set_options.items() if v]
     return "\n".join(["[global]", *lines, ""])
 
 
 def uv_settings(environment: Mapping[str, str]) -> str:
-    """Write as a uv.toml what the environment tells uv about reaching a registry."""
+    """Write as a uv.toml how the environment lets uv reach a registry."""
     lines = ["system-certs = true"]
     index = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL")
     if index:

@@ -25,7 +25,7 @@ def trees(root: Path = _ROOT) -> list[Path]:
 
 
 def create_cgroups(root: Path = _ROOT) -> None:
-    """Make our corner, which the kubelet asks to find.
+    """Create the node's cgroups, which the kubelet requires.
 
     It weighs as much as the processors that the node promises to its pods, as the kubelet's own
     group does where it lies at the root. With the usual weight all pods together would get the
@@ -40,7 +40,7 @@ def create_cgroups(root: Path = _ROOT) -> None:
 
 
 def is_ours(membership: str) -> bool:
-    """Tell from /proc/PID/cgroup whether a process runs in a pod of this node."""
+    """Find out from /proc/PID/cgroup whether a process runs in a pod of this node."""
     paths = (line.split(":", 2)[2] for line in membership.splitlines() if line.count(":") >= 2)
     return any(path == f"/{NAME}" or path.startswith(f"/{NAME}/") for path in paths)
 

@@ -67,7 +67,7 @@ def find_processes(paths: Paths) -> list[Process]:
 
 
 def is_marked(environment: bytes, paths: Paths) -> bool:
-    """Tell from /proc/PID/environ whether a process was started for this node."""
+    """Find out from /proc/PID/environ whether a process was started for this node."""
     return f"{MARK}={paths.state}".encode() in environment.split(b"\0")
 
 

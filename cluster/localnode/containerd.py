@@ -91,7 +91,7 @@ def start_containerd(paths: Paths, launcher: Launcher, mtu: int) -> None:
 
 
 def answers(paths: Paths) -> bool:
-    """Tell whether containerd is there."""
+    """Whether containerd is there."""
     version = ["ctr", "--address", str(paths.containerd_socket), "version"]
     return paths.containerd_socket.exists() and succeeds(version)
 
@@ -112,7 +112,7 @@ def forget_containers(paths: Paths, ids: Sequence[str]) -> None:
 
 
 def has_image(paths: Paths, reference: str, label: str, value: str) -> bool:
-    """Tell whether containerd has this image and it carries this label."""
+    """Whether containerd has this image and it carries this label."""
     wanted = f'name=={reference},labels."{label}"=={value}'
     return reference in ctr(paths, "images", "list", "--quiet", wanted).split()
 

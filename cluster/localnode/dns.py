@@ -51,7 +51,7 @@ def start_dns(plane: ControlPlane, launcher: Launcher) -> None:
 
 
 def is_ready() -> bool:
-    """Tell whether CoreDNS says that it is ready."""
+    """Whether CoreDNS reports that it is ready."""
     try:
         with socket.create_connection((NODE_ADDRESS, _HEALTH_PORT), timeout=1) as connection:
             connection.sendall(b"GET /ready HTTP/1.0\r\n\r\n")

@@ -10,7 +10,7 @@ _BUILD_TIMEOUT_S = 3600
 
 
 def answers() -> bool:
-    """Tell whether there is a docker daemon, not only its client."""
+    """Whether there is a docker daemon, not only its client."""
     return shutil.which("docker") is not None and succeeds(["docker", "info"])
 
 

@@ -35,7 +35,7 @@ def adopt_cluster(paths: Paths, context: str) -> None:
 
 
 def update_images(context: str) -> None:
-    """Build with docker and load where the kind of cluster tells how; else say what is left."""
+    """Build with docker, and load if the kind of cluster is known; else print what is left."""
     if not docker.answers():
         raise NodeError("images for a cluster of yours are built by docker: no daemon answers")
     for image in IMAGES:
@@ -56,7 +56,7 @@ def load_image(context: str, name: str) -> None:
 
 
 def load_command(context: str, name: str) -> Sequence[str] | None:
-    """Return how this kind of cluster takes an image; None when it cannot be told from the name."""
+    """Return how this kind of cluster takes an image; None when the name does not reveal it."""
     if context.startswith("kind-"):
         return ["kind", "load", "docker-image", name, "--name", context.removeprefix("kind-")]
     if context == "minikube" or context.startswith("minikube-"):

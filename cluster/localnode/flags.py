@@ -40,7 +40,7 @@ class ApiServerSettings:
 
 
 def etcd_command(settings: EtcdSettings) -> list[str]:
-    """A throw-away etcd: losing the last writes in a power cut is no loss."""
+    """A throw-away etcd: it may lose the last writes in a power cut."""
     peer = "http://127.0.0.1:0"  # there are no peers: any port will do
     return [
         str(settings.program),
@@ -84,7 +84,7 @@ def apiserver_command(settings: ApiServerSettings) -> list[str]:
 
 
 def apiserver_with_kubelet_flags(authority: Authority, client: Identity) -> list[str]:
-    """What an API server needs beside a real node: to reach it, and trust it just so far."""
+    """What an API server needs for a real node: to reach it, and trust it just so far."""
     return [
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
@@ -96,7 +96,7 @@ def apiserver_with_kubelet_flags(authority: Authority, client: Identity) -> list
 
 
 def apiserver_alone_flags(token_file: Path) -> list[str]:
-    """What an API server needs without any controller: no ServiceAccount appears by itself."""
+    """What an API server needs without controllers: no ServiceAccount is created automatically."""
     return [
         "--authorization-mode=RBAC",
         "--disable-admission-plugins=ServiceAccount",
@@ -125,7 +125,7 @@ def controller_manager_command(
 
 
 def controller_manager_node_flags() -> list[str]:
-    """What the controllers of a whole node do beside: give the node its range of pods."""
+    """What the controllers of a whole node do in addition: give the node its pod CIDR."""
     return [
         "--allocate-node-cidrs",
         f"--cluster-cidr={POD_RANGE}",

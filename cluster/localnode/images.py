@@ -1,7 +1,7 @@
 """Builds the two images when their inputs have changed, and loads them where pods can use them.
 
-What an image was built from is written on it as a label, in the place that has it: containerd says
-whether it has the image of today's inputs, so nothing is recorded that could be wrong.
+A label on the image holds the hash of what it was built from: containerd reports whether it has
+the image of today's inputs, so nothing is recorded that could be wrong.
 """
 
 import hashlib

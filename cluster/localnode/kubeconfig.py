@@ -1,4 +1,4 @@
-"""Writes the file that tells a client where the API server is and who the client claims to be.
+"""Writes a client's kubeconfig: where the API server is and who the client claims to be.
 
 JSON, which every reader of kubeconfig files takes, because all JSON is YAML.
 """

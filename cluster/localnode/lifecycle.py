@@ -60,7 +60,7 @@ def read_reached(paths: Paths) -> tuple[str, ...]:
 
 
 def is_healthy(paths: Paths, parts: Sequence[str]) -> bool:
-    """Tell whether these parts run and do their work."""
+    """Whether these parts run and do their work."""
     records = processes.read_records(paths.records)
     if not all(part in records and processes.is_running(records[part]) for part in parts):
         return False

@@ -21,7 +21,7 @@ class Paths:
 
     @staticmethod
     def from_environment() -> "Paths":
-        """Take SPECDECODE_CACHE and SPECDECODE_STATE, or the usual places."""
+        """Take SPECDECODE_CACHE and SPECDECODE_STATE, or the defaults."""
         default_cache = Path.home() / ".cache" / "specdecode"
         cache = Path(os.environ.get("SPECDECODE_CACHE") or default_cache)
         state = Path(os.environ.get("SPECDECODE_STATE") or "/var/lib/specdecode")

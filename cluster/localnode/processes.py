@@ -33,7 +33,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What /proc says of a process id right now."""
+    """What /proc contains for a process id right now."""
 
     state: str
     start_ticks: int
@@ -62,12 +62,12 @@ def observe(pid: int, name: str) -> Process | None:
 
 
 def _has_more_threads(pid: int) -> bool:
-    """Tell whether others outlive the first thread of a killed process; they hold its ports."""
+    """Whether others outlive the first thread of a killed process; they hold its ports."""
     return len(os.listdir(PROC / str(pid) / "task")) > 1
 
 
 def is_running(process: Process) -> bool:
-    """Tell whether this very run still runs."""
+    """Whether this very run still runs."""
     return observe(process.pid, process.name) == process
 
 

@@ -1,4 +1,4 @@
-"""Says what is being done and how long it took, one line for each step."""
+"""Prints what is being done and how long it took, one line for each step."""
 
 import sys
 import time

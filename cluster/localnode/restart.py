@@ -17,7 +17,7 @@ def kill_part(paths: Paths, name: str) -> list[str]:
     """Kill a part of the node with SIGKILL; returns the words that start it again."""
     record = processes.read_records(paths.records).get(name)
     if record is None or not processes.is_running(record):
-        raise NodeError(f"{name} does not run: `localnode status` tells what does")
+        raise NodeError(f"{name} does not run: `localnode status` lists what does")
     words = (PROC / str(record.pid) / "cmdline").read_bytes()
     processes.stop([record])
     return os.fsdecode(words).rstrip("\0").split("\0")

@@ -36,7 +36,7 @@ def run(
 
 
 def succeeds(argv: Sequence[str | Path], *, timeout_s: float = 10) -> bool:
-    """Tell whether the program runs and ends with 0."""
+    """Whether the program runs and ends with 0."""
     try:
         run(argv, timeout_s=timeout_s)
     except NodeError:

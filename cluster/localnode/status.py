@@ -23,7 +23,7 @@ def part_statuses(paths: Paths) -> list[PartStatus]:
 
 
 def status_lines(paths: Paths, *, as_json: bool) -> tuple[list[str], bool]:
-    """Render the report, and tell whether all that was started is healthy."""
+    """Render the report, and return whether all that was started is healthy."""
     parts = part_statuses(paths)
     reached = lifecycle.read_reached(paths)
     healthy = bool(reached) and lifecycle.is_healthy(paths, reached)

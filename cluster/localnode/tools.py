@@ -1,7 +1,7 @@
 """Puts the programs in place: Debian packages, and Go programs built from pinned modules.
 
 A program is built next to its place and renamed into it, so a build that is killed leaves nothing
-half-made, and the next one goes on with the first program that is missing.
+half-made, and the next one continues with the first program that is missing.
 """
 
 import os
@@ -19,7 +19,7 @@ _BUILD_TIMEOUT_S = 3600
 
 
 def programs(paths: Paths, tools: tuple[Tool, ...] = TOOLS) -> Path:
-    """Name the folder that holds these programs, the node's unless said otherwise."""
+    """Name the folder that holds these programs, by default the node's."""
     return paths.cache / "bin" / programs_hash(tools, GO_MODULES)
 
 
@@ -93,7 +93,7 @@ def _build(tool: Tool, target: Path) -> None:
 
 
 def _go_environment() -> dict[str, str]:
-    # auto: a Go that is older than a module asks for fetches a newer one from the module proxy
+    # auto: a Go that is older than a module requires fetches a newer one from the module proxy
     toolchain = os.environ.get("GOTOOLCHAIN", "auto")
     return {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": toolchain}
 

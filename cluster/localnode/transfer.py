@@ -27,7 +27,7 @@ def transfer_image(paths: Paths, local_name: str, reference: str) -> None:
     """Bring the image into containerd under this reference.
 
     Raises:
-        NodeError: with what containerd said against it.
+        NodeError: containerd refused it; the message has its output.
     """
     image = describe_image(paths, local_name)
     present = ctr(paths, "content", "list", "--quiet").split()
@@ -70,7 +70,7 @@ def _import(
             _write_archive(importer.stdin, paths, image, layers, reference)
             importer.stdin.close()
         except BrokenPipeError:
-            pass  # ctr gave up; what it says tells why
+            pass  # ctr gave up; its output has the reason
         said = importer.stdout.read().decode(errors="replace")
     if importer.returncode != 0:
         raise NodeError(f"containerd did not take {reference}: {said}")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from controller.adaptation import measure_adaptation
-from controller.figures import run_all, summarize
+from controller.figures import run_all, spread, summarize
 from controller.loads import load
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
+from controller.report import DOCS, RESULTS, included
 from controller.rivals.ema_slot import EmaSlot
 from controller.scenarios import Scenario, all_scenarios
 from controller.timing import measure_decision
@@ -22,7 +23,7 @@ from controller.world import Tally, World
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {scenario.name: scenario for scenario in all_scenarios(700)}
 SOME = [SHORT[name] for name in ("steady .8 b4", "flips 300 b4", "ladder .7", "boundary 7-8")]
-# Longer, as starting takes a few rounds of which no budget is kept.
+# Longer, because no budget applies to the first few steps.
 SOME += [scenario for scenario in all_scenarios(1400) if scenario.name == "hopeless b64"]
 
 
@@ -126,6 +127,24 @@ def test_step_changes_are_followed_within_the_promised_rounds() -> None:
 
 def test_a_decision_takes_microseconds() -> None:
     assert measure_decision(all_policies()[GOODPUT], h100_dense_8b()) < 100  # 20 on a free core
+
+
+def test_the_standard_error_of_seeds_is_that_of_their_means() -> None:
+    outcomes = run_all(all_policies()["ema v1"], cpu_82m(), SOME[:2], [1, 2])
+    by_seed = [[outcome.regret for outcome in outcomes if outcome.seed == seed] for seed in (1, 2)]
+    means, worst = [sum(row) / 2 for row in by_seed], [max(row) for row in by_seed]
+    figures = spread(outcomes)
+    assert figures["mean_regret_of_seeds"] == pytest.approx(sum(means) / 2)
+    assert figures["mean_regret_se"] == pytest.approx(abs(means[0] - means[1]) / 2)
+    assert figures["worst_regret_of_seeds"] == pytest.approx(sum(worst) / 2)
+    assert spread(outcomes[:1])["worst_regret_se"] == 0.0
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_docs_include_the_figures_of_the_results(page: Path) -> None:
+    text = page.read_text()
+    assert included(text, json.loads(RESULTS.read_text())) == text
+    assert "<!-- controller: regret -->" in text
 
 
 def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:

@@ -25,7 +25,7 @@ from gpu_bench.scale import DRY as DRY_SCALE
 from gpu_bench.scale import REAL
 from gpu_bench.sections import SECTIONS
 from gpu_bench.stopwatch import covered
-from specdecode_engine.forward.checkpoint import Placement
+from specdecode_engine.model.checkpoint import Placement
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]
@@ -87,7 +87,7 @@ def test_a_dry_run_finds_kernels_equal_and_speculation_lossless(dry_run: tuple[P
     assert all(row["measured"] <= 1 for row in sections["parity"]["rows"])
     assert [row["measured"] for row in sections["lossless"]["rows"]] == [0]
     names = {row["metric"] for row in sections["parity"]["rows"]}
-    assert {"rms_norm", "move_kv", "choose", "store_kv", "walk_tree"} <= names
+    assert {"rms_norm", "compact_kv", "sample", "store_kv", "verify_tree"} <= names
 
 
 def test_a_kill_half_way_leaves_whole_files(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_what_is_fetched_is_what_is_locked() -> None:
 
 
 def test_the_docs_name_every_target() -> None:
-    text = (ROOT / "docs" / "performance.md").read_text()
+    text = (ROOT / "docs" / "gpu.md").read_text()
     for number in range(1, 9):
         (row,) = [line for line in text.splitlines() if line.startswith(f"| G{number} ")]
         assert row.count("|") == 6

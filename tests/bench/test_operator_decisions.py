@@ -5,7 +5,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from operator_bench.decisions import LOOK_S, MORE, PODS, TOO_FEW, VERDICT
 from operator_bench.engines import Engine
 from operator_bench.report import ROWS
-from specdecode_api.series import table_hash
+from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import exposition

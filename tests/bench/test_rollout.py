@@ -58,7 +58,7 @@ def test_a_candidate_costs_what_it_says(candidate, cost):
         sums = fleet(candidate=candidate, arrangement=side_by_side(8, 8), seed=seed).sums
         old, new = sums[:, :8].sum(axis=(0, 1, 2)), sums[:, 8:].sum(axis=(0, 1, 2))
         ratios.append((new[3] / new[1]) / (old[3] / old[1]))
-    # A little more than said: what lasts longer makes batches larger.
+    # Slightly more than the configured cost: longer requests make batches larger.
     assert np.mean(ratios) == pytest.approx(cost, abs=0.015)
 
 
@@ -121,7 +121,7 @@ def test_ours_errs_less_than_its_rivals_with_equal_arms_and_finds_what_differs()
 def test_restarts_change_no_verdict_when_the_ledger_counts(candidate, verdicts):
     for seed in range(2):
         seen = fleet(candidate=candidate, arrangement=crossover(seed), seed=seed)
-        # Each pod's process begins anew three times in the first half hour.
+        # Each pod's process restarts three times in the first half hour.
         seen.restarts[[5, 31, 66], :] = 1
         assert {in_turns_by_ledger(seen).verdict} == verdicts
 

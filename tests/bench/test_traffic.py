@@ -1,4 +1,4 @@
-"""What `make traffic` calls a fault: untrue statuses, strays, lost and changed answers."""
+"""Errors that `make traffic` reports: wrong statuses, leftovers, lost and changed answers."""
 
 import copy
 import json
@@ -38,7 +38,7 @@ def resource(**status):
 
 
 def at_rest():
-    """Two engines that serve, and a status that says so."""
+    """Two engines that serve, and a status that reports them."""
     found = resource()
     built = build(parse(found), IMAGE)
     children = [copy.deepcopy(child) for child in built.children]
@@ -193,7 +193,7 @@ def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
 
 
 class Faulty(BaseHTTPRequestHandler):
-    """Answers in one piece, and as often as its server is told breaks connections off."""
+    """Closes the first `server.breaks` connections, then answers each request in one piece."""
 
     protocol_version = "HTTP/1.1"
 

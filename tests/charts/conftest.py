@@ -157,7 +157,7 @@ def _close(schema):
 
 
 def _accept_numbers_or_text(definitions):
-    """OpenAPI calls them strings with a format; a JSON schema has to say what they may be."""
+    """OpenAPI declares them as strings with a format; a JSON schema has to list their types."""
     for name in (
         "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
         "io.k8s.apimachinery.pkg.api.resource.Quantity",

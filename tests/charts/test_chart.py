@@ -245,10 +245,10 @@ def test_images_follow_the_versions(template):
 @pytest.mark.parametrize("path", BAD.values(), ids=BAD)
 def test_values_that_mean_nothing_are_refused_by_name(path, run, helm):
     first = path.read_text().splitlines()[0]
-    assert first.startswith("# says: ")
+    assert first.startswith("# error: ")
     ran = run(helm, "template", "release", CHART, "--values", path, check=False)
     assert ran.returncode != 0
-    assert first.removeprefix("# says: ") in ran.stderr
+    assert first.removeprefix("# error: ") in ran.stderr
     (value,) = yaml.safe_load(path.read_text())
     assert value in ran.stderr, "which value it is about"
 

@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specdecode_api import names, series
-from specdecode_engine.depth.decision import RangeState, Reason
-from specdecode_engine.graph_plan.report import GraphReport, TierReport
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics, RangeSnapshot
-from specdecode_engine.metrics.snapshot import (
-    DepthSnapshot,
-    PositionSnapshot,
-    StratumSnapshot,
-    TableSnapshot,
-)
+from specdecode_api import metrics as engine_metrics
+from specdecode_api import names
+from specdecode_engine.adaptive.policy import RangeState, Reason
+from specdecode_engine.graphs.report import GraphReport, GraphSetReport
+from specdecode_engine.stats.latency import RequestLatency
+from specdecode_engine.stats.prometheus import CORE, EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_state_values
 from specdecode_operator import children, resource
 from specdecode_operator.metrics import Metrics
 
@@ -33,7 +30,7 @@ TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 """What Prometheus and its operator put on every series."""
 
 TOLD_BY_OTHERS = {
-    "specdecode_operator_definition_lacking_fields",  # an alert tells
+    "specdecode_operator_definition_lacking_fields",  # has an alert
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
@@ -45,7 +42,7 @@ TOLD_BY_OTHERS = {
     "specdecode_portion_tokens_rounds_total",
     "specdecode_portion_seconds_tokens_total",
 }
-"""Metrics without a panel, because panels of others tell as much."""
+"""Metrics without a panel, because an alert or the panels of other metrics cover them."""
 
 pytestmark = pytest.mark.apiserver
 every_dashboard = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
@@ -54,29 +51,19 @@ every_dashboard = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: p
 def engine_registry():
     """An engine's registry in which every metric has a value."""
     state = RangeState(8, (1, 3), 3, Reason.KEEP, 2.5, (0.9, 0.7), {1: 10.0, 3: 20.0})
-    ranged = RangeSnapshot(state, 5, 10, 30, 20, 30, 0.5, {"rise": 1})
-    tier = TierReport(num_steps=3, batch_sizes=(1, 2), passes=6, seconds=0.5, num_bytes=1)
-    graphs = GraphReport("cuda", (tier,), captured_rounds=4, eager_rounds={"too_large": 1})
-    stratum = StratumSnapshot(("8", "greedy", "free", "short", ""), (1.0,) * 9)
-    core = CoreSnapshot(
-        tables=(TableSnapshot("0123456789", (stratum,), 1),),
-        depths=(DepthSnapshot(8, 3, 5, 40, 0.5),),
-        positions=(PositionSnapshot(8, 1, 10, 9),),
-        ranges=(ranged,),
-        active_range=8,
-        rounds_total=5,
-        kv_pages_total=9,
-        graphs=graphs,
-    )
-    metrics = EngineMetrics(lambda: core)
+    tier = GraphSetReport(num_steps=3, batch_sizes=(1, 2), graphs=6, seconds=0.5, num_bytes=1)
+    graphs = GraphReport("cuda", (tier,), graph_steps=4, eager_steps={"too_large": 1})
+    values = {each: {("8",) * len(each.labels): 5.0} for each in CORE}
+    values |= range_state_values([state]) | graph_values(graphs)
+    metrics = EngineMetrics(lambda: CoreSnapshot(values))
     metrics.count_error(500)
     metrics.count_call(3, 4)
     metrics.count_cut_short(1)
     metrics.count_table("applied")
-    watch = metrics.stopwatch(0.0)
+    watch = RequestLatency(metrics, 0.0)
     for second in (1.0, 2.0):
-        watch.tick(1, second, "0123456789")
-    watch.stop("stop", 3.0, "0123456789")
+        watch.observe_tokens(1, second, "0123456789")
+    watch.observe_end("stop", 3.0, "0123456789")
     return metrics.registry
 
 
@@ -198,8 +185,8 @@ def test_rules_are_about_what_is_exported(rules, exported, promoted):
 
 
 def test_rules_and_dashboards_keep_to_the_contract(rules, promoted):
-    """Names and labels of engines' series are those of `specdecode_api.series`."""
-    known = {each.sample: {*each.labels, "le"} for each in series.ENGINE}
+    """Names and labels of engines' series are those of `specdecode_api.metrics`."""
+    known = {each.sample: {*each.labels, "le"} for each in engine_metrics.ENGINE}
     panels = [panel for path in DASHBOARDS for panel in json.loads(path.read_text())["panels"]]
     asked = [rule["expr"] for rule in rules.values()]
     asked += [target["expr"] for panel in panels for target in panel.get("targets", ())]
@@ -265,7 +252,8 @@ def test_panels_are_told_apart_and_do_not_overlap(path):
 
 def test_every_metric_has_a_panel(exported):
     text = "".join(path.read_text() for path in DASHBOARDS)
-    unseen = {name for name in exported if re.sub(r"_(bucket|sum|count)$", "", name) not in text}
+    own = exported.keys() - {"up"}  # which is Prometheus' own
+    unseen = {name for name in own if re.sub(r"_(bucket|sum|count)$", "", name) not in text}
     assert unseen == TOLD_BY_OTHERS
 
 

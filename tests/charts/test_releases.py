@@ -13,9 +13,9 @@ import yaml
 from specdecode_operator import children
 from specdecode_operator.check import check
 from specdecode_operator.cluster import connect
-from specdecode_operator.definition import Definition
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.resource import parse
+from specdecode_operator.served_crd import ServedCrd
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
@@ -68,9 +68,9 @@ def lacking(plane):
     """What the operator finds lacking in the served definition."""
 
     async def look():
-        metrics, definition = Metrics("test"), Definition()
+        metrics, definition = Metrics("test"), ServedCrd()
         async with connect(str(plane.kubeconfig), metrics, 30) as cluster:
-            await definition.look(cluster, metrics)
+            await definition.check(cluster, metrics)
         return definition.served is not None, definition.lacking
 
     def ask(is_right):

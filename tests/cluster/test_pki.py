@@ -1,4 +1,4 @@
-"""Certificates are checked by their authority and say what Kubernetes reads in them."""
+"""Certificates verify against their CA and contain the fields that Kubernetes reads."""
 
 import stat
 from pathlib import Path

@@ -23,7 +23,7 @@ MODEL = {"uri": "pvc://models/target"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A resource, and what is to be said about it where it is bad."""
+    """A resource and, if it is invalid, the expected error."""
 
     resource: dict[str, Any]
     field: str = ""

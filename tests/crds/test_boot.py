@@ -1,4 +1,4 @@
-"""The boot file: what is read comes back, and what is wrong is said with place and remedy."""
+"""The boot file round-trips, and each error names the field and the remedy."""
 
 import json
 
@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot, TableEntry
-from specdecode_api.problems import problems
 from specdecode_api.speculation import Policy
 from specdecode_api.table import default_table
+from specdecode_api.validation_errors import validation_errors
 
 LEAST = {"model": {"path": "/models/target"}}
 EVERYTHING = {
@@ -55,6 +55,7 @@ EVERYTHING = {
     "memory": {
         "page_size": 1,
         "kv_cache_bytes": 1048576,
+        "max_total_tokens": 4096,
         "kv_cache_fraction": 0.5,
         "prefix_cache": False,
         "kv_cache_dtype": "fp8_e4m3",
@@ -152,15 +153,15 @@ BAD = {
     ),
     "none with depth": (
         {"speculation": {"num_steps": 1}},
-        "speculation: algorithm NONE decodes plainly: remove num_steps",
+        "speculation: algorithm NONE does not draft: remove num_steps",
     ),
     "none with a table": (
         {"speculation": {"table": {"1": {"candidate_steps": [0]}}}},
-        "speculation: algorithm NONE decodes plainly: remove table",
+        "speculation: algorithm NONE does not draft: remove table",
     ),
-    "two faults at once": (
+    "two errors at once": (
         {"speculation": {"topk": 2, "num_draft_tokens": 3}},
-        "remove topk, or choose an algorithm; algorithm NONE decodes plainly: remove num_draft",
+        "remove topk, or choose an algorithm; algorithm NONE does not draft: remove num_draft",
     ),
     "chain": (
         {"speculation": {"algorithm": "NGRAM", "num_steps": 3, "num_draft_tokens": 3}},
@@ -196,14 +197,13 @@ BAD = {
     ),
     "none with a file": (
         {"speculation": {"table_path": "table.json"}},
-        "algorithm NONE decodes plainly: remove table_path",
+        "algorithm NONE does not draft: remove table_path",
     ),
     "a depth twice": (
         {"speculation": {"table": {"1": {"candidate_steps": [1, 3, 1]}}}},
-        "speculation.table.1.candidate_steps: every depth may stand here once: "
-        "remove the repeated [1]",
+        "speculation.table.1.candidate_steps: every value may occur once: remove the repeated [1]",
     ),
-    "a truth is no depth": (
+    "a boolean is not a number of steps": (
         {"speculation": {"table": {"1": {"candidate_steps": [True]}}}},
         "speculation.table.1.candidate_steps[0]: input should be a valid integer; got True",
     ),
@@ -230,7 +230,7 @@ BAD = {
 def test_bad_boot_file_is_refused_with_place_and_remedy(document, says):
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate({**LEAST, **document})
-    sentences = problems(refusal.value, EngineBoot)
+    sentences = validation_errors(refusal.value, EngineBoot)
     assert any(says in said for said in sentences), sentences
 
 
@@ -239,21 +239,21 @@ def test_every_problem_is_said_at_once():
         EngineBoot.model_validate(
             {"memory": {"page_size": 3}, "threads": 0, "server": {"port": -1}}
         )
-    places = [said.partition(": ")[0] for said in problems(refusal.value, EngineBoot)]
+    places = [said.partition(": ")[0] for said in validation_errors(refusal.value, EngineBoot)]
     assert places == ["model", "memory.page_size", "server.port", "threads"]
 
 
 def test_long_value_does_not_bury_the_message():
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate({**LEAST, "device": "x" * 500})
-    (said,) = problems(refusal.value, EngineBoot)
+    (said,) = validation_errors(refusal.value, EngineBoot)
     assert said == "device: input should be 'auto', 'cpu' or 'cuda'"
 
 
 def test_text_that_is_no_json_is_said_so():
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate_json("{")
-    (said,) = problems(refusal.value, EngineBoot)
+    (said,) = validation_errors(refusal.value, EngineBoot)
     assert said.startswith("document: invalid JSON")
 
 

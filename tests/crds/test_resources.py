@@ -1,13 +1,13 @@
-"""The dozens of resources against pydantic: taken or refused, and what is said."""
+"""Pydantic accepts the valid example resources and rejects the bad ones with the right error."""
 
 import pytest
 from pydantic import ValidationError
 
 from specdecode_api.boot import SpeculationBoot
-from specdecode_api.fields import fields
-from specdecode_api.problems import problems
+from specdecode_api.descriptions import field_descriptions
 from specdecode_api.schema import resource_schema
 from specdecode_api.v1alpha1 import SpecDecodeDeployment, resolve
+from specdecode_api.validation_errors import validation_errors
 
 
 def test_good_resource_is_taken(good_case):
@@ -37,7 +37,7 @@ def test_good_resource_makes_a_good_boot_file(good_case):
 def test_bad_resource_is_refused_with_place_and_remedy(bad_case):
     with pytest.raises(ValidationError) as refusal:
         SpecDecodeDeployment.from_resource(bad_case.resource)
-    sentences = problems(refusal.value, SpecDecodeDeployment)
+    sentences = validation_errors(refusal.value, SpecDecodeDeployment)
     place = bad_case.field or "document"
     said = [sentence.replace("[", ".").replace("]", "") for sentence in sentences]
     assert any(
@@ -48,12 +48,12 @@ def test_bad_resource_is_refused_with_place_and_remedy(bad_case):
 def test_bad_resource_is_refused_for_one_reason(bad_case):
     with pytest.raises(ValidationError) as refusal:
         SpecDecodeDeployment.from_resource(bad_case.resource)
-    assert len(problems(refusal.value, SpecDecodeDeployment)) == 1
+    assert len(validation_errors(refusal.value, SpecDecodeDeployment)) == 1
 
 
 def test_every_rule_has_a_bad_resource(read_cases):
-    """Each sentence that the definition can say is asked for above."""
+    """Each message of the CRD's rules is expected by a case above."""
     asked = [case.says.partition("; algorithm is")[0] for case in read_cases("bad").values()]
-    rules = [rule["message"] for row in fields(resource_schema()) for rule in row.rules]
+    rules = [rule["message"] for row in field_descriptions(resource_schema()) for rule in row.rules]
     rules += [rule.message for rule in SpecDecodeDeployment.rules]
     assert [rule for rule in rules if not any(said and said in rule for said in asked)] == []

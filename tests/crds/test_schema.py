@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
-from specdecode_api.document import CHANGE_KEY, Change
-from specdecode_api.fields import fields
+from specdecode_api.base import CHANGE_KEY, Change
+from specdecode_api.descriptions import field_descriptions
 from specdecode_api.rules import VALIDATIONS_KEY
 from specdecode_api.schema import custom_resource_definition, resource_schema
 from specdecode_api.v1alpha1 import Spec
 
 VERSION = custom_resource_definition()["spec"]["versions"][0]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]
-ROWS = {".".join(row.path): row for row in fields(resource_schema())}
+ROWS = {".".join(row.path): row for row in field_descriptions(resource_schema())}
 SPEC_LEAVES = [
     name
     for name, row in ROWS.items()

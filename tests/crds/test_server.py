@@ -5,7 +5,7 @@ import re
 import pytest
 
 from specdecode_api import names
-from specdecode_api.fields import fields
+from specdecode_api.descriptions import field_descriptions
 from specdecode_api.schema import custom_resource_definition, resource_schema
 from specdecode_api.v1alpha1 import SpecDecodeDeployment
 
@@ -55,8 +55,11 @@ def test_bad_resource_is_refused_in_one_place(server, bad_case):
 def test_every_field_is_explained(server):
     openapi = server.client.get(f"/openapi/v3/apis/{names.API_VERSION}").json()
     served = openapi["components"]["schemas"][f"io.specdecode.{names.VERSION}.{names.KIND}"]
-    rows = [row for row in fields(served) if row.path[0] in ("spec", "status")]
-    assert len(rows) == len([row for row in fields(resource_schema()) if len(row.path) > 1]) + 2
+    rows = [row for row in field_descriptions(served) if row.path[0] in ("spec", "status")]
+    assert (
+        len(rows)
+        == len([row for row in field_descriptions(resource_schema()) if len(row.path) > 1]) + 2
+    )
     assert [row.path for row in rows if not row.schema.get("description")] == []
 
 
@@ -113,7 +116,7 @@ def test_short_name_and_category_are_discovered(server):
 
 
 def said_by(answer):
-    """List the causes of a refusal, places spelled with dots only."""
+    """List the causes of a rejection, with indices of field paths in dotted form."""
     status = answer.json()
     causes = [
         f"{cause.get('field', '')}: {cause['message']}"

@@ -142,7 +142,7 @@ class Endless(BaseModel):
         ),
         (tuple[Word, int], "prefixItems is not structural: use list"),
         (Word | Inner, "a choice of types is not structural"),
-        (Any, "type None is not structural: say what the value is"),
+        (Any, "type None is not structural: give the value a type"),
         (dict[str, Any], "an object of any shape is not structural"),
         (Annotated[set[Literal["a"]] | None, Field(max_length=1)], None),
         (Endless, "Endless contains itself"),

@@ -1,4 +1,4 @@
-"""The speculation table: every form is read, and every mistake is said, all of them at once."""
+"""The speculation table: every form is read, and all mistakes are reported together."""
 
 import json
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from specdecode_api.speculation import DEFAULT_STEPS, MAX_CANDIDATES, Policy
 from specdecode_api.table import (
-    BadTable,
     SpeculationTable,
     TableEntry,
+    TableError,
     candidates,
     default_table,
     read_table,
@@ -39,7 +39,7 @@ RESOURCE = {
 
 
 def mistakes(document: object, num_steps: int | None = None) -> tuple[str, ...]:
-    with pytest.raises(BadTable) as refusal:
+    with pytest.raises(TableError) as refusal:
         read_table(document, Policy.EMA, num_steps)
     assert str(refusal.value) == "\n".join(refusal.value.mistakes)
     return refusal.value.mistakes
@@ -52,7 +52,7 @@ def test_defaults_are_merged_under_every_entry_and_an_entry_wins():
         candidate_steps=(1, 3, 7), down_hysteresis=-0.5, ema_alpha=0.3, warmup_batches=2
     )
     assert entries["8"].ema_alpha == 1
-    assert entries["32"].down_hysteresis == -0.25, "nobody said so: the field's own default"
+    assert entries["32"].down_hysteresis == -0.25, "not set anywhere: the field's own default"
 
 
 def test_candidates_may_be_a_default_too():
@@ -117,7 +117,7 @@ BAD = {
     "a list in it": ({"1": {"candidate_steps": [[1]]}}, ("1.candidate_steps[0]: ", "got [1]")),
     "repeated": (
         {"1": {"candidate_steps": [3, 1, 3]}},
-        ("1.candidate_steps: every depth may stand here once: remove the repeated [3]",),
+        ("1.candidate_steps: every value may occur once: remove the repeated [3]",),
     ),
     "alpha 0": ({"1": {**STEPS, "ema_alpha": 0}}, ("1.ema_alpha: ", "greater than 0; got 0")),
     "alpha": ({"1": {**STEPS, "ema_alpha": 1.1}}, ("1.ema_alpha: ", "equal to 1; got 1.1")),
@@ -148,7 +148,7 @@ BAD = {
         {"1": STEPS, "stratagy": "ema"},
         ("stratagy: no such field; did you mean strategy?",),
     ),
-    "bad default is said once": (
+    "bad default is reported once": (
         {"1": STEPS, "2": STEPS, "ema_alpha": 2},
         ("ema_alpha: input should be less than or equal to 1; got 2",),
     ),
@@ -158,7 +158,7 @@ BAD = {
     ),
     "both spellings": (
         {"1": {**STEPS, "candidateSteps": [3]}},
-        ("1.candidateSteps: stands in both spellings: keep one",),
+        ("1.candidateSteps: is given in both spellings: keep one",),
     ),
     "key 0": ({"0": STEPS}, ("0: a batch size is a whole number from 1", "rename the key; got")),
     "leading zero": ({"08": STEPS}, ("08: a batch size is", "leading zeros: write 8; got '08'")),
@@ -167,7 +167,7 @@ BAD = {
     "minus": ({"-1": STEPS}, ("-1: a batch size is",)),
     "other digits": ({"٣": STEPS}, ("٣: a batch size is",)),
     "word in batchSizes": ({"batchSizes": {"one": STEPS}}, ("batchSizes.one: a batch size is",)),
-    "beside": ({"batchSizes": {"1": STEPS}, "2": STEPS}, ("2: stands beside batchSizes: move",)),
+    "beside": ({"batchSizes": {"1": STEPS}, "2": STEPS}, ("2: is next to batchSizes: move",)),
     "strategy": ({"1": STEPS, "strategy": "EMA"}, ("strategy: must be one of ", "got 'EMA'")),
     "strategy list": ({"1": STEPS, "strategy": ["ema"]}, ("strategy: must be one of ",)),
     "two policies": (
@@ -225,7 +225,9 @@ def test_every_mistake_is_said_at_once():
 )
 def test_a_table_of_before_batch_sizes_is_shown_rewritten(flat, rewritten):
     (said,) = mistakes(flat)
-    assert said.startswith("document: depths are chosen by batch size, and no key here is one: ")
+    assert said.startswith(
+        "document: draft steps are chosen by batch size, and no key is a batch size: "
+    )
     pasted = json.loads(said.partition(": write ")[2])
     assert pasted == rewritten
     entry = read_table(pasted, Policy.EMA).entries["1"]
@@ -238,7 +240,7 @@ def test_a_start_in_no_entry_is_refused_with_those_there_are():
     assert mistakes(table, num_steps=2) == (said,)
     assert read_table(table, Policy.STATIC, 0).entries
     broken = {**table, "1": {"candidate_steps": [1, 3], "ema_alpha": 0}}
-    assert mistakes(broken, num_steps=2)[1:] == (said,), "beside other mistakes"
+    assert mistakes(broken, num_steps=2)[1:] == (said,), "with other mistakes"
     unreadable = {**table, "1": {"candidate_steps": "2"}}
     assert len(mistakes(unreadable, num_steps=2)) == 1, "2 may have been meant there"
 
@@ -250,7 +252,7 @@ def test_a_file_may_ask_for_a_policy():
     )
     asked = read_table({**table, "strategy": "ema"}, Policy.GOODPUT)
     assert asked.policy is Policy.EMA
-    assert asked.warnings == ("strategy: asks for policy ema, but policy goodput runs",)
+    assert asked.warnings == ("strategy: names policy ema, but policy goodput is in use",)
     theirs = read_table({**table, "strategy": "throughput_aware"}, Policy.GOODPUT)
     assert theirs.policy is Policy.GOODPUT
     (said,) = theirs.warnings
@@ -264,8 +266,8 @@ def doubts(steps: list[int], policy: Policy = Policy.EMA, **fields: float) -> tu
 def test_depths_without_a_band_between_them_are_doubted_under_ema():
     (said,) = doubts([1, 3], down_hysteresis=0.0)
     assert said == (
-        "4: depth 1 rises to 3 above 0.5 accepted tokens and 3 falls back at 0.5: nothing keeps "
-        "them apart; lower down_hysteresis 0 below up_hysteresis 0"
+        "4: num_steps 1 rises to 3 above 0.5 accepted tokens, and 3 falls back at 0.5: the policy "
+        "oscillates; lower down_hysteresis 0 below up_hysteresis 0"
     )
     assert len(doubts([1, 3, 5], up_hysteresis=-0.3)) == 2
     assert doubts([1, 3, 5, 7]) == doubts([5], down_hysteresis=1.0) == ()
@@ -275,16 +277,18 @@ def test_depths_without_a_band_between_them_are_doubted_under_ema():
 
 def test_a_depth_above_plain_decoding_that_is_never_kept_is_doubted():
     band, kept = doubts([0, 1, 3], down_hysteresis=0.0)
-    assert band.startswith("4: depth 1 rises to 3")
-    assert kept.startswith("4: depth 1 falls to 0 at 0.5 accepted tokens and rises to 3 above 0.5")
+    assert band.startswith("4: num_steps 1 rises to 3")
+    assert kept.startswith(
+        "4: num_steps 1 falls to 0 at 0.5 accepted tokens and rises to 3 above 0.5"
+    )
     assert doubts([0, 1, 3]) == doubts([0, 1], down_hysteresis=0.0) == ()
 
 
 def test_a_ceiling_that_takes_back_a_rise_is_doubted():
     (first, second) = doubts([1, 3, 7], ceiling_coeff=1)
-    assert "depth 1 rises to 3 above 0.5 accepted tokens, where ceiling_coeff 1 caps" in first
-    assert first.endswith("at 1: it goes to and fro; raise ceiling_coeff to 4 or set it to 0")
-    assert second.endswith("at 3: it goes to and fro; raise ceiling_coeff to 2.4 or set it to 0")
+    assert "num_steps 1 rises to 3 above 0.5 accepted tokens, where ceiling_coeff 1 caps" in first
+    assert first.endswith("at 1: the policy oscillates; raise ceiling_coeff to 4 or set it to 0")
+    assert second.endswith("at 3: the policy oscillates; raise ceiling_coeff to 2.4 or set it to 0")
     assert doubts([1, 3, 7], ceiling_coeff=4) == doubts([3], ceiling_coeff=0.1) == ()
     (low,) = doubts([1, 3], ceiling_coeff=16, up_hysteresis=-0.7, down_hysteresis=-1)
     assert low.endswith("set it to 0")
@@ -328,7 +332,7 @@ def test_any_json_is_read_or_refused(document, policy, num_steps):
     read, said = None, ()
     try:
         read = read_table(document, policy, num_steps)
-    except BadTable as error:
+    except TableError as error:
         said = error.mistakes
     assert (read is None) == bool(said)
     assert all(sentence and sentence.isprintable() for sentence in said)

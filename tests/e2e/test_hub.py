@@ -1,4 +1,4 @@
-"""Models of `hf://` in real pods, from a hub that runs beside the node and is asked for a token."""
+"""`hf://` models in real pods, from a hub that runs next to the node and requires a token."""
 
 import base64
 import json
@@ -66,7 +66,7 @@ def condition(cluster, kind):
 
 
 def test_pods_fetch_from_a_hub_and_the_status_tells_how_far(cluster, hub) -> None:
-    """A wrong token is a reason; the right one mends it; progress is told; the engine answers."""
+    """A wrong token is reported, a right one fixes it, progress is shown, the engine answers."""
     put_token(cluster, "hf_wrong")
     cluster.kubectl("apply", "-f", "-", given=json.dumps(resource(hub)))
 

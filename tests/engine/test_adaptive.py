@@ -2,11 +2,11 @@
 
 import pytest
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.metrics import EngineMetrics
-from specdecode_engine.request import FinishReason, Output, Request, SamplingParams
+from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.stats.prometheus import EngineMetrics
 
 MOST = 64
 TABLE = {
@@ -25,7 +25,7 @@ def make_core(checkpoints, speculation: dict[str, object], **sections: object) -
         "device": "cpu",
         "threads": 1,
     }
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
 def adaptive(checkpoints, policy: str, algorithm: str = "STANDALONE", **more: object):

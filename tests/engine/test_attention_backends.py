@@ -9,24 +9,26 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.attention import AttentionUnavailable
-from specdecode_engine.build import build_core
-from specdecode_engine.captures import CUDA, OFF, GraphsUnavailable, choose_mode
-from specdecode_engine.flags import parse_flags
-from specdecode_engine.loop import EngineCore
-from specdecode_kernels import TORCH, Capturing, launches
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.attention import AttentionUnavailable
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.graph_config import CUDA, OFF, GraphsUnavailable, choose_mode
+from specdecode_kernels import TORCH, GraphSupport
 from specdecode_kernels.testing import DEVICE, computed_loop_bounds
+from tests.engine.backends import counted_launches
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-ATTENTION = {("store_kv", "triton"), ("attend", "triton")}
+ATTENTION = {"store_kv", "attend"}
 
 
 def build(checkpoints, algorithm: str, topk: int = 1, **sections: object) -> EngineCore:
     sections |= {"attention_backend": "triton", "device": DEVICE.type}
     document = boot_of(checkpoints, algorithm, topk, **sections)
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
 def answers(core: EngineCore, vocab: int, retracted_at_step: int | None = None):
@@ -57,18 +59,19 @@ def plain(checkpoints) -> dict[str, Answer]:
 def test_texts_equal_plain_ones_and_kernels_attend(
     algorithm: str, topk: int, page_size: int, checkpoints, plain: dict[str, Answer]
 ) -> None:
-    core = build(checkpoints, algorithm, topk, memory={"page_size": page_size})
-    launches.reset()
+    with counted_launches() as counter:
+        core = build(checkpoints, algorithm, topk, memory={"page_size": page_size})
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert set(launches.snapshot()) >= ATTENTION
+    assert counter.called("triton") >= ATTENTION
 
 
 def test_plain_texts_are_those_of_the_reference(checkpoints, plain: dict[str, Answer]) -> None:
     document = boot_of(checkpoints, "NONE", 1, attention_backend="torch", device=DEVICE.type)
-    core = build_core(EngineBoot.model_validate(document), poison=True)
-    launches.reset()
+    with counted_launches() as counter:
+        core = build_poisoned(EngineBoot.model_validate(document))
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert not ATTENTION & set(launches.snapshot())
+    assert counter.called("torch") >= ATTENTION
+    assert not counter.called("triton") & ATTENTION
 
 
 def test_a_prefix_that_was_found_and_a_retraction_change_nothing(
@@ -76,9 +79,9 @@ def test_a_prefix_that_was_found_and_a_retraction_change_nothing(
 ) -> None:
     core = build(checkpoints, "EAGLE3", 3, memory={"page_size": 4})
     assert_near(answers(core, checkpoints.vocab), plain)
-    hits = core.snapshot().prefix_cache_hit_tokens_total
+    hits = core.scheduler.cache.hit_tokens
     assert_near(answers(core, checkpoints.vocab, retracted_at_step=4), plain)
-    assert core.snapshot().prefix_cache_hit_tokens_total > hits
+    assert core.scheduler.cache.hit_tokens > hits
     assert core.scheduler.retracted_total == 1
 
 
@@ -87,7 +90,7 @@ def test_padded_passes_change_nothing(topk: int, checkpoints, plain: dict[str, A
     graphs = {"mode": "static", "batch_sizes": [2, 4]}
     core = build(checkpoints, "STANDALONE", topk, graphs=graphs)
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert core.parts.states.report().captured_rounds == core.counters.decode.rounds > 0
+    assert core.parts.graphs.report().graph_steps == core.counters.decode.rounds > 0
 
 
 def test_the_choice_and_its_reason_are_facts_and_in_the_log(
@@ -136,10 +139,10 @@ def test_flags_reach_the_boot_file() -> None:
 
 
 class Backend:
-    """Says how it may be captured, and nothing else is asked of it."""
+    """Has only `graph_support`, which is all that `choose_mode` reads."""
 
     def __init__(self, *capturing: object) -> None:
-        self.capturing = Capturing(*capturing)
+        self.graph_support = GraphSupport(*capturing)
 
 
 def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
@@ -147,7 +150,7 @@ def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
     assert choose_mode("auto", GPU, [fast, fast]).name == CUDA
     assert choose_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
     mode, reason = choose_mode("auto", GPU, [TORCH])
-    assert (mode, reason) == (OFF, TORCH.capturing.drawback)
+    assert (mode, reason) == (OFF, TORCH.graph_support.limitation)
     assert choose_mode("auto", CPU, [fast]).name == OFF
 
 

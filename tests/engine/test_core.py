@@ -1,16 +1,18 @@
-"""The engine core on tiny random checkpoints: speculation, endings, retraction, errors."""
+"""The engine core on tiny random checkpoints: speculation, endings, preemption, errors."""
 
 import itertools
 from pathlib import Path
 
 import pytest
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import CannotServe, build_core
-from specdecode_engine.forward.errors import DraftMismatch
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.memory import NotEnoughMemory
-from specdecode_engine.request import FinishReason, Output, Request, SamplingParams
+from specdecode_engine import engine
+from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.errors import DraftMismatch
+from specdecode_engine.startup.build import CannotServe, build_core
+from specdecode_engine.startup.memory import NotEnoughMemory
 
 
 def make_boot(target: Path, **speculation: object) -> EngineBoot:
@@ -50,15 +52,14 @@ def make_request(name: str = "r", **sampling: object) -> Request:
 def test_a_draft_that_is_the_target_is_always_right(
     checkpoints, num_steps: int, temperature: float
 ) -> None:
-    """The oracle: every round emits exactly num_steps + 1 tokens, sampling included."""
-    core = build_core(
+    """The oracle: every step emits exactly num_steps + 1 tokens, sampling included."""
+    core = build_poisoned(
         make_boot(
             checkpoints.target,
             algorithm="STANDALONE",
             draft_path=str(checkpoints.target),
             num_steps=num_steps,
-        ),
-        poison=True,
+        )
     )
     answer = 1 + 4 * (num_steps + 1)
     run_all(core, make_request(max_tokens=answer, temperature=temperature))
@@ -73,16 +74,15 @@ def test_a_draft_that_is_the_target_is_always_right(
 def test_stops_are_found_at_every_place_of_an_accepted_run(
     checkpoints, algorithm: str, draft: str
 ) -> None:
-    plain = build_core(make_boot(checkpoints.target), poison=True)
+    plain = build_poisoned(make_boot(checkpoints.target))
     full = tokens_of(run_all(plain, make_request())["r"])
-    core = build_core(
+    core = build_poisoned(
         make_boot(
             checkpoints.target,
             algorithm=algorithm,
             draft_path=str(getattr(checkpoints, draft)),
             num_steps=5,
         ),
-        poison=True,
     )
     for stop, cap in itertools.product(sorted(set(full)), (1, 2, 5, 19, 20)):
         outputs = run_all(core, make_request(stop_token_ids=frozenset([stop]), max_tokens=cap))["r"]
@@ -94,7 +94,7 @@ def test_stops_are_found_at_every_place_of_an_accepted_run(
 
 
 def test_eos_of_the_checkpoint_ends_an_answer_unless_ignored(checkpoints) -> None:
-    core = build_core(make_boot(checkpoints.target), poison=True)
+    core = build_poisoned(make_boot(checkpoints.target))
     bias = {5: 100.0}
     stopped = run_all(core, make_request(logit_bias=bias, ignore_eos=False))["r"]
     ignored = run_all(core, make_request(logit_bias=bias, ignore_eos=True))["r"]
@@ -107,21 +107,21 @@ def test_an_answer_may_fill_the_context_to_its_last_token(checkpoints) -> None:
         checkpoints.target, algorithm="EAGLE3", draft_path=str(checkpoints.eagle3), num_steps=7
     ).model_dump()
     document["model"]["context_length"] = 64
-    core = build_core(EngineBoot.model_validate(document), poison=True)
-    plain = build_core(make_boot(checkpoints.target), poison=True)
+    core = build_poisoned(EngineBoot.model_validate(document))
+    plain = build_poisoned(make_boot(checkpoints.target))
     request = make_request(max_tokens=59)
     assert core.context_length == 64
     assert tokens_of(run_all(core, request)["r"]) == tokens_of(run_all(plain, request)["r"])
 
 
 def test_an_aborted_request_is_forgotten_and_its_memory_freed(checkpoints) -> None:
-    core = build_core(make_boot(checkpoints.target), poison=True)
+    core = build_poisoned(make_boot(checkpoints.target))
     core.submit(make_request("gone"))
     core.step()
     core.abort("gone")
     core.abort("never there")
     assert not core.has_work()
-    assert core.snapshot().kv_pages_free == core.snapshot().kv_pages_total
+    assert core.scheduler.available_pages == core.scheduler.pages.total
     assert core.step() == []
 
 
@@ -164,3 +164,21 @@ def test_a_context_beyond_what_the_model_was_trained_for_is_refused(checkpoints)
     document["model"]["context_length"] = 513
     with pytest.raises(CannotServe, match="513 is more than the 512 positions"):
         build_core(EngineBoot.model_validate(document))
+
+
+def test_an_idle_engine_checks_its_invariants_and_logs_the_violated_one(
+    checkpoints, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine, "CHECK_STEPS", 5)
+    core = build_poisoned(make_boot(checkpoints.target))
+    run_all(core, make_request())
+    assert not core.idle_step()
+    assert not caplog.records, "nothing is wrong"
+    run_all(core, make_request("again"))
+    core.scheduler.pages.take(1)  # a leak
+    assert not core.idle_step()
+    assert "invariant is violated" in caplog.text
+    assert "do not add up" in caplog.text
+    caplog.clear()
+    assert not core.idle_step()
+    assert not caplog.records, "not checked again before more steps have run"

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
-from specdecode_engine.rounds import decode, verify
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.speculate import expander
+from specdecode_engine.speculate import tree_builder as expander
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.steps import decode, verify
+from tests.kernels.launched import launches
 
 
 def make_core(checkpoints, topk: int) -> EngineCore:
@@ -23,7 +25,7 @@ def make_core(checkpoints, topk: int) -> EngineCore:
         },
         "device": "cpu",
     }
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
 def generate(core: EngineCore) -> list[int]:
@@ -47,18 +49,18 @@ def test_a_chain_scores_sorts_and_moves_nothing(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    chain = expander.Expander._expand_chain
+    chain = expander.DraftTreeBuilder._expand_chain
 
     def counted(self, *args):  # type: ignore[no-untyped-def]
         calls.append(1)
         return chain(self, *args)
 
     core = make_core(checkpoints, topk=1)
-    monkeypatch.setattr(expander.Expander, "_expand_chain", counted)
+    monkeypatch.setattr(expander.DraftTreeBuilder, "_expand_chain", counted)
     monkeypatch.setattr(expander, "grow_tree", refuse("grow_tree"))
     monkeypatch.setattr(Sampler, "score_draft", refuse("score_draft"))
-    monkeypatch.setattr(verify, "walk_tree", refuse("walk_tree"))
-    monkeypatch.setattr(decode, "move_kv", refuse("move_kv"))
+    monkeypatch.setattr(verify, "verify_tree", refuse("verify_tree"))
+    monkeypatch.setattr(decode, "compact_kv", refuse("compact_kv"))
     for name in ("sort", "topk", "log_softmax", "gather"):
         monkeypatch.setattr(torch, name, refuse(name))
     tokens = generate(core)
@@ -68,8 +70,30 @@ def test_a_chain_scores_sorts_and_moves_nothing(
 
 
 def test_a_tree_never_takes_the_chains_path(checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expander.Expander, "_expand_chain", refuse("_expand_chain"))
-    monkeypatch.setattr(verify, "count_agreeing", refuse("count_agreeing"))
+    monkeypatch.setattr(expander.DraftTreeBuilder, "_expand_chain", refuse("_expand_chain"))
+    monkeypatch.setattr(verify, "count_accepted", refuse("count_accepted"))
     core = make_core(checkpoints, topk=2)
     assert len(generate(core)) == 30
     assert core.counters.decode.drafted_tokens > 0
+
+
+def test_plain_decoding_on_a_cpu_runs_each_kernel_in_c_once_per_layer(checkpoints) -> None:
+    """What makes it fast on every processor: one launch per map, norm and attention, no torch."""
+    document = {"model": {"path": str(checkpoints.target), "dtype": "float32"}, "device": "cpu"}
+    with launches() as counts:  # entered first: a backend binds the C functions when it is made
+        core = build_core(EngineBoot.model_validate(document))
+        core.submit(Request("r", (5, 6, 7), SamplingParams(seed=1, max_tokens=30, ignore_eos=True)))
+        for _ in range(4):  # past the prompt, and past the step that overlaps with it
+            core.step()
+        counts.clear()
+        core.step()
+        layers = len(core.parts.target.layers)
+    assert counts == {
+        "linear": 4 * layers + 1,
+        "rms_norm": layers + 1,
+        "add_rms_norm": layers,
+        "apply_rope": layers,
+        "silu_and_mul": layers,
+        "store_kv": layers,
+        "attend": layers,
+    }

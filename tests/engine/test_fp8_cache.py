@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.forward.kv_pool import KvPool
-from specdecode_engine.loop import EngineCore
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.kv_cache import KVCache
 from tests.engine.whole_engine import DRAFTS, Answer, boot_of, requests_of, run
 
 FP8 = {"kv_cache_dtype": "fp8_e4m3"}
@@ -14,7 +14,7 @@ FP8 = {"kv_cache_dtype": "fp8_e4m3"}
 
 def build(checkpoints, algorithm: str, topk: int, **memory: object) -> EngineCore:
     document = boot_of(checkpoints, algorithm, topk, memory=memory)
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
 def run_requests(core: EngineCore, vocab: int) -> dict[str, Answer]:
@@ -43,9 +43,9 @@ def test_rounding_changes_texts(checkpoints, plain: dict[str, Answer]) -> None:
 def test_a_prefix_found_in_the_cache_changes_nothing(checkpoints, plain: dict[str, Answer]) -> None:
     core = build(checkpoints, "STANDALONE", 3, **FP8)
     assert run_requests(core, checkpoints.vocab) == plain
-    hits = core.snapshot().prefix_cache_hit_tokens_total
+    hits = core.scheduler.cache.hit_tokens
     assert run_requests(core, checkpoints.vocab) == plain
-    assert core.snapshot().prefix_cache_hit_tokens_total > hits
+    assert core.scheduler.cache.hit_tokens > hits
 
 
 def test_pages_take_a_quarter_of_float32s(checkpoints) -> None:
@@ -66,7 +66,7 @@ def test_facts_and_pools_are_of_that_type(checkpoints) -> None:
 
 
 def test_what_is_read_back_is_what_attention_reads() -> None:
-    pool = KvPool(1, 2, 4, 1, 6, torch.float8_e4m3fn, torch.device("cpu"))
+    pool = KVCache(1, 2, 4, 1, 6, torch.float8_e4m3fn, torch.device("cpu"))
     k, v = torch.randn(2, 3, 1, 6)
     rows = torch.tensor([5, 4, 7])
     pool.store(0, rows, k, v)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.forward import Llama
-from specdecode_engine.forward.llama import Hidden
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
-from specdecode_engine.slots import DecodeBatch
-from specdecode_engine.speculate.features import FeatureRing
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.request_table import DecodeBatch
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model import Llama
+from specdecode_engine.model.llama import Hidden
+from specdecode_engine.speculate.hidden_state_ring import HiddenStateRing
 
 PROMPT = (3, 14, 15, 92, 65, 35)
 
@@ -30,7 +30,7 @@ def make_core(checkpoints, algorithm: str, topk: int = 1) -> EngineCore:
         "speculation": speculation,
         "device": "cpu",
     }
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
 def generate(core: EngineCore) -> list[int]:
@@ -57,14 +57,14 @@ def test_standalone_captures_allocates_and_carries_no_hidden_state(
 
     def poisoned(self: Llama, *args: object, **kwargs: object) -> Hidden:
         hidden = forward(self, *args, **kwargs)  # type: ignore[arg-type]
-        handed_over.append(hidden.captured)
+        handed_over.append(hidden.aux_hidden_states)
         return hidden
 
     expected = generate(make_core(checkpoints, "NONE"))
-    monkeypatch.setattr(FeatureRing, "__init__", refuse)
+    monkeypatch.setattr(HiddenStateRing, "__init__", refuse)
     monkeypatch.setattr(Llama, "forward", poisoned)
     core = make_core(checkpoints, "STANDALONE", topk)
-    assert core.parts.capture.is_empty
+    assert core.parts.aux_spec.is_empty
     assert generate(core) == expected
     assert handed_over
     assert all(captured is None for captured in handed_over)
@@ -74,30 +74,30 @@ def test_standalone_captures_allocates_and_carries_no_hidden_state(
 def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_never_read(
     checkpoints, monkeypatch: pytest.MonkeyPatch, topk: int
 ) -> None:
-    """What a ring holds before it is written, and behind an accepted path, may be anything."""
+    """Unwritten rows of a ring, and rows after an accepted path, may contain anything."""
     clean = make_core(checkpoints, "EAGLE3", topk)
     expected = generate(clean)
     assert expected == generate(make_core(checkpoints, "NONE"))
-    make, write_rows = FeatureRing.__init__, FeatureRing.write_rows
+    make, write_rows = HiddenStateRing.__init__, HiddenStateRing.write_rows
 
-    def poisoned_ring(self: FeatureRing, *args: object, **kwargs: object) -> None:
+    def poisoned_ring(self: HiddenStateRing, *args: object, **kwargs: object) -> None:
         make(self, *args, **kwargs)  # type: ignore[arg-type]
         self._rows.fill_(torch.nan)
 
-    monkeypatch.setattr(FeatureRing, "__init__", poisoned_ring)
+    monkeypatch.setattr(HiddenStateRing, "__init__", poisoned_ring)
     poisoned = make_core(checkpoints, "EAGLE3", topk)
     table = poisoned.parts.table
 
     def poisoned_rows(
-        self: FeatureRing, batch: DecodeBatch, num_rows: int, features: torch.Tensor
+        self: HiddenStateRing, batch: DecodeBatch, num_rows: int, features: torch.Tensor
     ) -> None:
-        # The round was committed before: the lengths say how far each path went.
+        # The step is already committed: the lengths give each accepted path's end.
         went = table.decode_batch(batch.slot_ids, batch.host_lengths).lengths - batch.lengths
         behind = torch.arange(num_rows) >= went[:, None]
         features = features.masked_fill(behind[:, :, None], torch.nan)
         write_rows(self, batch, num_rows, features)
 
-    monkeypatch.setattr(FeatureRing, "write_rows", poisoned_rows)
+    monkeypatch.setattr(HiddenStateRing, "write_rows", poisoned_rows)
     assert generate(poisoned) == expected
     assert poisoned.counters.decode.accepted_tokens == clean.counters.decode.accepted_tokens
 

@@ -7,7 +7,7 @@ import pytest
 from lossless.cases import Material, draw_case
 from lossless.compare import find_difference
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
-from specdecode_engine.request import FinishReason, TokenLogprobs
+from specdecode_engine.batch.request import FinishReason, TokenLogprobs
 
 SEED = 2
 CASES = 12

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.flags import parse_flags
-from specdecode_engine.forward.kv_pool import KvPool
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.metrics import EngineMetrics
-from specdecode_engine.request import FinishReason, Request, SamplingParams
+from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.stats.prometheus import EngineMetrics
 
 ALGORITHMS = ("NONE", "STANDALONE", "EAGLE3")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
@@ -70,10 +70,10 @@ def build(
         },
         "device": "cpu",
     }
-    return build_core(EngineBoot.model_validate(document), poison=True, pool_tokens=pool_tokens)
+    return build_poisoned(EngineBoot.model_validate(document), pool_tokens)
 
 
-def pools(core: EngineCore) -> list[KvPool]:
+def pools(core: EngineCore) -> list[KVCache]:
     """The target's pool and the draft's, if there is one."""
     drafter = core.parts.drafter
     return [core.parts.pool] + ([drafter._pool] if drafter else [])  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def paths(cache: PrefixCache) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def audit(warm: EngineCore, cold: EngineCore) -> int:
-    """Compute every cached prefix anew on a cold core; return the pages that were compared."""
+    """Recompute every cached prefix on a cold core; return the pages that were compared."""
     compared = 0
     for tokens, pages in paths(warm.scheduler.cache):
         prompt = (*tokens, 7, 7)
@@ -229,10 +229,9 @@ def test_r4_many_requests_over_few_pages_answer_as_on_a_cold_engine(
     )  # fmt: skip
     answers = serve(core, requests, aborts=True, watch=Watch(core))
     assert_same(answers, cold)
-    snapshot = core.snapshot()
-    assert snapshot.prefix_cache_hit_tokens_total > 0.2 * snapshot.prefix_cache_queried_tokens_total
-    assert snapshot.prefix_cache_evicted_pages_total > 20
-    assert snapshot.kv_pages_free == snapshot.kv_pages_total
+    assert core.scheduler.cache.hit_tokens > 0.2 * core.scheduler.cache.queried_tokens
+    assert core.scheduler.cache.evicted_pages > 20
+    assert core.scheduler.available_pages == core.scheduler.pages.total
     assert audit(core, build(checkpoints.target, algorithm, draft, is_on=False)) > 5
 
 
@@ -264,7 +263,7 @@ def test_r6_kv_behind_a_prefix_hit_equals_recomputed_kv(
 
 
 def test_r6_the_row_of_the_last_matched_token_depends_on_the_next_one(checkpoints, drafts) -> None:
-    """EAGLE's row 7 was computed from token 8, which differs: its page is computed anew."""
+    """EAGLE's row 7 was computed from token 8, which differs: its page is recomputed."""
     matched = {}
     for algorithm in ALGORITHMS:
         core = build(checkpoints.target, algorithm, drafts.get(algorithm))
@@ -296,7 +295,7 @@ def test_r6_rows_that_the_draft_lost_at_depth_0_are_not_shared(
         watch.look()
     assert core.counters.decode.drafted_tokens > 0
     assert core.parts.drafter is not None
-    assert not core.parts.drafter.is_whole(1)
+    assert not core.parts.drafter.is_complete(1)
     again = build(checkpoints.target, "EAGLE3", drafts["EAGLE3"], is_on=False)
     assert audit(core, again) == 2 * 3
 
@@ -329,8 +328,8 @@ def test_r6_accept_length_with_hits_is_that_without(algorithm: str) -> None:
     for is_on in (True, False):
         core = build(EXAMPLES / "target", algorithm, folder, is_on=is_on, dtype="float32")
         answers.append(serve(core, requests))
-        lengths.append(core.snapshot().accept_length)
-        hits = core.snapshot().prefix_cache_hit_tokens_total
+        lengths.append(core.counters.decode.accept_length)
+        hits = core.scheduler.cache.hit_tokens
         assert (hits > 15 * 36) == is_on
     assert_same_texts(*answers)
     assert lengths[1] > 1.3
@@ -344,8 +343,8 @@ def assert_same_texts(left: list[Answer], right: list[Answer]) -> None:
 def test_switched_off_nothing_is_kept(checkpoints) -> None:
     core = build(checkpoints.target, is_on=False)
     serve(core, draw_requests(10, checkpoints.vocab))
-    assert core.snapshot().prefix_cache_pages == 0
-    assert core.snapshot().prefix_cache_queried_tokens_total == 0
+    assert core.scheduler.cache.pages == 0
+    assert core.scheduler.cache.queried_tokens == 0
     assert core.scheduler.pages.free == core.scheduler.pages.total
 
 
@@ -355,7 +354,7 @@ def test_a_prompt_that_is_cached_whole_still_gets_its_first_token(checkpoints, d
         request = Request("0", tuple(range(20, 28)), SamplingParams(seed=3, max_tokens=9))
         first, second = serve(core, [request]), serve(core, [request])
         assert_same(second, first)
-        assert core.snapshot().prefix_cache_hit_tokens_total == 4
+        assert core.scheduler.cache.hit_tokens == 4
 
 
 def test_hits_and_pages_are_exported(checkpoints) -> None:

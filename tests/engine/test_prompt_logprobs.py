@@ -6,17 +6,18 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import (
+from specdecode_engine.batch.request import (
     FinishReason,
     Output,
     Request,
     SamplingParams,
     TokenLogprobs,
 )
-from specdecode_engine.rounds import prompt_logprobs
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.steps import prompt_logprobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 ALGORITHMS = ("NONE", "STANDALONE", "EAGLE3")
@@ -44,7 +45,7 @@ def make_core(
         "scheduling": {"max_running_requests": 4, "chunked_prefill_tokens": chunk, **changes},
         "device": "cpu",
     }
-    return build_core(EngineBoot.model_validate(document), poison=True, pool_tokens=pool)
+    return build_poisoned(EngineBoot.model_validate(document), pool)
 
 
 def make_request(name: str = "r", prompt: tuple[int, ...] = PROMPT, **sampling: object) -> Request:
@@ -68,7 +69,7 @@ def run(core: EngineCore, *requests: Request) -> dict[str, list[Output]]:
 
 
 def told(outputs: list[Output]) -> Scores:
-    """What was told of the prompt, which is told with the first output and never again."""
+    """Return the prompt logprobs, which only the first output contains."""
     first, *others = [output.prompt_logprobs for output in outputs]
     assert first is not None
     assert all(later is None for later in others)
@@ -163,7 +164,7 @@ def test_requests_that_push_each_other_out_are_told_everything_once(
     core = make_core(checkpoints, "EAGLE3", chunk=16, pool=140, overlap=overlap)
     names = [str(number) for number in range(5)]
     outputs = run(core, *(make_request(n, max_tokens=60, ignore_eos=True) for n in names))
-    assert core.snapshot().retracted_total > 0
+    assert core.scheduler.retracted_total > 0
     assert all(told(outputs[name]) == expected for name in names)
 
 
@@ -174,13 +175,13 @@ def test_a_cached_prompt_is_computed_anew_where_it_is_scored(
     core = make_core(checkpoints, algorithm)
     silent = run(core, make_request(prompt_logprobs=None))["r"]
     assert silent[0].prompt_logprobs is None
-    cached = core.snapshot().prefix_cache_pages
+    cached = core.scheduler.cache.pages
     assert cached > 0
     assert told(run(core, make_request())["r"]) == expected
-    assert core.snapshot().prefix_cache_hit_tokens_total == 0
-    assert core.snapshot().prefix_cache_pages == cached
+    assert core.scheduler.cache.hit_tokens == 0
+    assert core.scheduler.cache.pages == cached
     run(core, make_request(prompt_logprobs=None))
-    assert core.snapshot().prefix_cache_hit_tokens_total > 0
+    assert core.scheduler.cache.hit_tokens > 0
 
 
 def test_a_scored_prompt_may_be_taken_from_the_cache_after_a_retraction(checkpoints) -> None:
@@ -190,7 +191,7 @@ def test_a_scored_prompt_may_be_taken_from_the_cache_after_a_retraction(checkpoi
         core.step()
     core.retract(core.scheduler.running[0])
     finish(core)
-    assert core.snapshot().prefix_cache_hit_tokens_total == len(PROMPT) // 4 * 4
+    assert core.scheduler.cache.hit_tokens == len(PROMPT) // 4 * 4
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from lossless.poison import build_poisoned
 from lossless.run import RandomDepth
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.memory import MemoryDemand, NotEnoughMemory, plan_memory
-from specdecode_engine.request import Output, Request, SamplingParams
+from specdecode_engine.batch.request import Output, Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.memory import MemoryDemand, NotEnoughMemory, plan_memory
 
 DRAFTS = ("STANDALONE", "EAGLE3")
 
@@ -33,7 +33,7 @@ def make_core(
         "device": "cpu",
     }
     boot = EngineBoot.model_validate(document)
-    return build_core(boot, poison=True, pool_tokens=pool_tokens)
+    return build_poisoned(boot, pool_tokens)
 
 
 def make_request(name: str, prompt: int, answer: int, **sampling: object) -> Request:
@@ -86,7 +86,7 @@ def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
         "weights",
         "draft's weights",
         "scratch and logits",
-        "captured passes",
+        "CUDA graphs",
         "key-value cache",
         "400 pages",
     ):
@@ -96,10 +96,10 @@ def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
 def test_r1_an_engine_that_does_not_fit_says_the_smallest_change_that_would(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdecode_engine.build.available_bytes", lambda device: 700_000)
+    monkeypatch.setattr("specdecode_engine.startup.build.available_bytes", lambda device: 700_000)
     with pytest.raises(NotEnoughMemory, match=r"max_running_requests 8 would fit"):
         make_core(checkpoints, "EAGLE3")
-    monkeypatch.setattr("specdecode_engine.build.available_bytes", lambda device: 1_000)
+    monkeypatch.setattr("specdecode_engine.startup.build.available_bytes", lambda device: 1_000)
     with pytest.raises(NotEnoughMemory, match=r"give the engine more memory"):
         make_core(checkpoints, "EAGLE3")
 
@@ -219,14 +219,14 @@ def test_r4_forced_retract_and_abort_at_random_leak_nothing(
             else:
                 core.abort(victim.request.request_id)
             core.scheduler.check()
-    snapshot = core.snapshot()
-    assert snapshot.running_requests == snapshot.waiting_requests == 0
-    assert snapshot.kv_pages_free == snapshot.kv_pages_total
-    assert snapshot.retracted_total > 0
+    assert not core.scheduler.running
+    assert not core.scheduler.waiting
+    assert core.scheduler.available_pages == core.scheduler.pages.total
+    assert core.scheduler.retracted_total > 0
 
 
 def test_an_aborted_request_gives_no_output_not_even_what_was_collected_before(checkpoints) -> None:
-    """Retracting another request collects what is in flight; an abort then drops its part."""
+    """Preempting another request collects what is in flight; an abort then drops its part."""
     core = make_core(checkpoints, "EAGLE3", overlap=True)
     for name in ("gone", "stays"):
         core.submit(make_request(name, 8, 40))

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from lossless.poison import build_poisoned
 from lossless.scripted import ScriptedDrafter
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 
 PROMPTS = [
     tuple((7 * n + 3 * place + n * place) % 97 for place in range(3 + 4 * n)) for n in range(4)
@@ -43,7 +43,7 @@ def make_core(checkpoints, page_size: int, overlap: bool, **speculation: object)
         "scheduling": {"max_running_requests": 4, "overlap": overlap},
         "device": "cpu",
     }
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
 def run(core: EngineCore, requests: list[Request]) -> dict[str, list[int]]:
@@ -112,8 +112,8 @@ def test_r10_the_oracle_gives_steps_plus_one_and_the_adversary_one(
             num_steps=4,
         )
         assert run(scripted(core, truth, right), requests) == answers
-        lengths[right] = core.snapshot().accept_length
-    # 30 tokens after the first are 6 rounds of 5; a coin's tokens behind the text do not count.
+        lengths[right] = core.counters.decode.accept_length
+    # 30 tokens after the first are 6 steps of 5; a coin's tokens after the text do not count.
     assert lengths == {1.0: 5.0, 0.0: 1.0}
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lossless.poison import build_poisoned
 from lossless.scripted import ScriptedDrafter
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
+from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 from specdecode_engine.grammar import (
     Grammar,
     GrammarCompiler,
@@ -18,8 +20,6 @@ from specdecode_engine.grammar import (
     GrammarSource,
     TokenBytes,
 )
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import FinishReason, Request, SamplingParams
 
 EOS = 5
 VOCAB = 97
@@ -88,7 +88,7 @@ def make_core(
         "device": "cpu",
     }
     boot = EngineBoot.model_validate(document)
-    return build_core(boot, poison=True, pool_tokens=pool_tokens)
+    return build_poisoned(boot, pool_tokens)
 
 
 def run(core: EngineCore, requests: Sequence[Request]) -> list[Answer]:
@@ -210,7 +210,7 @@ def scripted(core: EngineCore, texts: list[list[int]], right: float) -> EngineCo
 def test_an_answer_ends_inside_an_accepted_run_and_illegal_drafts_change_nothing(
     checkpoints, compile_source, topk: int, right: float
 ) -> None:
-    """Right drafts go on behind EOS; wrong ones propose any token of the vocabulary."""
+    """Right drafts continue after EOS; wrong ones propose any token of the vocabulary."""
     requests = make_requests(compile_source(SOURCES["json"]), temperature=0.9)
     plain = make_core(checkpoints.target, overlap=False)
     expected = [run(plain, [request])[0] for request in requests]
@@ -296,7 +296,7 @@ def test_a_grammar_that_gives_up_fails_its_own_request_alone(
     assert failed.error is not None
     assert "too many expressions" in failed.error
     assert set(failed.text) <= {"a"}
-    assert core.snapshot().kv_pages_free == core.snapshot().kv_pages_total
+    assert core.scheduler.available_pages == core.scheduler.pages.total
     assert run(core, others[:1])[0].tokens == expected[0].tokens
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.forward.checkpoint import Checkpoint, Placement, Shape, StoredTensor
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.checkpoint import Checkpoint, Placement, Shape, StoredTensor
+from specdecode_engine.startup.build import build_core
 
 
 class Kept:
@@ -69,4 +69,4 @@ def test_an_engine_from_memory_answers_as_the_one_from_the_folder(checkpoints, t
     core = build_core(boot(*folders), open_store=folders.__getitem__)
     expected = answer(build_core(boot(checkpoints.target, checkpoints.draft)))
     assert answer(core) == expected
-    assert core.snapshot().accept_length > 1
+    assert core.counters.decode.accept_length > 1

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams, TokenLogprobs
+from specdecode_engine.batch.request import Request, SamplingParams, TokenLogprobs
+from specdecode_engine.engine import EngineCore
 
 DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
 
@@ -65,7 +65,7 @@ def run(
     """Run requests together.
 
     Args:
-        retracted_at_step: a running request then loses its pages and is computed anew.
+        retracted_at_step: the step at which a running request is preempted and recomputed.
     """
     answers: dict[str, Answer] = defaultdict(Answer)
     for request in requests:

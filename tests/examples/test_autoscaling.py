@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics
+from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 
 FOLDER = Path(__file__).parents[2] / "examples" / "autoscaling"
 METRIC = "specdecode_load"

@@ -1,4 +1,4 @@
-"""The Triton kernels of attention equal the reference, whatever the shape, type, layout and split.
+"""The Triton kernels of attention equal the reference, for any shape, type, metadata and split.
 
 float32 differs by the order of sums. float16 and bfloat16 also by the rounding of the softmax's
 weights and of the result: some units in the last place, of which values near 2 have 2e-3 and 2e-2.
@@ -11,39 +11,39 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_kernels import launches
-from specdecode_kernels.backends.triton_backend import TritonBackend
-from specdecode_kernels.reference.pool import FLOAT8
-from specdecode_kernels.testing import DEVICE, Case, Shape, seen_rows
+from specdecode_kernels import FLOAT8, TORCH, Backend, LayerKV
+from specdecode_kernels.testing import DEVICE, AttentionArgs, Shape, seen_rows
 from specdecode_kernels.testing import draw_case as draw_on_cpu
+from specdecode_kernels.triton.backend import with_triton_attention
+from tests.kernels.launched import launches
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 SHAPES = {
-    "decode": Shape(query_lens=(1, 1, 1), longest=70, page_size=16),
-    "one head a group, page 1": Shape(query_lens=(1, 1), shared=1, page_size=1, longest=40),
-    "one kv head, dim 64": Shape(query_lens=(1,), kv_heads=1, shared=7, dim=64, page_size=3),
-    "chain": Shape(query_lens=(8, 8), is_causal=True, longest=90, page_size=16),
-    "32 rows, page 256": Shape(query_lens=(32,), is_causal=True, longest=150, page_size=256),
-    "any rows": Shape(query_lens=(5, 5), shared=3, longest=33),
-    "dim 80": Shape(query_lens=(2, 2), dim=80, tail_rows=3),
-    "dim 96": Shape(query_lens=(1, 1), dim=96, longest=40),
-    "dim 256": Shape(query_lens=(2,), dim=256, longest=40, tail_rows=9),
-    "tree": Shape(query_lens=(6, 6), tail_rows=6, longest=40),
-    "scratch": Shape(query_lens=(4, 4), tail_rows=70, longest=9),
-    "ragged": Shape(query_lens=(1, 0, 7, 3), is_causal=True, longest=50, page_size=3),
-    "long extend": Shape(query_lens=(70, 2), kv_heads=1, is_causal=True, longest=80),
+    "decode": Shape(qo_lens=(1, 1, 1), longest=70, page_size=16),
+    "one head a group, page 1": Shape(qo_lens=(1, 1), shared=1, page_size=1, longest=40),
+    "one kv head, dim 64": Shape(qo_lens=(1,), kv_heads=1, shared=7, dim=64, page_size=3),
+    "chain": Shape(qo_lens=(8, 8), is_causal=True, longest=90, page_size=16),
+    "32 rows, page 256": Shape(qo_lens=(32,), is_causal=True, longest=150, page_size=256),
+    "any rows": Shape(qo_lens=(5, 5), shared=3, longest=33),
+    "dim 80": Shape(qo_lens=(2, 2), dim=80, tree_rows=3),
+    "dim 96": Shape(qo_lens=(1, 1), dim=96, longest=40),
+    "dim 256": Shape(qo_lens=(2,), dim=256, longest=40, tree_rows=9),
+    "tree": Shape(qo_lens=(6, 6), tree_rows=6, longest=40),
+    "scratch": Shape(qo_lens=(4, 4), tree_rows=70, longest=9),
+    "ragged": Shape(qo_lens=(1, 0, 7, 3), is_causal=True, longest=50, page_size=3),
+    "long extend": Shape(qo_lens=(70, 2), kv_heads=1, is_causal=True, longest=80),
 }
 
 
-def draw_case(shape: Shape, seed: int) -> Case:
+def draw_case(shape: Shape, seed: int) -> AttentionArgs:
     return draw_on_cpu(shape, seed).to(DEVICE)
 
 
-def backend(splits: int | None) -> TritonBackend:
-    return TritonBackend(DEVICE, splits=splits, workspace_bytes=1 << 21)
+def backend(splits: int | None, workspace_bytes: int = 1 << 21) -> Backend:
+    return with_triton_attention(TORCH, DEVICE, splits=splits, workspace_bytes=workspace_bytes)
 
 
-def assert_equals_reference(case: Case, splits: int | None) -> None:
+def assert_equals_reference(case: AttentionArgs, splits: int | None) -> None:
     """Compare; what is not seen is poison, so a read too far would show as NaN."""
     out, lse = case.attend_with_lse(backend(splits))
     wanted, wanted_lse = case.attend_with_lse()
@@ -69,23 +69,23 @@ def test_it_equals_the_reference(
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_float8_pools_are_read_by_their_scales(dtype: torch.dtype, name: str, splits: int) -> None:
     case = draw_case(replace(SHAPES[name], dtype=dtype, pool_dtype=FLOAT8), 2)
-    assert case.scale.k != case.scale.v
+    assert case.kv.scale.k != case.kv.scale.v
     assert_equals_reference(case, splits)
 
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
-    tail_rows = draw(st.sampled_from((0, 1, 17)))
+    tree_rows = draw(st.sampled_from((0, 1, 17)))
     count = draw(st.integers(1, 9))
-    lens = st.just(count) if tail_rows else st.integers(0, 9)
+    lens = st.just(count) if tree_rows else st.integers(0, 9)
     return Shape(
-        query_lens=tuple(draw(st.lists(lens, min_size=1, max_size=3))),
+        qo_lens=tuple(draw(st.lists(lens, min_size=1, max_size=3))),
         longest=draw(st.integers(1, 140)),
         page_size=draw(st.sampled_from((1, 2, 5, 16, 64, 256))),
         kv_heads=draw(st.sampled_from((1, 2))),
         shared=draw(st.sampled_from((1, 3, 4, 8))),
         dim=draw(st.sampled_from((8, 64, 72, 128))),
-        tail_rows=tail_rows,
+        tree_rows=tree_rows,
         dtype=draw(st.sampled_from(tuple(TOLERANCE))),
         is_strided=draw(st.booleans()),
     )
@@ -100,10 +100,10 @@ def test_random_shapes(shape: Shape, splits: int, seed: int) -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_it_launches_its_kernels_and_nothing_else(splits: int) -> None:
     case = draw_case(SHAPES["tree"], 3)
-    launches.reset()
-    case.attend(backend(splits))
-    merged = {("merge_splits", "triton"): 1} if splits > 1 else {}
-    assert launches.snapshot() == {("attend", "triton"): 1} | merged
+    with launches() as counts:
+        case.attend(backend(splits))
+    merged = {"merge_splits": 1} if splits > 1 else {}
+    assert counts == {"attend": 1} | merged
 
 
 def test_without_lse_the_result_is_the_same() -> None:
@@ -116,9 +116,9 @@ def test_without_lse_the_result_is_the_same() -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_a_row_that_sees_nothing_gets_zeros(splits: int) -> None:
     case = draw_case(SHAPES["chain"], 5)
-    visible = case.layout.visible.clone()
-    visible[3], visible[8:] = 0, 0
-    case = replace(case, layout=replace(case.layout, visible=visible))
+    kv_lens = case.metadata.kv_lens.clone()
+    kv_lens[3], kv_lens[8:] = 0, 0
+    case = replace(case, metadata=replace(case.metadata, kv_lens=kv_lens))
     assert_equals_reference(case, splits)
     out, lse = case.attend_with_lse(backend(splits))
     assert out[3].eq(0).all()
@@ -129,8 +129,8 @@ def test_a_row_that_sees_nothing_gets_zeros(splits: int) -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_poison_in_a_visible_row_shows(splits: int) -> None:
     case = draw_case(SHAPES["decode"], 6)
-    row = max(range(3), key=lambda number: len(seen_rows(case.layout)[number]))
-    case.v_pool[seen_rows(case.layout)[row][-1]] = torch.nan
+    row = max(range(3), key=lambda number: len(seen_rows(case.metadata)[number]))
+    case.kv.v[seen_rows(case.metadata)[row][-1]] = torch.nan
     assert case.attend(backend(splits))[row].isnan().all()
 
 
@@ -143,18 +143,18 @@ def test_great_scores_do_not_overflow(splits: int) -> None:
 def test_a_bound_beyond_what_is_seen_changes_nothing() -> None:
     # As in a CUDA graph: the table is as wide as it ever gets, its rest is padding.
     case = draw_case(SHAPES["chain"], 7)
-    table = torch.nn.functional.pad(case.layout.page_table, (0, 90))
-    wide = replace(case.layout, page_table=table, max_visible=table.shape[1] * 16)
+    table = torch.nn.functional.pad(case.metadata.page_table, (0, 90))
+    wide = replace(case.metadata, page_table=table, max_kv_len=table.shape[1] * 16)
     wanted = case.attend()
     for splits in (1, 4):
-        out = replace(case, layout=wide).attend(backend(splits))
+        out = replace(case, metadata=wide).attend(backend(splits))
         torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_where_requests_begin_may_be_given() -> None:
     case = draw_case(SHAPES["ragged"], 8)
     starts = torch.tensor([0, 1, 1, 8, 11], device=DEVICE)
-    given_starts = replace(case, layout=replace(case.layout, query_starts=starts))
+    given_starts = replace(case, metadata=replace(case.metadata, cu_seqlens_q=starts))
     assert torch.equal(given_starts.attend(backend(1)), case.attend(backend(1)))
 
 
@@ -163,17 +163,17 @@ def test_a_small_workspace_means_fewer_splits() -> None:
     rows, heads, dim = case.q.shape
     two_splits = 2 * rows * heads * (dim + 1) * 4
     for size, kernels in ((two_splits, 2), (two_splits - 4, 1), (0, 1)):
-        launches.reset()
-        out = case.attend(TritonBackend(DEVICE, splits=5, workspace_bytes=size))
-        assert launches.snapshot().total() == kernels
+        with launches() as counts:
+            out = case.attend(backend(5, workspace_bytes=size))
+        assert counts.total() == kernels
         torch.testing.assert_close(out, case.attend(), atol=1e-5, rtol=1e-5)
 
 
 def test_an_empty_batch_launches_nothing() -> None:
-    case = draw_case(Shape(query_lens=(0, 0)), 10)
-    launches.reset()
-    assert case.attend(backend(3)).shape == case.q.shape
-    assert not launches.snapshot()
+    case = draw_case(Shape(qo_lens=(0, 0)), 10)
+    with launches() as counts:
+        assert case.attend(backend(3)).shape == case.q.shape
+    assert not counts
 
 
 def test_offsets_beyond_31_bits() -> None:
@@ -183,7 +183,7 @@ def test_offsets_beyond_31_bits() -> None:
     last = rows // 16 - 1
     pool.view(torch.uint8)[last * 16 :] = 0x38  # 1.0
     small = draw_case(Shape((1,), 16, 16, 1, 2, dim, pool_dtype=FLOAT8), 11)
-    table, visible = (torch.tensor(ids, device=DEVICE) for ids in ([[last]], [9]))
-    layout = replace(small.layout, page_table=table, visible=visible)
-    case = Case(small.q, pool, pool, layout, None, small.scale)
-    assert case.attend(backend(1)).eq(small.scale.v).all()
+    table, kv_lens = (torch.tensor(ids, device=DEVICE) for ids in ([[last]], [9]))
+    metadata = replace(small.metadata, page_table=table, kv_lens=kv_lens)
+    case = AttentionArgs(small.q, LayerKV(pool, pool, small.kv.scale), metadata, None)
+    assert case.attend(backend(1)).eq(small.kv.scale.v).all()

@@ -1,6 +1,6 @@
 """Every kernel compiles for a GPU, whether or not there is one, spills little and fits any chip.
 
-The interpreter takes much that the compiler refuses; this is what only the compiler can say.
+The interpreter accepts much that the compiler rejects; only compiling reveals it.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from specdecode_kernels.registry import OPS
+from kernels.table import KERNEL_OPS
 
 SMALLEST_SHARED_BYTES = 101_376  # of a program, on the chips of 8.6 and 8.9
 
@@ -27,7 +27,7 @@ def usages(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
 
 
 def test_every_op_is_compiled(usages: list[dict[str, object]]) -> None:
-    assert {usage["case"] for usage in usages} >= {op.name for op in OPS}
+    assert {usage["case"] for usage in usages} >= set(KERNEL_OPS)
 
 
 def test_every_kernel_of_attention_is_compiled(usages: list[dict[str, object]]) -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import AttentionLayout, KvScale, Tail, launches
-from specdecode_kernels.backends import TORCH
-from specdecode_kernels.backends.cpu_backend import CpuBackend
-from specdecode_kernels.testing import Case, Shape, draw_case
+from specdecode_kernels import TORCH, AttentionMetadata, Backend, LayerKV, TreeKV
+from specdecode_kernels.testing import AttentionArgs, Shape, backend_of, draw_case
+from tests.kernels.launched import launches
 
+CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 BY_PAGES = Shape((1, 3, 3, 2), page_size=3, kv_heads=2, shared=2, dim=8, longest=70)
 SHAPES = {
@@ -20,18 +20,18 @@ SHAPES = {
     "prompt": Shape((37,), page_size=1, kv_heads=1, shared=3, dim=10, longest=600),
     "wide heads": Shape((2, 1), page_size=16, kv_heads=2, shared=1, dim=200, longest=90),
     "two parts of a head": Shape((5,), page_size=2, kv_heads=1, shared=2, dim=128, longest=33),
-    "tail": Shape((2,) * 4, page_size=4, kv_heads=2, shared=2, dim=8, longest=20, tail_rows=5),
-    "a row and its tail": Shape(
-        (1,) * 3, page_size=4, kv_heads=2, shared=1, dim=64, longest=20, tail_rows=7
+    "tree": Shape((2,) * 4, page_size=4, kv_heads=2, shared=2, dim=8, longest=20, tree_rows=5),
+    "a row and its tree": Shape(
+        (1,) * 3, page_size=4, kv_heads=2, shared=1, dim=64, longest=20, tree_rows=7
     ),
 }
 LENGTHS = (1, 2, 3, 4, 15, 16, 17, 63, 64, 65, 128, 200, 513)
 RUNS = (2, 3, 4, 5, 8, 33, 70)
 
 
-def run(backend: object, case: Case) -> Tensor:
-    arguments = (case.q, case.k_pool, case.v_pool, case.layout, case.tail, case.scale)
-    return backend.attend(*arguments)  # type: ignore[attr-defined, no-any-return]
+def cpu_backend(dtype: torch.dtype = torch.float32) -> Backend:
+    """A backend that no metadata was brought to yet."""
+    return backend_of("cpu", CPU, dtype)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -39,39 +39,43 @@ def run(backend: object, case: Case) -> Tensor:
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_equals_the_reference(name: str, dtype: torch.dtype, seed: int) -> None:
     case = draw_case(replace(SHAPES[name], dtype=dtype), seed)
-    launches.reset()
-    got = run(CpuBackend(), case)
-    assert launches.snapshot()["attend", "native"] == 1
-    wanted = run(TORCH, case)
+    with launches() as counts:
+        got = case.attend(cpu_backend(dtype))
+    assert counts == {"attend": 1}
+    wanted = case.attend(TORCH)
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
     torch.testing.assert_close(got, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
 def test_what_is_not_laid_out_by_row_goes_to_the_reference() -> None:
     case = draw_case(replace(BY_PAGES, is_strided=True), 0)
-    launches.reset()
-    torch.testing.assert_close(run(CpuBackend(), case), run(TORCH, case), atol=1e-5, rtol=1e-5)
-    assert not launches.snapshot()
+    with launches() as counts:
+        torch.testing.assert_close(
+            case.attend(cpu_backend()), case.attend(TORCH), atol=1e-5, rtol=1e-5
+        )
+    assert not counts
 
 
-def test_a_second_layout_of_one_backend_is_not_taken_for_the_first() -> None:
-    backend = CpuBackend()
+def test_second_metadata_of_one_backend_is_not_taken_for_the_first() -> None:
+    backend = cpu_backend()
     for seed in range(4):
         case = draw_case(SHAPES["ragged"], seed)
         for _ in range(2):
-            torch.testing.assert_close(run(backend, case), run(TORCH, case), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                case.attend(backend), case.attend(TORCH), atol=1e-5, rtol=1e-5
+            )
 
 
-def test_a_layout_may_be_filled_anew_between_calls() -> None:
-    """As captured passes do: the tensors stay, what they hold changes."""
-    backend = CpuBackend()
+def test_metadata_may_be_refilled_between_calls() -> None:
+    """As CUDA graphs do: the tensors stay, their contents change."""
+    backend = cpu_backend()
     case = draw_case(SHAPES["verify"], 0)
-    before = run(backend, case)
-    layout, order = case.layout, torch.tensor([2, 0, 1])  # requests change places
-    layout.page_table.copy_(layout.page_table[order])
-    layout.visible.copy_(layout.visible.view(3, -1)[order].flatten())
-    assert not torch.equal(run(backend, case), before)
-    torch.testing.assert_close(run(backend, case), run(TORCH, case), atol=1e-5, rtol=1e-5)
+    before = case.attend(backend)
+    metadata, order = case.metadata, torch.tensor([2, 0, 1])  # requests are reordered
+    metadata.page_table.copy_(metadata.page_table[order])
+    metadata.kv_lens.copy_(metadata.kv_lens.view(3, -1)[order].flatten())
+    assert not torch.equal(case.attend(backend), before)
+    torch.testing.assert_close(case.attend(backend), case.attend(TORCH), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -105,16 +109,16 @@ class _Text:
     def attend(self, lengths: tuple[int, ...], queries: int) -> Tensor:
         """Attend from the last `queries` rows of every length."""
         seen = torch.tensor(lengths)[:, None] - torch.arange(queries - 1, -1, -1)
-        layout = AttentionLayout(
+        metadata = AttentionMetadata(
             page_table=self._pages.repeat(len(lengths), 1),
             page_size=self._page,
-            query_lens=(queries,) * len(lengths),
-            visible=seen.flatten(),
-            max_visible=max(lengths),
+            qo_lens=(queries,) * len(lengths),
+            kv_lens=seen.flatten(),
+            max_kv_len=max(lengths),
         )
-        return CpuBackend().attend(
-            self._q[seen.flatten() - 1], self._k, self._v, layout, None, KvScale()
-        )
+        q = self._q[seen.flatten() - 1]
+        kv = LayerKV(self._k, self._v)
+        return AttentionArgs(q, kv, metadata, None).attend(cpu_backend(q.dtype))
 
 
 @pytest.mark.parametrize("prefix", [0, 5, 60, 63, 125, 127, 300, 510])
@@ -127,39 +131,39 @@ def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(prefix: int) -
     pages = torch.arange(1024)[None]
     chain_rows = [*range(prefix), *(prefix + node for node in path)]
     seen = torch.arange(prefix + 1, prefix + 1 + len(path))
-    chain = AttentionLayout(pages, 1, (len(path),), seen, prefix + len(path))
+    chain = AttentionMetadata(pages, 1, (len(path),), seen, prefix + len(path))
     pools = [torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v)]
-    wanted = CpuBackend().attend(q[list(path)], *pools, chain, None, KvScale())
+    wanted = cpu_backend().attend(q[list(path)], LayerKV(*pools), chain, None)
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]).bool()[None]
-    tail = Tail(k[None, prefix:], v[None, prefix:], mask)
-    tree = AttentionLayout(pages, 1, (nodes,), torch.full((nodes,), prefix), max(prefix, 1))
+    tree_kv = TreeKV(k[None, prefix:], v[None, prefix:], mask)
+    tree = AttentionMetadata(pages, 1, (nodes,), torch.full((nodes,), prefix), max(prefix, 1))
     pools = [torch.cat((x[:prefix], torch.full((1024, 1, dim), torch.nan)))[:1024] for x in (k, v)]
-    got = CpuBackend().attend(q, *pools, tree, tail, KvScale())
+    got = cpu_backend().attend(q, LayerKV(*pools), tree, tree_kv)
     assert torch.equal(got[list(path)], wanted)
 
 
-def test_a_request_that_sees_only_its_tail_reads_no_poison() -> None:
+def test_a_request_that_sees_only_its_tree_reads_no_poison() -> None:
     poison = torch.full((16, 1, 4), torch.nan)
     table = torch.zeros(2, 1, dtype=torch.int64)
-    layout = AttentionLayout(table, 16, (1, 1), torch.tensor([0, 0]), 16)
+    metadata = AttentionMetadata(table, 16, (1, 1), torch.tensor([0, 0]), 16)
     k = v = torch.ones(2, 1, 1, 4)
-    tail = Tail(k, v, torch.tensor([[[True]], [[False]]]))
-    got = CpuBackend().attend(torch.ones(2, 1, 4), poison, poison, layout, tail, KvScale())
+    tree_kv = TreeKV(k, v, torch.tensor([[[True]], [[False]]]))
+    got = cpu_backend().attend(torch.ones(2, 1, 4), LayerKV(poison, poison), metadata, tree_kv)
     assert torch.equal(got, torch.tensor([1.0, 0.0]).view(2, 1, 1).expand(2, 1, 4))
 
 
-def test_a_tail_row_that_nobody_sees_may_be_poison() -> None:
+def test_a_tree_row_that_nobody_sees_may_be_poison() -> None:
     generator = torch.Generator().manual_seed(0)
     k, v = (torch.randn(1, 3, 1, 8, generator=generator) for _ in range(2))
     q = torch.randn(2, 1, 8, generator=generator)
-    layout = AttentionLayout(
+    metadata = AttentionMetadata(
         torch.zeros(1, 1, dtype=torch.int64), 16, (2,), torch.tensor([0, 0]), 0
     )
     pool = torch.full((16, 1, 8), torch.nan)
     mask = torch.tensor([[[True, False, False], [True, False, True]]])
-    wanted = CpuBackend().attend(q, pool, pool, layout, Tail(k, v, mask), KvScale())
+    wanted = cpu_backend().attend(q, LayerKV(pool, pool), metadata, TreeKV(k, v, mask))
     k[:, 1], v[:, 1] = torch.nan, torch.nan
-    got = CpuBackend().attend(q, pool, pool, layout, Tail(k, v, mask), KvScale())
+    got = cpu_backend().attend(q, LayerKV(pool, pool), metadata, TreeKV(k, v, mask))
     assert torch.equal(got, wanted)
     assert got.isfinite().all()
 
@@ -168,14 +172,14 @@ def test_a_tail_row_that_nobody_sees_may_be_poison() -> None:
 def test_not_a_number_shows(place: str) -> None:
     """Where it is read; rows that do not see it stay as they are."""
     case = draw_case(SHAPES["decode"], 0)
-    wanted = run(CpuBackend(), case)
-    layout = case.layout
-    row = int(layout.page_table[2, 0]) * layout.page_size  # the first key of request 2
+    wanted = case.attend(cpu_backend())
+    metadata = case.metadata
+    row = int(metadata.page_table[2, 0]) * metadata.page_size  # the first key of request 2
     if place == "q":
         case.q[2, 1, 3] = torch.nan
     else:
-        {"k": case.k_pool, "v": case.v_pool}[place][row, 1, 3] = torch.nan
-    got = run(CpuBackend(), case)
+        getattr(case.kv, place)[row, 1, 3] = torch.nan
+    got = case.attend(cpu_backend())
     assert got[2, 1].isnan().any()
     assert torch.equal(got[2, [0, 2]], wanted[2, [0, 2]])
     others = [0, 1, 3, 4]

@@ -6,12 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import apply_rope, rms_norm, silu_and_mul, store_kv
+from specdecode_kernels import Backend, LayerKV, choose_backend
+from specdecode_kernels.testing import checked
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 SHAPES = [(1, 2), (3, 10), (7, 1023)]
 
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+
+
+def ops(dtype: torch.dtype) -> Backend:
+    """The backend that a CPU gets for a type."""
+    return checked(choose_backend("auto", torch.device("cpu"), dtype, 3).backend)
 
 
 def normal(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -31,12 +37,14 @@ def test_rms_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
     x, weight = normal(*shape, dtype=dtype), normal(shape[1], dtype=dtype)
     wide = x.double()
     wanted = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    assert_near(rms_norm(x, weight, 1e-5), wanted, dtype)
+    assert_near(ops(dtype).rms_norm(x, weight, 1e-5), wanted, dtype)
 
 
 def test_rms_norm_of_large_float16_does_not_overflow() -> None:
     x = torch.full((1, 8), 60_000.0, dtype=torch.float16)
-    assert torch.equal(rms_norm(x, torch.ones(8, dtype=torch.float16), 1e-5), torch.ones_like(x))
+    assert torch.equal(
+        ops(torch.float16).rms_norm(x, torch.ones(8, dtype=torch.float16), 1e-5), torch.ones_like(x)
+    )
 
 
 @every_dtype
@@ -44,14 +52,14 @@ def test_rms_norm_of_large_float16_does_not_overflow() -> None:
 def test_silu_and_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate, up = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype).flip(0)
     wide = gate.double()
-    assert_near(silu_and_mul(gate, up), wide / (1 + (-wide).exp()) * up.double(), dtype)
+    assert_near(ops(dtype).silu_and_mul(gate, up), wide / (1 + (-wide).exp()) * up.double(), dtype)
 
 
 @every_dtype
 def test_rope_turns_pairs_of_halves(dtype: torch.dtype) -> None:
     angles = torch.tensor([[0.0, 0.0], [0.3, 2.0], [math.pi / 2, math.pi]])
     q, k = normal(3, 4, 4, dtype=dtype), normal(3, 2, 4, dtype=dtype)
-    turned = apply_rope(q.clone(), k.clone(), angles.cos(), angles.sin())
+    turned = ops(dtype).apply_rope(q.clone(), k.clone(), angles.cos(), angles.sin())
     for x, result in zip((q, k), turned, strict=True):
         pairs = torch.complex(x[..., :2].double(), x[..., 2:].double())
         spun = pairs * torch.polar(torch.ones(()).double(), angles.double())[:, None]
@@ -67,7 +75,7 @@ def test_store_kv_writes_its_rows_and_no_other(dtype: torch.dtype) -> None:
     v_pool = k_pool.clone()
     rows = torch.tensor([7, 0, 4])
     k, v = normal(3, 2, 3, dtype=dtype), normal(3, 2, 3, dtype=dtype).flip(0)
-    store_kv(k_pool, v_pool, rows, k, v)
+    ops(dtype).store_kv(LayerKV(k_pool, v_pool), rows, k, v)
     assert torch.equal(k_pool[rows], k)
     assert torch.equal(v_pool[rows], v)
     untouched = [row for row in range(10) if row not in rows.tolist()]

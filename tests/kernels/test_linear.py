@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import linear
+from specdecode_kernels import TORCH
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
@@ -21,7 +21,7 @@ def test_it_equals_the_formula(rows: int, dtype: torch.dtype, with_bias: bool) -
     bias = normal(7).to(dtype) if with_bias else None
     wanted = (x.double()[:, None] * weight.double()).sum(-1)
     wanted = wanted if bias is None else wanted + bias.double()
-    result = linear(x, weight, bias)
+    result = TORCH.linear(x, weight, bias)
     assert result.dtype == dtype
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(result.double(), wanted, atol=tolerance, rtol=tolerance)
@@ -30,6 +30,6 @@ def test_it_equals_the_formula(rows: int, dtype: torch.dtype, with_bias: bool) -
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 48), (333, 1000), (1024, 128)])
 def test_a_float32_row_does_not_depend_on_its_neighbours(outputs: int, inputs: int) -> None:
     x, weight, bias = normal(200, inputs), normal(outputs, inputs), normal(outputs)
-    wanted = linear(x, weight, bias)
+    wanted = TORCH.linear(x, weight, bias)
     for rows in (*range(1, 41), 64, 100, 133):
-        assert torch.equal(linear(x[:rows], weight, bias), wanted[:rows]), f"{rows} rows"
+        assert torch.equal(TORCH.linear(x[:rows], weight, bias), wanted[:rows]), f"{rows} rows"

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import Tail, launches, merge_states
-from specdecode_kernels.backends import TORCH, AttentionBackend
-from specdecode_kernels.backends.triton_backend import TritonBackend
+from specdecode_kernels import TORCH, Backend, TreeKV
 from specdecode_kernels.testing import DEVICE, Shape, draw_case
+from tests.kernels.launched import launches
+from tests.kernels.triton_ops import TRITON
 
-TRITON = TritonBackend(DEVICE, workspace_bytes=1 << 20)
+BACKENDS = {"torch": TORCH, "triton": TRITON}
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
-every_backend = pytest.mark.parametrize("backend", [TORCH, TRITON], ids=lambda it: it.name)
+every_backend = pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 
 
 def states(rows: int, heads: int, dim: int, dtype: torch.dtype, is_strided: bool) -> list[Tensor]:
@@ -38,10 +38,10 @@ def states(rows: int, heads: int, dim: int, dtype: torch.dtype, is_strided: bool
 @pytest.mark.parametrize("dim", [64, 80, 128, 256])
 def test_triton_equals_the_reference(dim: int, dtype: torch.dtype, is_strided: bool) -> None:
     drawn = states(5, 3, dim, dtype, is_strided)
-    launches.reset()
-    out, lse = merge_states(*drawn, backend=TRITON)
-    assert launches.snapshot() == {("merge_states", "triton"): 1}
-    wanted, wanted_lse = merge_states(*drawn)
+    with launches() as counts:
+        out, lse = TRITON.merge_states(*drawn)
+    assert counts == {"merge_states": 1}
+    wanted, wanted_lse = TORCH.merge_states(*drawn)
     assert out.dtype == dtype
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(out.float(), wanted.float(), atol=tolerance, rtol=tolerance)
@@ -49,9 +49,9 @@ def test_triton_equals_the_reference(dim: int, dtype: torch.dtype, is_strided: b
 
 
 @every_backend
-def test_a_state_that_sees_nothing_adds_nothing(backend: AttentionBackend) -> None:
+def test_a_state_that_sees_nothing_adds_nothing(backend: Backend) -> None:
     out_a, lse_a, out_b, lse_b = states(4, 2, 16, torch.float32, is_strided=False)
-    out, lse = merge_states(out_a, lse_a, out_b, lse_b, backend=backend)
+    out, lse = backend.merge_states(out_a, lse_a, out_b, lse_b)
     assert torch.equal(out[0], out_b[0])
     assert torch.equal(out[1], out_a[1])
     assert torch.equal(lse[:2], torch.stack((lse_b[0], lse_a[1])))
@@ -60,32 +60,32 @@ def test_a_state_that_sees_nothing_adds_nothing(backend: AttentionBackend) -> No
 
 
 @every_backend
-def test_prefix_and_tail_merge_to_the_whole(backend: AttentionBackend) -> None:
-    case = draw_case(Shape(query_lens=(3, 3), tail_rows=5, longest=30), 1).to(DEVICE)
-    prefix = replace(case, tail=None).attend_with_lse(backend)
-    nothing = replace(case.layout, visible=torch.zeros_like(case.layout.visible))
-    tail = replace(case, layout=nothing).attend_with_lse(backend)
-    out, lse = merge_states(*prefix, *tail, backend=backend)
+def test_prefix_and_tree_merge_to_the_whole(backend: Backend) -> None:
+    case = draw_case(Shape(qo_lens=(3, 3), tree_rows=5, longest=30), 1).to(DEVICE)
+    prefix = replace(case, tree_kv=None).attend_with_lse(backend)
+    nothing = replace(case.metadata, kv_lens=torch.zeros_like(case.metadata.kv_lens))
+    tree_kv = replace(case, metadata=nothing).attend_with_lse(backend)
+    out, lse = backend.merge_states(*prefix, *tree_kv)
     wanted, wanted_lse = case.attend_with_lse()
     torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(lse, wanted_lse, atol=1e-5, rtol=1e-5)
 
 
 @every_backend
-def test_splitting_a_tail_merges_to_the_whole(backend: AttentionBackend) -> None:
-    case = draw_case(Shape(query_lens=(2, 2), tail_rows=8, longest=9), 2).to(DEVICE)
-    assert case.tail is not None
-    k, v, mask = case.tail.k, case.tail.v, case.tail.mask
-    first = replace(case, tail=Tail(k[:, :5], v[:, :5], mask[..., :5]))
-    nothing = replace(case.layout, visible=torch.zeros_like(case.layout.visible))
-    second = replace(case, layout=nothing, tail=Tail(k[:, 5:], v[:, 5:], mask[..., 5:]))
+def test_splitting_tree_kv_merges_to_the_whole(backend: Backend) -> None:
+    case = draw_case(Shape(qo_lens=(2, 2), tree_rows=8, longest=9), 2).to(DEVICE)
+    assert case.tree_kv is not None
+    k, v, mask = case.tree_kv
+    first = replace(case, tree_kv=TreeKV(k[:, :5], v[:, :5], mask[..., :5]))
+    nothing = replace(case.metadata, kv_lens=torch.zeros_like(case.metadata.kv_lens))
+    second = replace(case, metadata=nothing, tree_kv=TreeKV(k[:, 5:], v[:, 5:], mask[..., 5:]))
     parts = (*first.attend_with_lse(backend), *second.attend_with_lse(backend))
-    out, _ = merge_states(*parts, backend=backend)
+    out, _ = backend.merge_states(*parts)
     torch.testing.assert_close(out, case.attend(), atol=1e-5, rtol=1e-5)
 
 
 def test_no_rows_merge_to_none() -> None:
     out, lse = torch.zeros(0, 2, 8, device=DEVICE), torch.zeros(0, 2, device=DEVICE)
-    merged, merged_lse = merge_states(out, lse, out, lse, backend=TRITON)
+    merged, merged_lse = TRITON.merge_states(out, lse, out, lse)
     assert merged.shape == (0, 2, 8)
     assert merged_lse.shape == (0, 2)

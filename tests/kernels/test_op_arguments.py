@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import specdecode_kernels as ops
-from specdecode_kernels import DraftedNodes, PenaltyRows, SamplingRows
+from specdecode_kernels import TORCH, DraftedNodes, PenaltyParamsBatch, SamplingParamsBatch
+from specdecode_kernels.testing import checked
+
+OPS = checked(TORCH)
 
 
 def zeros(*shape: int) -> Tensor:
@@ -19,43 +21,48 @@ def ids(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.int64)
 
 
-PENALTIES = PenaltyRows(zeros(1, 5), zeros(1, 5).bool(), zeros(1, 5), ids(2), zeros(2, 3).double())
-SAMPLING = SamplingRows(zeros(2), ids(2), zeros(2), zeros(2), ids(2), False)
+PENALTIES = PenaltyParamsBatch(
+    zeros(1, 5), zeros(1, 5).bool(), zeros(1, 5), ids(2), zeros(2, 3).double()
+)
+SAMPLING = SamplingParamsBatch(zeros(2), ids(2), zeros(2), zeros(2), ids(2), False)
 LOGITS = zeros(2, 3, 5)
 
 
 def move(pool: Tensor, table: Tensor, path: Tensor, page_size: int) -> None:
-    ops.move_kv(pool, pool.clone(), table, ids(2), ids(2), path, page_size)
+    OPS.compact_kv(pool, pool.clone(), table, ids(2), ids(2), path, page_size)
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "sum": (
-        lambda: ops.add_rms_norm(zeros(2, 4), zeros(2, 4).half(), zeros(4), 1e-5),
+        lambda: OPS.add_rms_norm(zeros(2, 4), zeros(2, 4).half(), zeros(4), 1e-5),
         "must have one shape and type",
     ),
     "sum's weight": (
-        lambda: ops.add_rms_norm(zeros(2, 4), zeros(2, 4), zeros(5), 1e-5),
+        lambda: OPS.add_rms_norm(zeros(2, 4), zeros(2, 4), zeros(5), 1e-5),
         r"weight \[5\] does not fit",
     ),
     "candidates": (
-        lambda: ops.select_nodes(zeros(2, 6), ids(2, 5), ids(2, 6), 3),
+        lambda: OPS.select_tree_nodes(zeros(2, 6), ids(2, 5), ids(2, 6), 3),
         r"must all be \[batch, candidates\]",
     ),
     "count": (
-        lambda: ops.select_nodes(zeros(2, 6), ids(2, 6), ids(2, 6), 7),
+        lambda: OPS.select_tree_nodes(zeros(2, 6), ids(2, 6), ids(2, 6), 7),
         "cannot keep 7 of 6 candidates",
     ),
-    "parents": (lambda: ops.link_nodes(ids(2, 0), 3), "root included"),
-    "chain": (lambda: ops.walk_chain(ids(2, 4), ids(2, 4)), r"\[batch, nodes - 1\]"),
+    "parents": (lambda: OPS.build_tree_mask(ids(2, 0), 3), "root included"),
+    "chain": (lambda: OPS.verify_chain(ids(2, 4), ids(2, 4)), r"\[batch, nodes - 1\]"),
     "tree": (
-        lambda: ops.walk_tree(ids(2, 4), ids(2, 3), ids(2, 3), 2),
+        lambda: OPS.verify_tree(ids(2, 4), ids(2, 3), ids(2, 3), 2),
         "must name one node for each",
     ),
     "path length": (
-        lambda: ops.walk_tree(ids(2, 4), ids(2, 3), ids(2, 4), 5),
+        lambda: OPS.verify_tree(ids(2, 4), ids(2, 3), ids(2, 4), 5),
         "a path of 5 nodes does not fit 4 nodes",
     ),
-    "values": (lambda: ops.take_path(zeros(2, 3), ids(3, 2)), r"must be \[batch, nodes, ...\]"),
+    "values": (
+        lambda: OPS.gather_accepted(zeros(2, 3), ids(3, 2)),
+        r"must be \[batch, nodes, ...\]",
+    ),
     "pool": (
         lambda: move(zeros(8, 1, 2), ids(2, 4), ids(2, 2), 4),
         r"must both be \[layers, rows, kv_heads, dim\]",
@@ -67,33 +74,38 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "slots": (lambda: move(zeros(1, 8, 1, 2), ids(2, 4), ids(3, 2), 4), "one number for each row"),
     "pages": (
         lambda: move(zeros(1, 9, 1, 2), ids(2, 4), ids(2, 2), 4),
-        "9 pool rows are no whole number of pages of 4 rows",
+        "9 cache rows are not a multiple of the page size, 4",
     ),
-    "logits": (lambda: ops.choose(zeros(2, 5), None, ids(2)), r"must be \[batch, nodes, vocab\]"),
-    "positions": (lambda: ops.choose(LOGITS, None, ids(2)), r"must be \[2, 3\]"),
+    "logits": (
+        lambda: OPS.sample(zeros(2, 5), None, ids(2), None),
+        r"must be \[batch, nodes, vocab\]",
+    ),
+    "positions": (lambda: OPS.sample(LOGITS, None, ids(2), None), r"must be \[2, 3\]"),
     "parameters": (
-        lambda: ops.choose(LOGITS, replace(SAMPLING, seeds=ids(3)), ids(2, 3)),
+        lambda: OPS.sample(LOGITS, replace(SAMPLING, seeds=ids(3)), ids(2, 3), None),
         r"every sampling parameter must be \[2\]",
     ),
-    "ids": (lambda: ops.choose(LOGITS, SAMPLING, ids(2, 3), ids(4)), "5 tokens needs as many ids"),
+    "ids": (lambda: OPS.sample(LOGITS, SAMPLING, ids(2, 3), ids(4)), "5 tokens needs as many ids"),
     "tables": (
-        lambda: ops.penalise(LOGITS, replace(PENALTIES, bias=zeros(1, 4))),
+        lambda: OPS.apply_penalties(LOGITS, replace(PENALTIES, bias=zeros(1, 4)), None),
         r"must all be \[states, 5\]",
     ),
     "strided tables": (
-        lambda: ops.penalise(LOGITS, replace(PENALTIES, counts=zeros(5, 2)[:, :1].t())),
+        lambda: OPS.apply_penalties(
+            LOGITS, replace(PENALTIES, counts=zeros(5, 2)[:, :1].t()), None
+        ),
         "must be contiguous",
     ),
     "states": (
-        lambda: ops.penalise(LOGITS, replace(PENALTIES, states=ids(3))),
+        lambda: OPS.apply_penalties(LOGITS, replace(PENALTIES, states=ids(3)), None),
         r"states \[3\] must be \[2\]",
     ),
     "drafted": (
-        lambda: ops.penalise(LOGITS, PENALTIES, DraftedNodes(ids(2, 3), None, 2)),
+        lambda: OPS.apply_penalties(LOGITS, PENALTIES, DraftedNodes(ids(2, 3), None, 2)),
         r"drafted tokens \[2, 3\] must be \[2, 2\]",
     ),
     "drafted parents": (
-        lambda: ops.penalise(LOGITS, PENALTIES, DraftedNodes(ids(2, 2), ids(2, 2), 2)),
+        lambda: OPS.apply_penalties(LOGITS, PENALTIES, DraftedNodes(ids(2, 2), ids(2, 2), 2)),
         r"parents \[2, 2\] must be \[2, 3\]",
     ),
 }

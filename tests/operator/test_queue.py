@@ -172,7 +172,7 @@ def test_no_order_of_calls_loses_a_key_or_gives_it_twice(steps):
     clock = Clock()
     queue = Queue(clock, random.Random(1))
     owed = set()  # keys that somebody asked for and nobody has taken since
-    delayed = set()  # keys that were asked for later as well: they may come once more
+    delayed = set()  # keys that were asked for later as well: they may come again
     working = []
     for step, key in steps:
         if step == "take":

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from specdecode_operator.definition import Definition
 from specdecode_operator.served import known_part, lacks, own_schema, sentence
+from specdecode_operator.served_crd import ServedCrd
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_maps_are_looked_into():
 
 def test_the_sentence_names_fields_and_remedy():
     text = sentence(("spec.a", "spec.b", "spec.c", "spec.d", "spec.e", "spec.f", "spec.g"))
-    assert "drops or refuses spec.a, spec.b, spec.c, spec.d, spec.e and 2 more; " in text
+    assert "drops or rejects spec.a, spec.b, spec.c, spec.d, spec.e and 2 more; " in text
     assert "kubectl apply --server-side -f crds/specdecode.io_specdecodedeployments.yaml" in text
 
 
@@ -70,6 +70,6 @@ def test_a_status_keeps_what_the_definition_knows():
     kept = {"conditions": [{"type": "Ready"}], "open": {"any": 1}, "map": {"x": {"a": 1}}}
     assert known_part(status, schema) == kept
     whole = {"properties": {"status": schema}}
-    assert Definition(whole, ("status.new",)).keep(status) == kept
-    assert Definition(whole, ()).keep(status) is status
-    assert Definition().keep(status) is status
+    assert ServedCrd(whole, ("status.new",)).keep(status) == kept
+    assert ServedCrd(whole, ()).keep(status) is status
+    assert ServedCrd().keep(status) is status

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import Degradation, LastWords, Reason
+from specdecode_api.report import Degradation, TerminationMessage, TerminationReason
 from specdecode_api.v1alpha1 import Status
 from specdecode_operator import events, pods
 from specdecode_operator.kinds import child_id
 from specdecode_operator.observed import Observed
-from specdecode_operator.outcome import Obstacle, Outcome, Stopped
+from specdecode_operator.outcome import Blocked, BlockReason, Outcome
 from specdecode_operator.plan import plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
@@ -63,10 +63,10 @@ def replicas(count, **more):
 
 
 def words(reason, message, models=()):
-    return LastWords(reason=reason, message=message, models=models).encode().decode()
+    return TerminationMessage(reason=reason, message=message, models=models).encode().decode()
 
 
-MODEL_TROUBLE = {"ModelClaimMissing", "ModelClaimPending", "DraftMismatch", "CheckpointInvalid"}
+MODEL_TROUBLE = {"ModelPVCMissing", "ModelPVCPending", "DraftMismatch", "CheckpointInvalid"}
 SERVING = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
@@ -114,26 +114,26 @@ def test_a_serving_resource(world):
         (crashed(2, "no checkpoint in /models/target"), "EngineCrashing", True, "code 2: no check"),
         (crashed(137, "", "OOMKilled"), "EngineCrashing", True, "raise resources.limits.memory"),
         (
-            crashed(1, words(Reason.DRAFT_MISMATCH, "50 tokens, the target of 97")),
+            crashed(1, words(TerminationReason.DRAFT_MISMATCH, "50 tokens, the target of 97")),
             "DraftMismatch",
             True,
             "50 tokens, the target of 97",
         ),
         (
-            crashed(1, words(Reason.CHECKPOINT_INVALID, "config.json: no such file")),
+            crashed(1, words(TerminationReason.CHECKPOINT_INVALID, "config.json: no such file")),
             "CheckpointInvalid",
             True,
             "no such file",
         ),
         (
-            crashed(1, words(Reason.NOT_ENOUGH_MEMORY, "needs 9 pages")),
+            crashed(1, words(TerminationReason.NOT_ENOUGH_MEMORY, "needs 9 pages")),
             "NotEnoughMemory",
             True,
             "needs 9 pages",
         ),
         (crashed(1, words("SolarFlare", "of a later release")), "SolarFlare", True, "of a later"),
         (
-            crashed(137, words(Reason.ENGINE_FAILED, "x"), "OOMKilled"),
+            crashed(137, words(TerminationReason.ENGINE_FAILED, "x"), "OOMKilled"),
             "EngineCrashing",
             True,
             "raise resources.limits.memory",
@@ -147,13 +147,13 @@ def test_a_serving_resource(world):
         (unscheduled("0/1 nodes: 1 Insufficient memory."), "Unschedulable", False, "memory"),
         (
             unscheduled('0/1 nodes are available: persistentvolumeclaim "models" not found.'),
-            "ModelClaimMissing",
+            "ModelPVCMissing",
             True,
-            "create the claim",
+            "create the PVC",
         ),
         (
             unscheduled("pod has unbound immediate PersistentVolumeClaims"),
-            "ModelClaimPending",
+            "ModelPVCPending",
             False,
             "unbound",
         ),
@@ -205,7 +205,7 @@ def test_an_update_tells_how_far_it_has_come(world):
         (
             'pods "chat-5f-x" is forbidden: violates PodSecurity "restricted:latest": host',
             "PodSecurityRefused",
-            "take back what pod.template.spec changes",
+            "remove the changes of pod.template.spec",
         ),
         (
             'pods "chat-5f-x" is forbidden: no PriorityClass with name high was found',
@@ -225,7 +225,7 @@ def test_an_update_tells_how_far_it_has_come(world):
         (
             'admission webhook "a.b" denied the request: no',
             "WebhookRefused",
-            "what webhook a.b asks",
+            "comply with webhook a.b",
         ),
         ("something new", "PodsNotCreated", "something new"),
     ],
@@ -274,7 +274,7 @@ def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, w
     assert left_s == (1 if seconds == 59 else None)
     if reason == "VolumesNotMounted":
         text = message(told, "Ready")
-        assert "Secret certificates, ConfigMap settings, claim models exist" in text
+        assert "Secret certificates, ConfigMap settings, PVC models exist" in text
         assert "keys" not in text
         assert "kubectl describe pod" in text
 
@@ -324,7 +324,7 @@ def test_a_hold_keeps_its_beginning_until_its_reason_changes(world):
 
 def test_missing_api_keys_are_named_with_the_remedy(world):
     text = "no API key in /etc/specdecode-keys; kubectl create secret generic NAME"
-    state = crashed(1, words(Reason.API_KEYS_MISSING, text))
+    state = crashed(1, words(TerminationReason.API_KEYS_MISSING, text))
     told = tell(world(deployment=replicas(0), pods=[state]))
     assert conditions(told)["Ready"] == ("False", "ApiKeysMissing")
     assert "kubectl create secret generic" in message(told, "Ready")
@@ -355,13 +355,13 @@ def test_a_spec_that_this_release_cannot_run(world):
     assert told["configHash"] == "v1-last"
 
 
-@pytest.mark.parametrize("obstacle", list(Obstacle))
-def test_an_obstacle_is_told(obstacle, world):
-    outcome = Outcome(stopped=Stopped(obstacle, "Service chat exists"))
+@pytest.mark.parametrize("reason", list(BlockReason))
+def test_an_obstacle_is_told(reason, world):
+    outcome = Outcome(blocked=Blocked(reason, "Service chat exists"))
     told = tell(world(deployment=replicas(1), pods=[SERVING]), outcome)
-    assert conditions(told)["Ready"] == ("False", obstacle)
+    assert conditions(told)["Ready"] == ("False", reason)
     assert message(told, "Ready") == "Service chat exists"
-    is_fault = obstacle is not Obstacle.WAITING_FOR_GARBAGE_COLLECTION
+    is_fault = reason is not BlockReason.WAITING_FOR_GARBAGE_COLLECTION
     assert (conditions(told)["Degraded"][0] == "True") == is_fault
 
 
@@ -427,7 +427,9 @@ def test_the_same_news_has_the_same_name(world):
 
 
 def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
-    text = words(Reason.DRAFT_MISMATCH, "vocabulary of 50 tokens, the target of 97; use another")
+    text = words(
+        TerminationReason.DRAFT_MISMATCH, "vocabulary of 50 tokens, the target of 97; use another"
+    )
     told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, text)]))
     assert conditions(told)["ModelReady"] == ("False", "DraftMismatch")
     for kind in ("Ready", "ModelReady", "Degraded"):
@@ -447,16 +449,16 @@ def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
     decided = plan(observed, SETTINGS)
     told = status(observed, decided, Outcome(), NOW, ("spec.download",))
     assert conditions(told)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
-    assert "drops or refuses spec.download; upgrade it" in message(told, "DefinitionCurrent")
+    assert "drops or rejects spec.download; upgrade it" in message(told, "DefinitionCurrent")
     assert "DefinitionCurrent" not in conditions(tell(observed))
 
 
 def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
-    worse = Degradation(reason="CapturedPassesMissed", message="over budget")
+    worse = Degradation(reason="CudaGraphsMissed", message="over budget")
     seen = world(deployment=replicas(1), pods=[SERVING])
     told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
     assert conditions(told)["Ready"] == ("True", "Serving")
-    assert conditions(told)["Degraded"] == ("True", "CapturedPassesMissed")
+    assert conditions(told)["Degraded"] == ("True", "CudaGraphsMissed")
     assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
     assert "hold" not in told
 

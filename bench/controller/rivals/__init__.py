@@ -1,1 +1,1 @@
-"""Policies that others serve with, written anew from what is published of how they behave."""
+"""Policies of other servers, reimplemented from what is published about their behavior."""

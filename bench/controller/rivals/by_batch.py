@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from controller.rivals.ema_slot import EmaSlot
-from specdecode_engine.depth.decision import Decision, Feedback, Reason
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 
 class EmaByBatch:
     """Takes lower bound → (candidates, down hysteresis)."""
 
     def __init__(self, slots: Mapping[int, tuple[tuple[int, ...], float]]) -> None:
-        self._table = DepthTable(BatchRange(bound, entry[0]) for bound, entry in slots.items())
+        self._table = RangeTable(BatchRange(bound, entry[0]) for bound, entry in slots.items())
         self._slots = {bound: EmaSlot(*entry) for bound, entry in slots.items()}
         self._number = 0
 

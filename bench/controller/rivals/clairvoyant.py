@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Sequence
 
-from specdecode_engine.depth.decision import Decision, Feedback, Reason
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 
 
 class Clairvoyant:
-    """Is told the truth before each round, and acts on it `delay_drafts` drafts late.
+    """Knows the truth before each step, and acts on it `delay_drafts` drafts late.
 
     Nothing that learns from drafts alone can be sure of a change sooner than a few of them. Costs
     and batch sizes are known at once.
@@ -21,7 +21,7 @@ class Clairvoyant:
         self._drafts = 0
 
     def see(self, batch_size: int, tokens: Sequence[float], seconds: Sequence[float]) -> None:
-        """Hear what the next round emits and takes, by depth."""
+        """Take what the next step emits and how long it takes, by depth."""
         self._seen.append((self._drafts, tokens))
         while len(self._seen) > 1 and self._seen[1][0] <= self._drafts - self._delay_drafts:
             self._seen.popleft()

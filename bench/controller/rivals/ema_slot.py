@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class EmaSlot:
-    """Candidates, a mean, and how it moves among them; evaluated every 5 rounds after 10."""
+    """Candidates, a mean, and how it moves among them; evaluated every 5 steps after 10."""
 
     def __init__(
         self, candidates: Sequence[int], down_hysteresis: float, initial_steps: int = 3
@@ -17,7 +17,7 @@ class EmaSlot:
         self._count = 0
 
     def update(self, accepted: Sequence[int]) -> None:
-        """Take in a round; the depth that runs now is taken for the one that ran then."""
+        """Take in a step; the depth that runs now is taken for the one that ran then."""
         if not accepted:
             return
         if self.current:
@@ -29,7 +29,7 @@ class EmaSlot:
     def _evaluate(self) -> None:
         steps = self._candidates
         place = steps.index(self.current)
-        if self.current == 0:  # probe, whatever the mean says
+        if self.current == 0:  # probe, whatever the mean is
             self.current = steps[min(place + 1, len(steps) - 1)]
             if self.current and self._ema < 0.0:
                 self._ema = self.current - 1.0

@@ -4,13 +4,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from specdecode_engine.depth.decision import Decision, Feedback, Reason
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 
 WINDOW, INTERVAL = 20, 10
 
 
 class ThroughputAware:
-    """Every 10 rounds the depth of the best score, from the last 20 rounds of each position.
+    """Every 10 steps the depth of the best score, from the last 20 steps of each position.
 
     Args:
         candidates: depths, all above 0.

@@ -21,14 +21,14 @@ SECTIONS: tuple[Section, ...] = (
     Section("parity", "Kernels equal their references", parity.measure, budget_s=60, least_s=10),
     Section("lossless", "Speculation changes no token", lossless.measure, budget_s=35, least_s=10),
     Section(
-        "capture", "Captured rounds equal plain ones", capture.measure, budget_s=45, least_s=10
+        "capture", "Steps by CUDA graph equal eager ones", capture.measure, budget_s=45, least_s=10
     ),
-    Section("decode", "G1 decoding beside the memory's rate", decode.measure, 180, least_s=30),
+    Section("decode", "G1 decoding against the memory's rate", decode.measure, 180, least_s=30),
     Section("graphs", "G6 capture and swap", graphs.measure, budget_s=20, least_s=5),
-    Section("rounds", "G2 speculative rounds beside their floor", rounds.measure, 45, least_s=10),
+    Section("rounds", "G2 speculative steps against their floor", rounds.measure, 45, least_s=10),
     Section("attention", "G3, G4 attention", attention.measure, budget_s=60, least_s=15),
     Section("small", "G5 small kernels", small_kernels.measure, budget_s=40, least_s=10),
-    Section("envelope", "G8 adaptive beside every fixed depth", envelope.measure, 90, least_s=30),
+    Section("envelope", "G8 adaptive against every fixed depth", envelope.measure, 90, least_s=30),
     Section("overlap", "G7 overlap and idle time", overlap.measure, budget_s=40, least_s=20),
     Section("transformers", "Peer: transformers", peers.measure_transformers, 60, least_s=25),
     Section("compiled", "Peer: transformers, compiled", peers.measure_compiled, 90, least_s=45),

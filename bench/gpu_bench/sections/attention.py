@@ -1,4 +1,4 @@
-"""G3, G4: attention beside the memory's rate, and what several query rows cost over one."""
+"""G3, G4: attention against the memory's rate, and what several query rows cost over one."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ from gpu_bench.context import Context
 from gpu_bench.record import Row
 from gpu_bench.targets import ATTENTION_SHARE, LARGE_KV_BYTES, VERIFY_OVER_DECODE, WIDE_QUERIES
 from kernels.attention_cell import DIM, Calls, Cell, make_calls
-from specdecode_kernels import AttentionBackend, choose_backend
+from specdecode_kernels import Backend, choose_backend
 
 MOST_TOKENS = 1 << 18
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Time decodes, then verifies of the same batch, and a tree; torch's own attention beside."""
-    backend, _ = choose_backend("triton", context.device, torch.bfloat16, DIM)
+    """Time decodes, then verifies of the same batch, and a tree; also torch's own attention."""
+    backend = choose_backend("triton", context.device, torch.bfloat16, DIM).backend
     for decode in decode_cells(context):
         calls = make_calls(decode, context.device)
         decode_us = time_one(context, calls, backend)
@@ -45,7 +45,7 @@ def decode_cells(context: Context) -> Iterator[Cell]:
     yield Cell(batch, 1, length, shared=8)
 
 
-def time_one(context: Context, calls: Calls, backend: AttentionBackend) -> float:
+def time_one(context: Context, calls: Calls, backend: Backend) -> float:
     """Time our attention by a backend, in microseconds."""
     return context.time_us(lambda: calls.ours(backend))
 

@@ -1,4 +1,4 @@
-"""G1: plain decoding of the 8B shape beside the time that memory and arithmetic allow."""
+"""G1: plain decoding of the 8B shape against the time that memory and arithmetic allow."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from gpu_bench.targets import DECODE_SHARE
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Time rounds of depth 0 by batch size, on the engine that the other sections use too."""
+    """Time steps of depth 0 by batch size, on the engine that the other sections use too."""
     began_s = context.clock()
     core = context.engines.adaptive()
     yield Row("engine built, captured and profiled", context.clock() - began_s, "s")

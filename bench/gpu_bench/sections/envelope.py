@@ -1,4 +1,4 @@
-"""G8: the adaptive policy beside every fixed depth and no draft at all, by batch and agreement."""
+"""G8: the adaptive policy against every fixed depth and no draft, by batch and agreement."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from gpu_bench.engines import STRONG, WEAK
 from gpu_bench.record import Row
 from gpu_bench.rounds import Load, measure_rate
 from gpu_bench.targets import TO_BEST_STATIC, TO_NO_SPECULATION
-from specdecode_engine.profiling import DictatedDepth
+from specdecode_engine.startup.profiling import DictatedDepth
 
 BATCH_S = 15
 """What the arms of one batch size may take."""

@@ -1,4 +1,4 @@
-"""G6: what capturing took and takes, and what swapping states costs the host."""
+"""G6: what capturing took and takes, and what switching num_steps costs the host."""
 
 import time
 from collections.abc import Iterator
@@ -11,22 +11,21 @@ SWAPS = 1000
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Read the engine's own report, then swap back and forth between two depths."""
+    """Read the engine's own report, then switch back and forth between two num_steps."""
     core = context.engines.adaptive()
-    states, report = core.parts.states, core.parts.states.report()
-    passes = sum(tier.passes for tier in report.tiers)
-    pass_bytes = sum(tier.num_bytes for tier in report.tiers)
-    note = f"{passes} passes of {report.pairs} pairs, {len(report.refused)} refused"
-    if passes:
-        yield Row("capture of a pass", report.seconds / passes, "s", target=CAPTURE_S, note=note)
-        mib = pass_bytes / passes / 2**20
-        yield Row("memory of a pass", mib, "MiB", target=GRAPH_MIB)
-    yield Row("shared inputs and outputs", report.shared_bytes / 2**20, "MiB")
+    while core.idle_step():  # captures what is pending
+        pass
+    cache, report = core.parts.graphs, core.parts.graphs.report()
+    graphs = sum(one.graphs for one in report.sets)
+    note = f"{graphs} graphs of {report.pairs} pairs, {len(report.refused)} refused"
+    if graphs:
+        yield Row("capture of a graph", report.seconds / graphs, "s", target=CAPTURE_S, note=note)
+        mib = sum(one.num_bytes for one in report.sets) / graphs / 2**20
+        yield Row("memory of a graph", mib, "MiB", target=GRAPH_MIB)
+    yield Row("shared input and output buffers", report.shared_bytes / 2**20, "MiB")
     depths = (context.scale.depths[0], context.scale.depths[-1])
-    for steps in depths:
-        states.activate(steps, 1)  # what was put off is captured now
     started_s = time.perf_counter()
     for number in range(SWAPS):
-        states.activate(depths[number % 2], 1)
+        cache.activate(depths[number % 2], 1)
     swap_us = 1e6 * (time.perf_counter() - started_s) / SWAPS
-    yield Row("swap to another depth, host", swap_us, "µs", target=SWAP_US)
+    yield Row("switch to another num_steps, host", swap_us, "µs", target=SWAP_US)

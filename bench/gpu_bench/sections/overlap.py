@@ -7,8 +7,8 @@ from gpu_bench.record import Row
 from gpu_bench.rounds import WARM_UP_ROUNDS, Load, decoding_under, time_rounds
 from gpu_bench.stopwatch import busy_spans, covered
 from gpu_bench.targets import IDLE_SHARE, OVERLAP_GAIN
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.profiling import DictatedDepth
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.profiling import DictatedDepth
 
 
 def measure(context: Context) -> Iterator[Row]:
@@ -24,7 +24,7 @@ def measure(context: Context) -> Iterator[Row]:
     ahead = time_rounds(core, load, steps, context.clock, context.sync)
     gain = waits.wall_s / ahead.wall_s - 1
     peers = {"waiting": 1e3 * waits.wall_s}
-    yield Row(f"round with overlap, depth {steps}", 1e3 * ahead.wall_s, "ms", peers=peers)
+    yield Row(f"step with overlap, depth {steps}", 1e3 * ahead.wall_s, "ms", peers=peers)
     yield Row("gain of overlap", gain, "", target=OVERLAP_GAIN)
     yield _idle(core, load, steps, context)
 

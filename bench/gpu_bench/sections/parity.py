@@ -1,6 +1,6 @@
 """Kernels against references on this device: attention's by shape, then every other op.
 
-Differences are told as parts of what rounding allows, so 1 is the bound for all; ops on whole
+Differences are given as parts of what rounding allows, so 1 is the bound for all; ops on whole
 numbers must be equal. The shapes are small: it is about right or wrong, not about time.
 """
 
@@ -14,11 +14,11 @@ from gpu_bench.context import Context
 from gpu_bench.op_calls import op_calls
 from gpu_bench.record import Row
 from gpu_bench.targets import PARITY
-from gpu_bench.ways import computed_by
-from specdecode_kernels import choose_backend
-from specdecode_kernels.implementation import Implementation
-from specdecode_kernels.reference.pool import FLOAT8
-from specdecode_kernels.testing import Shape, draw_case
+from specdecode_kernels import FLOAT8, choose_backend
+from specdecode_kernels.choice import Kernels
+from specdecode_kernels.testing import Shape, backend_of, draw_case
+
+WAYS: tuple[Kernels, ...] = ("torch", "triton")
 
 ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Largest difference of numbers about 1: a few units of the type, and of sums in another order."""
@@ -37,11 +37,11 @@ def attention_shapes(is_dry: bool) -> Iterator[tuple[str, Shape]]:
     half = torch.float32 if is_dry else torch.bfloat16
     sizes = {"kv_heads": 2, "shared": 4, "dim": 16 if is_dry else 128}
     kinds: dict[str, dict[str, object]] = {
-        "decode": {"query_lens": (1, 1, 1)},
-        "verify of 8": {"query_lens": (8, 8), "is_causal": True},
-        "tree of 8": {"query_lens": (8, 8), "tail_rows": 8},
-        "ragged prompts": {"query_lens": (1, 7, 20), "is_causal": True},
-        "verify of 8, float8 pool": {"query_lens": (8, 8), "is_causal": True, "pool_dtype": FLOAT8},
+        "decode": {"qo_lens": (1, 1, 1)},
+        "verify of 8": {"qo_lens": (8, 8), "is_causal": True},
+        "tree of 8": {"qo_lens": (8, 8), "tree_rows": 8},
+        "ragged prompts": {"qo_lens": (1, 7, 20), "is_causal": True},
+        "verify of 8, float8 pool": {"qo_lens": (8, 8), "is_causal": True, "pool_dtype": FLOAT8},
     }
     pages, dtypes = ((4,), (half,)) if is_dry else ((1, 16), (half, torch.float32))
     longest = 24 if is_dry else 300
@@ -53,7 +53,7 @@ def attention_shapes(is_dry: bool) -> Iterator[tuple[str, Shape]]:
 
 def _row_of_attention(name: str, shape: Shape, device: torch.device) -> Row:
     try:
-        backend, _ = choose_backend("triton", device, shape.dtype, shape.dim, shape.pool_dtype)
+        backend = choose_backend("triton", device, shape.dtype, shape.dim, shape.pool_dtype).backend
     except ValueError as obstacle:  # an old device has no float8
         return Row(name, None, "", target=PARITY, note=str(obstacle))
     case = draw_case(shape, 0).to(device)
@@ -62,11 +62,7 @@ def _row_of_attention(name: str, shape: Shape, device: torch.device) -> Row:
 
 
 def _op(name: str, device: torch.device) -> float:
-    results = []
-    ways: tuple[Implementation, ...] = ("torch", "triton")
-    for way in ways:
-        with computed_by(way):
-            results.append(op_calls(device)[name]())
+    results = [op_calls(device)[name](backend_of(way, device, torch.bfloat16)) for way in WAYS]
     return max(difference(a, b) for a, b in zip(*map(tensors_of, results), strict=True))
 
 
@@ -79,7 +75,7 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
 
 
 def difference(expected: Tensor, found: Tensor) -> float:
-    """Say how far apart two tensors are, as a part of what their type allows."""
+    """Return how far apart two tensors are, as a part of what their type allows."""
     if expected.shape != found.shape:
         return float("inf")
     if not expected.is_floating_point():

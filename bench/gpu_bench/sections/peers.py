@@ -1,7 +1,7 @@
 """Peers on the same shape and machine: transformers, and FlashInfer's attention where carried.
 
 transformers is a low bar for a server, but it can run everywhere: static cache, compiled where it
-compiles by itself (on a GPU), and assisted generation with the same pair.
+compiles automatically (on a GPU), and assisted generation with the same pair.
 """
 
 from collections.abc import Iterator
@@ -53,8 +53,8 @@ def measure_flashinfer(context: Context) -> Iterator[Row]:
         raise CannotMeasure("flashinfer is not installed and not carried (make gpu-carry)")
     if context.device.type != "cuda":
         raise CannotMeasure("flashinfer needs a GPU")
-    own, _ = choose_backend("triton", context.device, torch.bfloat16, DIM)
-    peer, _ = choose_backend("flashinfer", context.device, torch.bfloat16, DIM)
+    own, *_ = choose_backend("triton", context.device, torch.bfloat16, DIM)
+    peer, *_ = choose_backend("flashinfer", context.device, torch.bfloat16, DIM)
     for cell in decode_cells(context):
         if not context.has_time(5):
             return

@@ -1,4 +1,4 @@
-"""G2: whole speculative rounds beside a verify and so many draft passes at the machine's limit."""
+"""G2: speculative steps against a verify and its draft forwards at the machine's limit."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from gpu_bench.targets import ROUND_SHARE
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Time rounds of every depth by batch size."""
+    """Time steps of every depth by batch size."""
     core, scale = context.engines.adaptive(), context.scale
     target = Traffic.of(scale.model, scale.model.layers)
     draft = Traffic.of(scale.model, 1)
@@ -21,8 +21,8 @@ def measure(context: Context) -> Iterator[Row]:
             load = Load(batch, scale.prompt_tokens, scale.rounds)
             took = time_rounds(core, load, steps, context.clock, context.sync)
             floor_s = round_seconds(target, draft, context.floors, batch, steps, took.kv_tokens)
-            note = f"{took.tokens / (took.rounds * batch):.2f} tokens a round and request"
+            note = f"{took.tokens / (took.rounds * batch):.2f} tokens per step and request"
             yield Row.of_time(
-                f"round, depth {steps}, batch {batch}",
+                f"step, depth {steps}, batch {batch}",
                 1e3 * took.device_s, "ms", 1e3 * floor_s, ROUND_SHARE, note,
             )  # fmt: skip

@@ -1,7 +1,8 @@
-"""G5: the ops beside attention: microseconds in a graph, and launches beside those of torch."""
+"""G5: all ops but attention: microseconds in a graph, and launches against torch's."""
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -10,10 +11,19 @@ from gpu_bench.context import Context
 from gpu_bench.record import Row
 from gpu_bench.stopwatch import busy_spans
 from gpu_bench.targets import FEWER_LAUNCHES, KERNEL_US
-from gpu_bench.ways import computed_by
-from specdecode_kernels.implementation import Implementation
+from specdecode_kernels import Backend
+from specdecode_kernels.choice import Kernels
+from specdecode_kernels.testing import backend_of
 
-OPS = ("walk_chain", "walk_tree", "select_nodes", "link_nodes", "take_path", "move_kv", "choose")
+OPS = (
+    "verify_chain",
+    "verify_tree",
+    "select_tree_nodes",
+    "build_tree_mask",
+    "gather_accepted",
+    "compact_kv",
+    "sample",
+)
 CASES_EACH = 5
 
 
@@ -31,7 +41,7 @@ class OpCase(Protocol):
         ...
 
     @property
-    def call(self) -> Callable[[], object]:
+    def call(self) -> Callable[[Backend], object]:
         """The op on its tensors."""
         ...
 
@@ -49,13 +59,14 @@ def measure(context: Context) -> Iterator[Row]:
 
 def _rows(context: Context, op: str, case: OpCase) -> Iterator[Row]:
     launches, name = {}, f"{op}, {case.name}"
-    ways: tuple[Implementation, ...] = ("torch", "triton")
-    for way in ways:
-        with computed_by(way):
-            case.call()  # compiles
-            launches[way] = len(busy_spans(case.call, context.device))
-    with computed_by("triton"):
-        took_us = context.time_us(case.call)
+    ways: tuple[Kernels, ...] = ("torch", "triton")
+    calls = {
+        way: partial(case.call, backend_of(way, context.device, torch.bfloat16)) for way in ways
+    }
+    for way, call in calls.items():
+        call()  # compiles
+        launches[way] = len(busy_spans(call, context.device))
+    took_us = context.time_us(calls["triton"])
     floors = context.floors
     floor_us = max(floors.launch_us, 1e6 * case.moved_bytes / floors.copy_bytes_per_s)
     yield Row.of_time(name, took_us, "µs", floor_us, KERNEL_US)

@@ -1,1 +1,1 @@
-"""Programs that answer prompts, each in the Python that has what it needs; `answering` says how."""
+"""Programs that answer prompts, each in the Python that has what it needs; see `answering`."""

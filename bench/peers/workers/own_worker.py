@@ -9,12 +9,12 @@ from importlib.metadata import version
 
 from peers.answering import Ask, Setup, Told, Way, answer_questions
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.forward.passes import PassInputs, PassOutputs
-from specdecode_engine.graph_plan.passes import PassKind
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.profiling import DictatedDepth, decoding
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.profiling import DictatedDepth, decoding
 
 MOST_RUNNING = 64
 FEW_RUNNING = 8
@@ -41,7 +41,7 @@ def load(setup: Setup) -> tuple[Mapping[str, Way], dict[str, str]]:
 
 
 class Engines:
-    """A plain engine, and one that speculates at the depth it is told."""
+    """A plain engine, and one that speculates at the requested depth."""
 
     def __init__(self, setup: Setup) -> None:
         self._plain = build_core(_boot(setup, {}, MOST_RUNNING))
@@ -57,7 +57,7 @@ class Engines:
         self._speculative.scheduler.depth = self._depth
 
     def plain(self, ask: Ask) -> Told:
-        """All prompts at once; says what decoding took from the first token on."""
+        """Answer all prompts at once; report the time of decoding from the first token."""
         return _serve(self._plain, ask, MOST_RUNNING)
 
     def few(self, ask: Ask) -> Told:
@@ -81,7 +81,7 @@ class Engines:
         return _serve(self._speculative, ask, 1)
 
     def widths(self, ask: Ask) -> Told:
-        """Processor time of the target's pass over 1 row and over 8, round by round in turns."""
+        """Processor time of the target's forward over 1 row and over 8, interleaved."""
         times: dict[int, list[float]] = {0: [], WIDEST: []}
         with (
             ask.timed(),
@@ -150,22 +150,22 @@ def _submit(core: EngineCore, ask: Ask, name: str) -> None:
 
 @contextmanager
 def _timed_verify(core: EngineCore) -> Iterator[list[float]]:
-    """Note the processor time of every verify pass."""
-    states, seconds = core.parts.states, list[float]()
-    run = states.run
+    """Note the processor time of every verify forward."""
+    graphs, seconds = core.parts.graphs, list[float]()
+    run = graphs.run
 
-    def timed(kind: PassKind, inputs: PassInputs) -> PassOutputs:
+    def timed(kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
         began_s = time.process_time()
         outputs = run(kind, inputs)
-        if kind is PassKind.VERIFY:
+        if kind is ForwardKind.VERIFY:
             seconds.append(time.process_time() - began_s)
         return outputs
 
-    vars(states)["run"] = timed
+    vars(graphs)["run"] = timed
     try:
         yield seconds
     finally:
-        del vars(states)["run"]
+        del vars(graphs)["run"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m specdecode_api` writes the generated files; with --check it says which are stale."""
+"""`python -m specdecode_api` writes the generated files; --check reports stale ones."""
 
 import argparse
 import difflib
@@ -14,7 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Write every generated file, or compare; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m specdecode_api", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when stale")
-    parser.add_argument("--root", type=Path, default=REPOSITORY, help="the repository's folder")
+    parser.add_argument(
+        "--root", type=Path, default=REPOSITORY, help="root folder of the repository"
+    )
     options = parser.parse_args(arguments)
     stale = False
     for name, text in generated_files().items():

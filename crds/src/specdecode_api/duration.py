@@ -1,10 +1,10 @@
-"""Durations and percentages as people write them: 90s, 10m, 1h30m; 3%, 0.5%."""
+"""Durations (90s, 10m, 1h30m) and percentages (3%, 0.5%)."""
 
 import re
 from typing import Final
 
 DURATION_PATTERN: Final = "([0-9]{1,4}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?"
-"""Hours, minutes and seconds, as Kubernetes spells them, none of them or some; not empty."""
+"""Hours, minutes and seconds as in Kubernetes; each is optional, but the text is not empty."""
 
 PERCENT_PATTERN: Final = "[0-9]{1,2}([.][0-9]{1,2})?%"
 
@@ -12,20 +12,20 @@ _UNITS: Final = {"h": 3600, "m": 60, "s": 1}
 
 
 def is_duration(text: str) -> bool:
-    """Say whether `text` is a duration."""
+    """Return whether `text` is a duration."""
     return bool(text) and re.fullmatch(DURATION_PATTERN, text) is not None
 
 
 def duration_s(text: str) -> int:
-    """Return the seconds of a duration that the contract took."""
+    """Return the seconds of a valid duration."""
     return sum(int(digits) * _UNITS[unit] for digits, unit in re.findall("([0-9]+)([hms])", text))
 
 
 def is_percent(text: str) -> bool:
-    """Say whether `text` is a percentage below 100."""
+    """Return whether `text` is a percentage below 100."""
     return re.fullmatch(PERCENT_PATTERN, text) is not None
 
 
 def part_of_one(text: str) -> float:
-    """Return a percentage that the contract took as a part of one."""
+    """Return a valid percentage as a fraction."""
     return float(text.removesuffix("%")) / 100

@@ -1,4 +1,4 @@
-"""Every string that two processes must spell alike: group, labels, ports, paths."""
+"""Every string that two processes share: group, labels, ports, paths."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ SINGULAR: Final = "specdecodedeployment"
 SHORT_NAME: Final = "sdd"
 CATEGORY: Final = "specdecode"
 
-# A resource's name is the start of its children's: 63 less "-", a hash of ten, "-", five of a pod.
+# A resource's name is the prefix of its pods' names: 63 less "-", a hash of ten, "-", five.
 MAX_NAME_LENGTH: Final = 40
 NAME_PATTERN: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
-# Who writes: one field owner for children, one for the status of the resource.
+# Field managers: one for owned objects, one for the status of the custom resource.
 FIELD_MANAGER: Final = "specdecode-operator"
 STATUS_FIELD_MANAGER: Final = "specdecode-operator-status"
 
@@ -30,14 +30,14 @@ PART_OF: Final = "specdecode"
 COMPONENT_ENGINE: Final = "engine"
 ROLE_STABLE: Final = "stable"
 ROLE_CANARY: Final = "canary"
-ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, beside a canary
+ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, to compare with a canary
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
-# On a Deployment: the configuration whose rollout goes on in place.
+# On a Deployment: the configuration whose rollout continues in place.
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 
-# What a person may ask of a trial; the value is the trial's id, so that it cannot hit a later one.
+# Commands for a trial; the value is the trial's id, so that it cannot apply to a later one.
 ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"
 ANNOTATION_RESUME: Final = f"{GROUP}/rollout-resume"
 ANNOTATION_PROMOTE: Final = f"{GROUP}/rollout-promote"
@@ -57,8 +57,8 @@ MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"
 TERMINATION_LOG: Final = "/dev/termination-log"
 
-# Names the file into which a program writes, as `report.LastWords`, why it ended.
-VARIABLE_LAST_WORDS: Final = "SPECDECODE_LAST_WORDS"
+# Path of the file for the termination message, see `report.TerminationMessage`.
+VARIABLE_TERMINATION_MESSAGE_PATH: Final = "SPECDECODE_TERMINATION_MESSAGE_PATH"
 
 PATH_STARTUP: Final = "/health/startup"
 PATH_READY: Final = "/health/ready"
@@ -71,8 +71,9 @@ PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
 
 HEADER_LABEL: Final = "X-Specdecode-Label"
+"""One of the engine's configured request labels."""
 HEADER_OWNER: Final = "X-Specdecode-Owner"
-"""Marks a request with one of the labels that the engine was told of."""
+"""Uid of the custom resource; permits replacing the table without an API key."""
 
 MAX_REQUEST_LABELS: Final = 4
 MAX_CONFIG_HASH_LENGTH: Final = 63

@@ -1,4 +1,4 @@
-"""Kubernetes quantities, as far as the contract uses them: 2, 500m, 1.5Gi."""
+"""Kubernetes quantities, the subset that the contract accepts: 2, 500m, 1.5Gi."""
 
 import re
 from decimal import ROUND_CEILING, Decimal
@@ -18,16 +18,16 @@ _FACTORS: Final = {
 
 
 def is_quantity(text: str) -> bool:
-    """Say whether `text` is a quantity: digits, perhaps a fraction, perhaps a unit."""
+    """Return whether `text` is a quantity: digits, an optional fraction, an optional unit."""
     return len(text) <= MAX_QUANTITY_LENGTH and _QUANTITY.fullmatch(text) is not None
 
 
 def amount(quantity: str) -> Decimal:
-    """Return the exact number that `quantity` stands for."""
+    """Return the exact value of `quantity`."""
     digits = quantity.rstrip("mkKMGTPEi")
     return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
 
 
 def whole_amount(quantity: str) -> int:
-    """Return the number that `quantity` stands for, rounded up as Kubernetes does."""
+    """Return the value of `quantity`, rounded up as Kubernetes does."""
     return int(amount(quantity).to_integral_value(ROUND_CEILING))

@@ -6,29 +6,30 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-from specdecode_api.fields import ANY_ITEM, ANY_KEY, FieldRow, fields
+from specdecode_api.descriptions import ANY_ITEM, ANY_KEY, FieldDescription, field_descriptions
 from specdecode_api.rules import VALIDATIONS_KEY
 from specdecode_api.schema import resource_schema
 
 _INTRODUCTION = f"""\
 # Field reference
 
-The resource `{names.KIND}` (`{names.API_VERSION}`, short name `{names.SHORT_NAME}`) and the boot
-file that the operator writes from it. `kubectl explain {names.SHORT_NAME}.spec` says the same.
+The custom resource `{names.KIND}` (`{names.API_VERSION}`, short name `{names.SHORT_NAME}`) and the
+boot file that the operator writes from it.
+`kubectl explain {names.SHORT_NAME}.spec` prints the same.
 
-A change marked **hot** reaches running engines as they are; **restart** replaces the pods.
+A change marked **hot** is applied to running engines; **restart** replaces the pods.
 `<key>` is a key that you choose.
 """
 
 
-def field_reference(says_so: str) -> str:
-    """Write the reference; `says_so` names what generated it."""
-    resource = fields(resource_schema())
+def field_reference(notice: str) -> str:
+    """Write the reference; `notice` names what generated it."""
+    resource = field_descriptions(resource_schema())
     spec = [row for row in resource if row.path[0] == "spec" and len(row.path) > 1]
     status = [row for row in resource if row.path[0] == "status" and len(row.path) > 1]
-    boot = fields(EngineBoot.model_json_schema())
+    boot = field_descriptions(EngineBoot.model_json_schema())
     parts = [
-        f"<!-- {says_so} -->\n",
+        f"<!-- {notice} -->\n",
         _INTRODUCTION,
         "## Spec\n",
         _table(("Field", "Type", "Default", "Bounds", "Change", "Meaning"), map(_spec_line, spec)),
@@ -49,21 +50,21 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
 
-def _spec_line(row: FieldRow) -> list[str]:
+def _spec_line(row: FieldDescription) -> list[str]:
     start, meaning = _boot_line(row)[:-1], row.schema.get("description", "")
     return [*start, row.change, meaning]
 
 
-def _boot_line(row: FieldRow) -> list[str]:
+def _boot_line(row: FieldDescription) -> list[str]:
     meaning = row.schema.get("description", "")
     return [_name(row), _type(row.schema), _default(row), _bounds(row.schema), meaning]
 
 
-def _status_line(row: FieldRow) -> list[str]:
+def _status_line(row: FieldDescription) -> list[str]:
     return [_name(row), _type(row.schema), row.schema.get("description", "")]
 
 
-def _rule_lines(rows: Sequence[FieldRow]) -> Iterator[list[str]]:
+def _rule_lines(rows: Sequence[FieldDescription]) -> Iterator[list[str]]:
     yield from (
         [names.KIND, rule["message"]] for rule in resource_schema().get(VALIDATIONS_KEY, ())
     )
@@ -72,7 +73,7 @@ def _rule_lines(rows: Sequence[FieldRow]) -> Iterator[list[str]]:
             yield [f"{_name(row)[:-1]}{rule.get('fieldPath', '')}`", rule["message"]]
 
 
-def _name(row: FieldRow) -> str:
+def _name(row: FieldDescription) -> str:
     words = row.path[1:] if row.path[0] in ("spec", "status") else row.path
     dotted = ".".join("<key>" if word == ANY_KEY else word for word in words)
     return f"`{dotted.replace(f'.{ANY_ITEM}', ANY_ITEM)}`"
@@ -91,11 +92,11 @@ def _type(schema: Mapping[str, Any]) -> str:
     return "map" if isinstance(below, Mapping) or "patternProperties" in schema else schema["type"]
 
 
-def _default(row: FieldRow) -> str:
+def _default(row: FieldDescription) -> str:
     if row.is_required:
         return "required"
     default = row.schema.get("default")
-    # The default of an object is that of its parts.
+    # The default of an object consists of its fields' defaults.
     if default is None or (isinstance(default, Mapping) and default):
         return ""
     return f"`{json.dumps(default)}`"
@@ -119,7 +120,7 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 def _range(schema: Mapping[str, Any]) -> str:
     exclusive = schema.get("exclusiveMinimum")
-    # The bound itself in JSON schema, a flag beside the bound in a structural one.
+    # The bound itself in JSON schema, a flag next to the bound in a structural schema.
     lowest = schema.get("minimum") if exclusive in (None, True) else exclusive
     bounds = [] if lowest is None else [f"{'≥' if exclusive is None else '>'} {lowest}"]
     return ", ".join([*bounds, f"≤ {schema['maximum']}"] if "maximum" in schema else bounds)

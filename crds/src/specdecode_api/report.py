@@ -1,7 +1,7 @@
-"""What a container says about itself: its last words, and how far its downloads are.
+"""Reports of a container: its termination message, and the progress of its downloads.
 
 Written by the engine's image, read by the operator. The two may be of different releases, so
-unknown keys are ignored and an unknown reason is passed on as it is.
+unknown keys are ignored and an unknown reason is passed on unchanged.
 """
 
 from enum import StrEnum
@@ -15,25 +15,25 @@ MAX_BYTES: Final = 4096
 _MAX_MESSAGE: Final = 2000
 
 
-class Role(StrEnum):
-    """What a model is there for."""
+class ModelRole(StrEnum):
+    """ModelRole of a model."""
 
     TARGET = "target"
     DRAFT = "draft"
 
 
 class ModelState(StrEnum):
-    """How far a model is that is downloaded."""
+    """State of a model download."""
 
     PENDING = "Pending"
-    WAITING = "Waiting"  # for another pod, which downloads the same into the same claim
+    WAITING = "Waiting"  # for another pod, which downloads the same model into the same PVC
     DOWNLOADING = "Downloading"
     READY = "Ready"
     FAILED = "Failed"
 
 
-class Reason(StrEnum):
-    """Why a container ended; also the reason in the conditions."""
+class TerminationReason(StrEnum):
+    """Why a container terminated; also the reason in the conditions."""
 
     UNAUTHORIZED = "Unauthorized"
     MODEL_NOT_FOUND = "ModelNotFound"
@@ -49,33 +49,33 @@ class Reason(StrEnum):
     BOOT_FILE_INVALID = "BootFileInvalid"
     API_KEYS_MISSING = "ApiKeysMissing"
     ENGINE_FAILED = "EngineFailed"
-    FETCHED = "Fetched"  # the only one that is no fault
+    FETCHED = "Fetched"  # the only reason without an error
 
 
 class Degraded(StrEnum):
-    """What an engine that serves may do worse than it was told to."""
+    """How a serving engine may fall short of its configuration."""
 
     API_KEYS_MISSING = "ApiKeysMissing"
     TABLE_REFUSED = "SpeculationTableRefused"
     NEEDS_RESTART = "NeedsRestart"
-    CAPTURED_PASSES_MISSED = "CapturedPassesMissed"
+    CUDA_GRAPHS_MISSED = "CudaGraphsMissed"
     CPU_KERNELS_MISSING = "CpuKernelsMissing"
 
 
 MODEL_REASONS: Final = frozenset(
     {
-        Reason.UNAUTHORIZED,
-        Reason.MODEL_NOT_FOUND,
-        Reason.REVISION_NOT_FOUND,
-        Reason.HUB_UNREACHABLE,
-        Reason.CHECKSUM_MISMATCH,
-        Reason.OUT_OF_SPACE,
-        Reason.CACHE_NOT_WRITABLE,
-        Reason.CHECKPOINT_INVALID,
-        Reason.DRAFT_MISMATCH,
+        TerminationReason.UNAUTHORIZED,
+        TerminationReason.MODEL_NOT_FOUND,
+        TerminationReason.REVISION_NOT_FOUND,
+        TerminationReason.HUB_UNREACHABLE,
+        TerminationReason.CHECKSUM_MISMATCH,
+        TerminationReason.OUT_OF_SPACE,
+        TerminationReason.CACHE_NOT_WRITABLE,
+        TerminationReason.CHECKPOINT_INVALID,
+        TerminationReason.DRAFT_MISMATCH,
     }
 )
-"""Reasons that say of the models, not of the engine, that something is wrong."""
+"""Reasons that concern the models, not the engine."""
 
 
 class Report(BaseModel):
@@ -85,9 +85,9 @@ class Report(BaseModel):
 
 
 class ModelReport(Report):
-    """One model that is downloaded."""
+    """State of one model's download."""
 
-    role: Role
+    role: ModelRole
     uri: Annotated[str, StringConstraints(max_length=1024)]
     state: ModelState = ModelState.PENDING
     revision: Annotated[str, StringConstraints(pattern="^[0-9a-f]{40}$")] | None = None
@@ -96,32 +96,32 @@ class ModelReport(Report):
 
 
 class Progress(Report):
-    """What a container that downloads answers while it does."""
+    """Response of a container that downloads models."""
 
     models: tuple[ModelReport, ...] = Field(default=(), max_length=8)
 
 
 class Degradation(Report):
-    """One thing that an engine does worse than it was told to."""
+    """One way in which an engine falls short of its configuration."""
 
     reason: Annotated[str, StringConstraints(pattern="^[A-Z][A-Za-z]{0,63}$")]
     message: Annotated[str, StringConstraints(max_length=_MAX_MESSAGE)] = ""
 
 
 class Degradations(Report):
-    """What an engine answers when it is asked what is worse."""
+    """Response of an engine: all its degradations."""
 
     degraded: tuple[Degradation, ...] = Field(default=(), max_length=16)
 
 
-class LastWords(Progress):
-    """Why a container ended: a word for programs, a sentence for people."""
+class TerminationMessage(Progress):
+    """Why a container terminated: a reason for programs, a message for people."""
 
     reason: Annotated[str, StringConstraints(pattern="^[A-Z][A-Za-z]{0,63}$")]
     message: str = ""
 
     def encode(self) -> bytes:
-        """Write as JSON that fits into a termination message; a long text loses its middle."""
+        """Encode as JSON of at most `MAX_BYTES`; the middle of a long message is cut."""
         room = _MAX_MESSAGE
         while True:
             words = self.model_copy(update={"message": _shortened(self.message, room)})
@@ -132,7 +132,7 @@ class LastWords(Progress):
 
     @classmethod
     def decode(cls, text: str) -> Self | None:
-        """Read a termination message; None where it is anything else."""
+        """Decode a termination message; None if `text` is not one."""
         try:
             return cls.model_validate_json(text)
         except ValidationError:

@@ -1,9 +1,9 @@
-"""A check said twice: to the API server in CEL, and to Python as a function, side by side.
+"""Validation rules in two languages: CEL for the API server, a function for Python.
 
-A refusal says the rule and the remedy. It can show a string it saw, but no number and no list:
-the API server takes the size of their text for unbounded, and refuses such a message for its cost.
+A message contains the rule and the remedy. It can contain one string value, but no number or list:
+the API server treats the length of their text as unbounded, and rejects the message for its cost.
 
-Rules hang on a record's `rules` or, for a single value, on its type through `Checked`.
+A rule belongs to a record (`rules`) or, for a single value, to its type (`Checked`).
 """
 
 import json
@@ -21,13 +21,13 @@ RULE_ERROR: Final = "rule"
 
 VALIDATIONS_KEY: Final = "x-kubernetes-validations"
 
-# FieldValueDuplicate is left out: the server then says no message.
+# FieldValueDuplicate is left out: the server returns no message with it.
 Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[R]):
-    """What must hold, in both languages, and what to tell the one who broke it."""
+    """A condition in both languages, and the message of its violation."""
 
     cel: str
     holds: Callable[[R], bool]
@@ -37,7 +37,7 @@ class Rule(Generic[R]):
     shows: str = ""  # a field of type string whose value ends the message
 
     def refusal(self, value: R) -> str | None:
-        """Return what is wrong with `value`, or None."""
+        """Return the message if `value` violates the rule, else None."""
         if self.holds(value):
             return None
         shown = f"; {self.shows} is {getattr(value, self.shows)}" if self.shows else ""
@@ -49,19 +49,19 @@ class Rule(Generic[R]):
         if self.field:
             validation["fieldPath"] = f".{self.field}"
         if self.shows:
-            said = _quoted(f"{self.message}; {self.shows} is ")
-            validation["messageExpression"] = f"{said} + self.{self.shows}"
+            text = _quoted(f"{self.message}; {self.shows} is ")
+            validation["messageExpression"] = f"{text} + self.{self.shows}"
         return validation
 
 
 def refuse(rules: Sequence[Rule[Any]], value: Any) -> None:
-    """Raise, with every refusal, unless all `rules` hold for `value`.
+    """Raise an error with every violation, unless all `rules` hold for `value`.
 
-    The error's context has the refusals one by one as `(field, message)`: see `problems`.
+    The context of the error contains the violations as `(field, message)`: see `validation_errors`.
     """
-    refusals = [(rule.field, said) for rule in rules if (said := rule.refusal(value)) is not None]
+    refusals = [(rule.field, text) for rule in rules if (text := rule.refusal(value)) is not None]
     if refusals:
-        text = "; ".join(f"{field}: {said}" if field else said for field, said in refusals)
+        text = "; ".join(f"{field}: {each}" if field else each for field, each in refusals)
         # The text goes in as a value: a template would read the braces in it.
         raise PydanticCustomError(RULE_ERROR, "{text}", {"text": text, "refusals": refusals})
 

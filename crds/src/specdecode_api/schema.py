@@ -1,10 +1,10 @@
-"""The manifest of the custom resource: its schema, and how it is named, printed and scaled."""
+"""The CRD: schema, names, printer columns and subresources."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from specdecode_api import names
-from specdecode_api.document import CHANGE_KEY
+from specdecode_api.base import CHANGE_KEY
 from specdecode_api.structural import Schema, structural
 from specdecode_api.v1alpha1 import SpecDecodeDeployment
 
@@ -35,12 +35,12 @@ def resource_schema() -> Schema:
     """Return the structural schema of the whole resource, with the change flag of each field."""
     schema = structural(SpecDecodeDeployment.model_json_schema(by_alias=True))
     properties = schema["properties"]
-    # The server knows these three itself and allows hardly anything to be said about them.
+    # The server defines these three and accepts hardly any schema for them.
     properties["apiVersion"] = {"type": "string", "description": "Version of this schema."}
     properties["kind"] = {"type": "string", "description": f"Always {names.KIND}."}
     properties["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
-    # A default in status would be a claim that no controller made.
+    # A default in status would be a statement that no controller made.
     properties["status"] = _without("default", properties["status"])
     return schema
 

@@ -1,4 +1,4 @@
-"""The words of speculation that resource and boot file share: algorithms, policies, tree bounds."""
+"""Definitions shared by custom resource and boot file: algorithms, policies, tree bounds."""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -12,7 +12,7 @@ MAX_TABLE_ENTRIES: Final = 32
 MAX_CANDIDATES: Final = MAX_STEPS + 1
 
 DEFAULT_STEPS: Final = 3
-"""Depth at start of an algorithm for which nobody chose one."""
+"""Draft steps at start where numSteps is not set."""
 
 BATCH_SIZE_PATTERN: Final = "[1-9][0-9]{0,5}"
 """A batch size as the key of a table: a string, as every key is in JSON."""
@@ -31,7 +31,7 @@ class Algorithm(StrEnum):
 
 
 class Policy(StrEnum):
-    """What chooses the depth of a round. No word here is a YAML boolean."""
+    """How the draft steps of a step are chosen. No value is a YAML boolean."""
 
     STATIC = "static"
     EMA = "ema"
@@ -47,7 +47,7 @@ NEEDS_DRAFT: Final = frozenset(
         Algorithm.STANDALONE,
     }
 )
-"""Algorithms whose draft is a checkpoint of its own; the others must not name one."""
+"""Algorithms with a draft checkpoint; the others must not name one."""
 
 AVAILABLE_ALGORITHMS: Final = frozenset(
     {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3}
@@ -63,7 +63,7 @@ def max_tree_tokens(topk: int, num_steps: int) -> int:
 
 
 def default_draft_tokens(topk: int, num_steps: int) -> int:
-    """Nodes to verify, root included, where nobody chose: one frontier of `topk` per step.
+    """Default number of nodes to verify, root included: one level of `topk` per draft step.
 
     For a chain that is num_steps + 1.
     """
@@ -73,7 +73,7 @@ def default_draft_tokens(topk: int, num_steps: int) -> int:
 def effective_num_steps(
     algorithm: Algorithm, num_steps: int | None, candidates: Collection[int]
 ) -> int:
-    """Depth at start: the chosen one, else 3, else the middle of a table's `candidates`."""
+    """Draft steps at start: `num_steps`, else 3, else the median of the table's `candidates`."""
     if algorithm is Algorithm.NONE:
         return 0
     if num_steps is not None:
@@ -85,7 +85,7 @@ def effective_num_steps(
 
 
 def not_yet_available(algorithm: Algorithm, policy: Policy, topk: int) -> tuple[str, ...]:
-    """Reasons why this release's engine cannot run a speculation that the contract allows."""
+    """Why the engine of this release cannot run a speculation that the contract allows."""
     reasons = []
     if algorithm not in AVAILABLE_ALGORITHMS:
         names = ", ".join(sorted(AVAILABLE_ALGORITHMS))

@@ -1,7 +1,7 @@
 """From the JSON schema that pydantic writes to the structural schema that the API server takes.
 
-What the server would refuse, or drop without a word, is translated or refused here. Every string,
-list and map must have a bound: the server estimates the cost of a rule from them.
+Keywords that the server would reject or drop silently are translated or rejected here. Every
+string, list and map must have a bound: the server estimates the cost of a rule from it.
 """
 
 import math
@@ -15,7 +15,7 @@ _NULL = {"type": "null"}
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 
-# JSON schema says one of these, the API server knows none, and what it stands for would be lost.
+# JSON schema keywords that the API server does not know, so that their meaning would be lost.
 _REFUSED = {
     "allOf": "write one type",
     "oneOf": "write one type and a rule",
@@ -39,7 +39,7 @@ def structural(schema: Mapping[str, Any]) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the translation is: the definitions, the path for errors, the references above."""
+    """Position of the translation: definitions, path for errors, enclosing references."""
 
     defs: Mapping[str, Any]
     path: str
@@ -60,8 +60,8 @@ class _Place:
 def _translate(schema: Mapping[str, Any], place: _Place) -> Schema:
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
-        beside = {key: value for key, value in schema.items() if key not in _DROPPED}
-        return _translate({**place.defs[name], **beside}, place.within(name))
+        others = {key: value for key, value in schema.items() if key not in _DROPPED}
+        return _translate({**place.defs[name], **others}, place.within(name))
     if "anyOf" in schema:
         return _translate(_choose(schema, place), place)
     for keyword, remedy in _REFUSED.items():
@@ -78,15 +78,15 @@ def _translate(schema: Mapping[str, Any], place: _Place) -> Schema:
 
 def _choose(schema: Mapping[str, Any], place: _Place) -> Schema:
     """Reduce `X | None` to X and `int | str` to the type that Kubernetes has for it."""
-    beside = {key: value for key, value in schema.items() if key != "anyOf"}
+    others = {key: value for key, value in schema.items() if key != "anyOf"}
     choices = [choice for choice in schema["anyOf"] if choice != _NULL]
-    if len(choices) < len(schema["anyOf"]) and beside.get("default", ...) is None:
-        del beside["default"]
+    if len(choices) < len(schema["anyOf"]) and others.get("default", ...) is None:
+        del others["default"]
     if len(choices) == 1:
-        return {**choices[0], **beside}
+        return {**choices[0], **others}
     if sorted(choice.get("type", "") for choice in choices) == ["integer", "string"]:
         integer, string = sorted(choices, key=lambda choice: str(choice["type"]))
-        merged = {**integer, **string, **beside, _INT_OR_STRING: True}
+        merged = {**integer, **string, **others, _INT_OR_STRING: True}
         del merged["type"]
         return merged
     raise place.error("a choice of types is not structural: write one type and a rule")
@@ -110,13 +110,13 @@ def _by_type(schema: Schema, place: _Place) -> Schema:
         case "boolean":
             return schema
         case kind:
-            raise place.error(f"type {kind} is not structural: say what the value is")
+            raise place.error(f"type {kind} is not structural: give the value a type")
 
 
 def _translate_object(schema: Schema, place: _Place) -> Schema:
     properties = schema.get("properties")
     if properties is not None:
-        schema.pop("additionalProperties", None)  # the server prunes or refuses by itself
+        schema.pop("additionalProperties", None)  # the server prunes or rejects unknown fields
         schema["properties"] = {
             name: _translate(child, place.child(name)) for name, child in properties.items()
         }
@@ -147,7 +147,7 @@ def _bounded(schema: Schema, keyword: str, place: _Place) -> Schema:
 
 
 def _write_exclusive_bounds(schema: Schema) -> None:
-    # A number in JSON schema today, a flag beside the bound in the draft that Kubernetes reads.
+    # A number in current JSON schema, a flag next to the bound in the draft that Kubernetes uses.
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if exclusive in schema:
             schema[bound] = schema[exclusive]
@@ -160,7 +160,7 @@ def _integer_format(schema: Mapping[str, Any]) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave absent fields out of a default: null would have to be a value of the field."""
+    """Remove nulls from a default: null would have to be a value of the field."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return value

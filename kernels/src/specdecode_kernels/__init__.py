@@ -1,61 +1,39 @@
-"""The operations of the engine: one public function each, with a plain torch reference behind it.
+"""The ops of the engine, and the backends that implement them: torch, triton, cpu (C), flashinfer.
 
-Here live tensors and arithmetic, nothing above them: no model, no request, no configuration. An op
-checks its arguments once, in `ops`; `reference` is the truth that every faster kernel is compared
-with. On a CPU a float32 row comes out the same to the last bit whatever rows it is computed with:
-text must not depend on the batch, on how a prompt is cut or on how deep one speculates. The kernels
-in C sum in one order to that end; `reference.precision` says what the references do.
+Here live tensors and arithmetic, nothing above them: no model, no request, no configuration. An
+engine chooses a `Backend` when it is built and calls its functions; `torch/` is the reference that
+every faster kernel is compared with. On a CPU a row has the same bits whatever rows it is computed
+with, because text must not depend on the batch, on how a prompt is cut or on speculation: the
+kernels in C sum in one order, and `torch.by_row` describes how the reference does it.
 """
 
-from specdecode_kernels.backends import TORCH, AttentionBackend, Capturing, Choice, choose_backend
-from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
-from specdecode_kernels.native.linear import PackedWeight
-from specdecode_kernels.ops import (
-    add_rms_norm,
-    apply_rope,
-    attend,
-    attend_with_lse,
-    linear,
-    load_kv,
-    merge_states,
-    rms_norm,
-    silu_and_mul,
-    store_kv,
+from specdecode_kernels.backend import TORCH, Backend, GraphSupport
+from specdecode_kernels.choice import Choice, choose_backend
+from specdecode_kernels.metadata import (
+    FLOAT8,
+    AttentionMetadata,
+    DraftedNodes,
+    KvScale,
+    LayerKV,
+    PackedWeight,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+    TreeKV,
 )
-from specdecode_kernels.paths import move_kv, take_path
-from specdecode_kernels.sampling import choose, penalise
-from specdecode_kernels.sampling_rows import DraftedNodes, PenaltyRows, SamplingRows
-from specdecode_kernels.trees import link_nodes, select_nodes, walk_chain, walk_tree
 
 __all__ = [
+    "FLOAT8",
     "TORCH",
-    "AttentionBackend",
-    "AttentionLayout",
-    "Capturing",
+    "AttentionMetadata",
+    "Backend",
     "Choice",
     "DraftedNodes",
+    "GraphSupport",
     "KvScale",
+    "LayerKV",
     "PackedWeight",
-    "PenaltyRows",
-    "SamplingRows",
-    "Tail",
-    "add_rms_norm",
-    "apply_rope",
-    "attend",
-    "attend_with_lse",
-    "choose",
+    "PenaltyParamsBatch",
+    "SamplingParamsBatch",
+    "TreeKV",
     "choose_backend",
-    "linear",
-    "link_nodes",
-    "load_kv",
-    "merge_states",
-    "move_kv",
-    "penalise",
-    "rms_norm",
-    "select_nodes",
-    "silu_and_mul",
-    "store_kv",
-    "take_path",
-    "walk_chain",
-    "walk_tree",
 ]

@@ -32,45 +32,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specdecode-operator",
-        description="Turns SpecDecodeDeployment resources into engine pods.",
-        epilog="Settings of `run` are read from SPECDECODE_* first: ENGINE_IMAGE, NAMESPACES, "
+        description="Reconcile SpecDecodeDeployment custom resources to engine pods.",
+        epilog="Settings of `run` can also be set by environment variables SPECDECODE_*; flags "
+        "override them: ENGINE_IMAGE, NAMESPACES, "
         "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, "
         "LEADER_ELECTION, LEASE_NAMESPACE, LEASE_NAME, IDENTITY, LOG_LEVEL, LOG_FORMAT.",
     )
     parser.add_argument("--version", action="version", version=version())
     actions = parser.add_subparsers(required=True)
-    _add_run(actions.add_parser("run", help="reconcile resources until told to stop"))
-    _add_render(actions.add_parser("render", help="print what would be written for a file"))
-    _add_check(actions.add_parser("check", help="say whether an installation works"))
-    _add_replay(actions.add_parser("replay", help="judge trials again from their evidence"))
-    _add_boot(actions.add_parser("boot", help="print the boot file that a file asks for"))
+    _add_run(actions.add_parser("run", help="reconcile custom resources until SIGTERM"))
+    _add_render(
+        actions.add_parser(
+            "render", help="print the objects that the operator would create for a file"
+        )
+    )
+    _add_check(actions.add_parser("check", help="check an installation"))
+    _add_replay(
+        actions.add_parser("replay", help="repeat the decisions of trials from their evidence")
+    )
+    _add_boot(
+        actions.add_parser("boot", help="print the boot file for a custom resource in a file")
+    )
     return parser
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
-        "-n", "--namespace", action="append", metavar="NS", help="serve this namespace; repeatable"
+        "-n", "--namespace", action="append", metavar="NS", help="watch this namespace; repeatable"
     )
     scope.add_argument(
-        "-A", "--all-namespaces", action="store_true", help="serve the whole cluster (default)"
+        "-A", "--all-namespaces", action="store_true", help="watch all namespaces (default)"
     )
-    parser.add_argument("--engine-image", metavar="IMAGE", help="image where spec.image is absent")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="cluster to work on")
-    parser.add_argument("--health-port", type=int, metavar="PORT")
-    parser.add_argument("--metrics-port", type=int, metavar="PORT")
-    parser.add_argument("--workers", type=int, metavar="N", help="reconciles at a time")
-    parser.add_argument("--resync-seconds", type=float, metavar="S")
-    parser.add_argument("--start-timeout-seconds", type=float, metavar="S")
+    parser.add_argument(
+        "--engine-image", metavar="IMAGE", help="engine image if spec.image is not set"
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
+    parser.add_argument("--health-port", type=int, metavar="PORT", help="port of /healthz (8080)")
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of /metrics (9090)")
+    parser.add_argument("--workers", type=int, metavar="N", help="concurrent reconciles (8)")
+    parser.add_argument(
+        "--resync-seconds", type=float, metavar="S", help="full resync interval (300)"
+    )
+    parser.add_argument(
+        "--start-timeout-seconds",
+        type=float,
+        metavar="S",
+        help="retry failed checks at start for this long (60)",
+    )
     parser.add_argument(
         "--leader-election",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="work only while holding a Lease, so that several operators may run (default)",
+        help="reconcile only while holding a Lease, so that several replicas may run (default)",
     )
-    parser.add_argument("--lease-namespace", metavar="NS", help="the pod's own where absent")
-    parser.add_argument("--lease-name", metavar="NAME")
-    parser.add_argument("--identity", metavar="NAME", help="who this is; the pod where absent")
+    parser.add_argument(
+        "--lease-namespace", metavar="NS", help="namespace of the Lease (the pod's own)"
+    )
+    parser.add_argument("--lease-name", metavar="NAME", help="name of the Lease")
+    parser.add_argument(
+        "--identity", metavar="NAME", help="holder identity in the Lease (the pod's name)"
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", choices=("json", "text"))
     parser.set_defaults(action=_run)
@@ -78,32 +100,40 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_render(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
-    parser.add_argument("--image", metavar="IMAGE", help="engine image where spec.image is absent")
+    parser.add_argument("--image", metavar="IMAGE", help="engine image if spec.image is not set")
     parser.set_defaults(action=_render)
 
 
 def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
     parser.add_argument(
-        "--models", type=Path, metavar="DIR", help="folder that stands for every claim"
+        "--models", type=Path, metavar="DIR", help="local folder in place of every PVC"
     )
     parser.set_defaults(action=_boot)
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a resource or an entry of its history, or -")
+    parser.add_argument(
+        "file", metavar="FILE", help="custom resource or history entry, or - for standard input"
+    )
     parser.set_defaults(action=_replay)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--health", metavar="URL", help="the operator's health endpoint")
-    parser.add_argument("-n", "--namespace", default="default", metavar="NS")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="cluster to check")
+    parser.add_argument("--health", metavar="URL", help="health endpoint of the operator")
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        default="default",
+        metavar="NS",
+        help="namespace of the dry runs (default)",
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
     parser.set_defaults(action=_check)
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Here, because Kopf and the client take seconds to import and `render` needs neither.
+    # Imported here: Kopf and the client take seconds to import, and `render` needs neither.
     from specdecode_operator.run import run
 
     settings = _settings(options)

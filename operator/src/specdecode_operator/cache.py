@@ -1,7 +1,7 @@
-"""What watches and lists have told so far: resources, and by resource its children and pods.
+"""The latest known objects: custom resources, and by resource its owned objects and pods.
 
-Written by `inbox` (events), `resync` (lists) and `reconcile` (answers to its own writes); read by
-`reconcile`. An older version of an object never replaces a newer one, whoever brings it.
+Written by `event_handler` (events), `resync` (lists) and `reconcile` (responses to its writes);
+read by `reconcile`. An older version of an object never replaces a newer one.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ Identity = tuple[str, str, str]
 
 
 def version_of(manifest: Manifest) -> int:
-    """Version of an object. The API server's versions grow, and are comparable per kind."""
+    """Resource version of an object; versions increase, and are comparable within a kind."""
     return int(manifest["metadata"]["resourceVersion"])
 
 
@@ -26,15 +26,15 @@ def identity_of(manifest: Manifest) -> Identity:
 
 
 class Cache:
-    """The newest known version of every object that concerns the operator."""
+    """The latest known version of every object that the operator watches."""
 
     def __init__(self) -> None:
         self._objects: dict[Identity, Manifest] = {}
         self._owned: defaultdict[Key, set[Identity]] = defaultdict(set)
-        self._gone: dict[Identity, int] = {}  # version at which an object was last seen to go
+        self._gone: dict[Identity, int] = {}  # version at which an object was deleted
 
     def put(self, manifest: Manifest) -> Key | None:
-        """Take a version in, without its record of writers; returns whose it is if it was news."""
+        """Store a version without `managedFields`; returns the resource's key if it was newer."""
         identity = identity_of(manifest)
         known = self._objects.get(identity)
         if version_of(manifest) <= self._gone.get(identity, -1):
@@ -51,7 +51,7 @@ class Cache:
         return key
 
     def remove(self, manifest: Manifest) -> Key | None:
-        """Forget an object, unless a newer one has its name; returns whose it was."""
+        """Remove an object unless a newer one has its name; returns the key of its resource."""
         identity = identity_of(manifest)
         known = self._objects.get(identity)
         if known is not None and version_of(known) > version_of(manifest):
@@ -66,9 +66,9 @@ class Cache:
     def retain(
         self, kind: str, namespace: str | None, listed: set[Identity], version: int
     ) -> set[Key]:
-        """Forget what a list as of `version` no longer has; returns whose it was.
+        """Remove objects that a list as of `version` lacks; returns the keys of their resources.
 
-        Objects that appeared after the list was made stay.
+        Objects that were created after the list stay.
         """
         gone = [
             manifest
@@ -80,12 +80,12 @@ class Cache:
         ]
         keys = {self.remove(manifest) for manifest in gone}
         for identity in [each for each in self._gone if each[0] == kind]:
-            if self._gone[identity] <= version:  # no later list can bring it back
+            if self._gone[identity] <= version:  # no later list can contain it
                 del self._gone[identity]
         return {key for key in keys if key is not None}
 
     def observe(self, key: Key) -> Observed | None:
-        """All that is known about a resource, or None when it is not there."""
+        """The known state of a custom resource, or None if it does not exist."""
         resource = self._objects.get((names.KIND, key.namespace, key.name))
         if resource is None:
             return None

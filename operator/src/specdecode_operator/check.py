@@ -6,7 +6,7 @@ import httpx
 
 from specdecode_api import names
 from specdecode_operator import served
-from specdecode_operator.cluster import ApiError, Cluster, connect
+from specdecode_operator.cluster import Cluster, KubeApiError, connect
 from specdecode_operator.kinds import RESOURCE, Manifest
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.settings import version
@@ -16,14 +16,14 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at, and how it is."""
+    """One check and its result."""
 
     subject: str
     problem: str | None = None
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the check succeeded."""
         return self.problem is None
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Finding:
 
 
 async def check(kubeconfig: str | None, namespace: str, health_url: str | None) -> list[Finding]:
-    """Look at the resource definition, at what the API server makes of it, and at the operator."""
+    """Check the CRD, its validation by the API server, and the operator."""
     async with connect(kubeconfig, Metrics(version()), TIMEOUT_S) as cluster:
         findings = [
             await _definition(cluster),
@@ -50,7 +50,7 @@ async def _definition(cluster: Cluster) -> Finding:
     subject = f"the API server serves {RESOURCE.plural}.{RESOURCE.group} with status and scale"
     try:
         found = await cluster.served_kinds(RESOURCE.group, RESOURCE.version)
-    except ApiError as error:
+    except KubeApiError as error:
         return Finding(subject, f"{error}; install the chart with crds.install=true")
     wanted = [RESOURCE.plural, f"{RESOURCE.plural}/status", f"{RESOURCE.plural}/scale"]
     missing = [each for each in wanted if each not in found]
@@ -58,38 +58,38 @@ async def _definition(cluster: Cluster) -> Finding:
 
 
 async def _schema(cluster: Cluster) -> Finding:
-    subject = "the served definition has every field of this operator"
+    subject = "the CRD in the cluster has every field of this operator"
     try:
         found = await cluster.served_schema()
-    except ApiError as error:
+    except KubeApiError as error:
         return Finding(subject, str(error))
     if found is None:
-        return Finding(subject, "the API server publishes no schema of it")
+        return Finding(subject, "the API server publishes no schema for it")
     lacking = tuple(served.lacks(served.own_schema(), found))
     return Finding(subject, served.sentence(lacking) if lacking else None)
 
 
 async def _good_resource(cluster: Cluster, namespace: str) -> Finding:
-    subject = "a resource is accepted and its defaults are filled in (dry run)"
+    subject = "a custom resource is accepted, and defaults are set (dry run)"
     try:
         created = await cluster.try_create(_resource(namespace, {}))
-    except ApiError as error:
+    except KubeApiError as error:
         return Finding(subject, str(error))
     is_filled = "pageSize" in created["spec"] and "replicas" in created["spec"]
-    return Finding(subject, None if is_filled else f"the answer lacks them: {created['spec']}")
+    return Finding(subject, None if is_filled else f"defaults are missing: {created['spec']}")
 
 
 async def _bad_resource(cluster: Cluster, namespace: str) -> Finding:
-    subject = "a resource whose pageSize is no power of two is refused (dry run)"
+    subject = "a custom resource with an invalid pageSize is rejected (dry run)"
     try:
         await cluster.try_create(_resource(namespace, {"pageSize": 3}))
-    except ApiError as error:
+    except KubeApiError as error:
         return Finding(subject, None if error.code == 422 else str(error))
-    return Finding(subject, "it was accepted; the definition in the cluster is not this chart's")
+    return Finding(subject, "it was accepted; the CRD in the cluster is not that of this chart")
 
 
 async def _health(url: str) -> Finding:
-    subject = f"the operator answers on {url}"
+    subject = f"the operator responds at {url}"
     try:
         async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
             response = await client.get(url)

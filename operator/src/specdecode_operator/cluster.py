@@ -17,7 +17,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from specdecode_api import names
-from specdecode_operator.kinds import BY_KIND, EVENT, LEASE, RESOURCE, Kind, Manifest
+from specdecode_operator.kinds import BY_KIND, EVENT, LEASE, RESOURCE, Manifest, ResourceKind
 from specdecode_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 PAGE = 500
 MAX_MESSAGE = 800
 _UNTYPED = "failed to create typed patch object"
-"""What server-side apply says of an unknown field, or of a value of another type."""
+"""Message of server-side apply for an unknown field, or a value of another type."""
 _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 
 
-class ApiError(Exception):
+class KubeApiError(Exception):
     """The API server refused a request, or could not be reached (`code` 0)."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -39,8 +39,8 @@ class ApiError(Exception):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same request may succeed later, without anybody changing anything."""
-        if _UNTYPED in str(self):  # the API server's own fault, says its code: 500
+        """Whether the same request may succeed later without any change."""
+        if _UNTYPED in str(self):  # reported with code 500, although the request is invalid
             return False
         return self.code in (0, 401, 408, 409, 429) or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
@@ -57,17 +57,17 @@ class Page:
 async def connect(
     kubeconfig: str | None, metrics: Metrics, timeout_seconds: float
 ) -> AsyncIterator["Cluster"]:
-    """Open a connection as the kubeconfig says, or as the pod's service account."""
+    """Open a connection with the kubeconfig, or as the pod's service account."""
     configuration = await load_configuration(kubeconfig)
     async with ApiClient(configuration) as client:
         yield Cluster(client, metrics, timeout_seconds, kubeconfig)
 
 
 async def load_configuration(kubeconfig: str | None) -> Configuration:
-    """Where the API server is and who we are: a named file, else the pod, else `~/.kube/config`."""
+    """Address and credentials: of the given file, else of the pod, else of `~/.kube/config`."""
     configuration = Configuration()
-    # Else aiohttp looks for ~/.netrc and proxies before every request, in a thread: two switches
-    # that cost more than the request. Kopf's watches heed neither.
+    # Otherwise aiohttp looks for ~/.netrc and proxies before every request, in a thread, which
+    # takes longer than the request. Kopf's watches use neither.
     configuration.client_session_kwargs = {"trust_env": False}
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
 
 
 class Cluster:
-    """Requests to the API server, counted, each with a verb that `kinds` declares."""
+    """Requests to the API server, counted, with verbs that `kinds` declares."""
 
     def __init__(
         self, client: ApiClient, metrics: Metrics, timeout_seconds: float, kubeconfig: str | None
@@ -90,31 +90,31 @@ class Cluster:
         self._kubeconfig = kubeconfig
 
     async def renewed(self) -> Configuration:
-        """Credentials and address in use, read anew: tokens expire, and files are written over.
+        """Reload credentials and address: tokens expire, and files are replaced.
 
-        The client reads a pod's token anew every minute, but by the clock on the wall, which may
-        have been set back; that of a kubeconfig it never does.
+        The client reloads a pod's token every minute of the wall clock, which may have been set
+        back, and never reloads the token of a kubeconfig.
         """
         configuration: Configuration = self._client.configuration
         try:
             fresh = await load_configuration(self._kubeconfig)
         except (config.ConfigException, OSError) as error:
-            log.warning("cannot read credentials anew", extra={"why": str(error)})
+            log.warning("cannot reload credentials", extra={"why": str(error)})
             return configuration
         configuration.api_key = fresh.api_key
         configuration.refresh_api_key_hook = fresh.refresh_api_key_hook
         return configuration
 
     async def pages(
-        self, kind: Kind, namespace: str | None, selector: str | None = None
+        self, kind: ResourceKind, namespace: str | None, selector: str | None = None
     ) -> AsyncIterator[Page]:
-        """All objects of a kind, a page at a time, as of one version."""
+        """All objects of a kind as of one version, page by page."""
         _check(kind.verbs, "list", kind)
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
             found = await self._request("GET", kind.path(namespace), query)
             metadata = found.get("metadata") or {}
-            # Items of a list come without apiVersion and kind.
+            # Items of a list have no apiVersion and kind.
             head = {"apiVersion": kind.api_version, "kind": kind.kind}
             items = [head | item for item in found.get("items") or ()]
             yield Page(items, metadata["resourceVersion"])
@@ -122,34 +122,36 @@ class Cluster:
                 return
             query["continue"] = metadata["continue"]
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+    async def get(self, kind: ResourceKind, namespace: str, name: str) -> Manifest | None:
         """One object, or None."""
         _check(kind.verbs, "get", kind)
         try:
             path = kind.path(namespace, name)
             return await self._request("GET", path, usual=(HTTPStatus.NOT_FOUND,))
-        except ApiError as error:
+        except KubeApiError as error:
             if error.code == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
     async def create(self, lease: Manifest) -> Manifest:
-        """Create a Lease; a conflict tells that somebody was faster."""
+        """Create a Lease; a conflict means that another process created it."""
         _check(LEASE.verbs, "create", LEASE)
         path = LEASE.path(lease["metadata"]["namespace"])
         return await self._request("POST", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
 
     async def replace(self, lease: Manifest) -> Manifest:
-        """Replace the version of a Lease that was read; a conflict tells that it is older."""
+        """Replace the version of a Lease that was read; a conflict means that it has changed."""
         _check(LEASE.verbs, "update", LEASE)
         path = LEASE.path(lease["metadata"]["namespace"], lease["metadata"]["name"])
         return await self._request("PUT", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
 
     async def apply(self, manifest: Manifest, *, force: bool, is_trial: bool = False) -> Manifest:
-        """Write a child by server-side apply; a trial answers what would be stored.
+        """Write an owned object by server-side apply.
 
-        Forced, it takes fields back from whoever changed them. Unforced, it creates, and fails
-        with a conflict where a stranger created an object of that name a moment earlier.
+        Args:
+            force: take over fields from other managers; without it, the request fails with a
+                conflict if an unowned object of that name was created meanwhile.
+            is_trial: dry run; returns what would be stored.
         """
         kind = BY_KIND[manifest["kind"]]
         _check(kind.verbs, "patch", kind)
@@ -164,8 +166,8 @@ class Cluster:
     async def apply_status(self, resource: Manifest, status: Manifest) -> Manifest:
         """Write the whole status of a resource.
 
-        The API server ignores a uid here, so a resource recreated under the name a moment ago may
-        get its predecessor's status; its own events bring it right.
+        The API server ignores a uid here, so a resource that was just recreated under the same name
+        may get the status of its previous incarnation; its own events correct that.
         """
         _check(RESOURCE.status_verbs, "patch", RESOURCE)
         metadata = {field: resource["metadata"][field] for field in ("name", "namespace")}
@@ -180,7 +182,7 @@ class Cluster:
         return await self._request("PATCH", path, query, body, _APPLY)
 
     async def delete(self, manifest: Manifest) -> None:
-        """Remove exactly this object; that it is gone already is fine."""
+        """Delete exactly this object; does nothing if it no longer exists."""
         kind = BY_KIND[manifest["kind"]]
         _check(kind.verbs, "delete", kind)
         metadata = manifest["metadata"]
@@ -189,7 +191,7 @@ class Cluster:
         try:
             path = kind.path(metadata["namespace"], metadata["name"])
             await self._request("DELETE", path, {}, body, usual=usual)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.code not in usual:
                 raise
 
@@ -199,17 +201,17 @@ class Cluster:
         path = EVENT.path(event["metadata"]["namespace"])
         try:
             await self._request("POST", path, {}, event, usual=(HTTPStatus.CONFLICT,))
-        except ApiError as error:
+        except KubeApiError as error:
             if error.code != HTTPStatus.CONFLICT:
                 raise
 
     async def served_kinds(self, group: str, version: str) -> list[str]:
-        """Plural names, and sub-resources, that a group serves; needs no rights of its own."""
+        """Plural names and sub-resources that a group serves; needs no permission."""
         found = await self._request("GET", f"/apis/{group}/{version}")
         return [str(each["name"]) for each in found["resources"]]
 
     async def served_schema(self) -> Manifest | None:
-        """The published schema of resources, or None; every account may read it."""
+        """The published schema of the custom resource, or None; every account may read it."""
         path = f"/openapi/v3/apis/{RESOURCE.group}/{RESOURCE.version}"
         document = await self._request("GET", path)
         wanted = {"group": RESOURCE.group, "version": RESOURCE.version, "kind": RESOURCE.kind}
@@ -219,7 +221,7 @@ class Cluster:
         return None
 
     async def may(self, attributes: dict[str, str]) -> bool:
-        """Whether this account has a right, by the attributes of an access review."""
+        """Whether this account has a permission, by the attributes of an access review."""
         group = "authorization.k8s.io/v1"
         review = {
             "apiVersion": group,
@@ -231,7 +233,7 @@ class Cluster:
         return bool(answer["status"]["allowed"])
 
     async def try_create(self, manifest: Manifest) -> Manifest:
-        """Ask what creating a resource would give, without creating it."""
+        """Create a custom resource in a dry run."""
         path = RESOURCE.path(manifest["metadata"]["namespace"])
         return await self._request("POST", path, {"dryRun": "All"}, manifest)
 
@@ -244,7 +246,7 @@ class Cluster:
         content_type: str = _JSON,
         usual: tuple[int, ...] = (),
     ) -> Manifest:
-        """Send a request; errors with a `usual` code are part of the plan and not counted."""
+        """Send a request; errors with a `usual` code are expected and not counted."""
         code, text = await self._send(method, path, query or {}, body, content_type)
         if code == HTTPStatus.UNAUTHORIZED:
             await self.renewed()
@@ -252,7 +254,7 @@ class Cluster:
         if code >= HTTPStatus.BAD_REQUEST:
             if code not in usual:
                 self._metrics.api_errors.labels(code=str(code)).inc()
-            raise ApiError(code, f"{method} {path}: {_message(text)}")
+            raise KubeApiError(code, f"{method} {path}: {_message(text)}")
         answer: Manifest = json.loads(text)
         return answer
 
@@ -264,7 +266,7 @@ class Cluster:
         body: Manifest | None,
         content_type: str,
     ) -> tuple[int, str]:
-        """Send a request as it is; returns the answer's code and text."""
+        """Send one request; returns status code and body."""
         try:
             verb, url, headers, _, _ = await self._client.param_serialize(
                 method,
@@ -280,11 +282,11 @@ class Cluster:
             return response.status, text
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._metrics.api_errors.labels(code="unreachable").inc()
-            raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
+            raise KubeApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
 
 
-def _check(verbs: tuple[str, ...], verb: str, kind: Kind) -> None:
-    """Keep the declared verbs true: the chart grants them and nothing else."""
+def _check(verbs: tuple[str, ...], verb: str, kind: ResourceKind) -> None:
+    """Reject undeclared verbs: the chart grants only the declared ones."""
     assert verb in verbs, f"declare {verb} on {kind.plural} in kinds.py"
 
 

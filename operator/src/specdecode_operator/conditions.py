@@ -1,4 +1,4 @@
-"""Conditions of a resource: what holds now, merged with when it began to hold."""
+"""Conditions of a custom resource, with the times of their transitions."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,8 +7,8 @@ from typing import Any
 
 from specdecode_api.report import Degradation
 from specdecode_operator import served
-from specdecode_operator.creation import Refusal
-from specdecode_operator.outcome import Obstacle, Stopped
+from specdecode_operator.create_errors import CreateFailure
+from specdecode_operator.outcome import Blocked, BlockReason
 from specdecode_operator.plan import Refused
 from specdecode_operator.pods import Trouble
 from specdecode_operator.rollout import Rollout
@@ -32,7 +32,7 @@ class Type(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What holds now for one type."""
+    """The current state of one condition."""
 
     status: bool | None
     """None: not known yet."""
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that conditions are made of."""
+    """The inputs of all conditions."""
 
     wanted: int
     """Replicas the user wants."""
@@ -50,34 +50,34 @@ class Facts:
     updated: int
     """Replicas of the newest template that the Deployment's controller has seen."""
     rollout: Rollout | None
-    """None while there is no Deployment of ours."""
+    """None while there is no owned Deployment."""
     rollout_message: str
-    failure: Refusal | None
-    """Why the Deployment cannot make pods, a quota for instance."""
+    failure: CreateFailure | None
+    """Why the Deployment cannot create pods, for example a quota."""
     trouble: Trouble | None
     refused: Refused | None
-    stopped: Stopped | None
+    blocked: Blocked | None
     has_loaded_model: bool
     """Whether a pod of the newest configuration is ready."""
     has_fetched_models: bool = False
-    """Whether every model that is fetched is there, in every pod."""
+    """Whether every model is downloaded in every pod."""
     degraded: tuple[tuple[str, Degradation], ...] = ()
-    """What engines that serve do worse than they were told to, with the name of the pod."""
+    """Degradations of serving engines, with the name of the pod."""
     strategy: str = "Auto"
     is_in_place: bool = False
-    """Whether the newest rollout ends engines before it starts new ones."""
+    """Whether the newest rollout terminates engines before it starts their replacements."""
     lacking: tuple[str, ...] = ()
-    """What the served definition would drop or refuse."""
+    """Fields and values that the served CRD would drop or reject."""
     ignored: tuple[str, ...] = ()
-    """Fields of the spec that this operator is too old to know."""
+    """Fields of the spec that this older operator does not know."""
     trial: Check | None = None
-    """None while nothing is tried."""
+    """None without a trial."""
     recommendation: Check | None = None
-    """None where nothing is learned."""
+    """None if nothing is learned."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
-    """What holds now; optional conditions are absent when unknown."""
+    """The current conditions; optional ones are absent if unknown."""
     found = {
         Type.READY: _ready(facts),
         Type.AVAILABLE: _available(facts),
@@ -123,13 +123,13 @@ def merge(
 
 
 _MOVING = frozenset({"Downloading", "Starting", "Updating"})
-"""Reasons of a resource that is not ready and on its way."""
+"""Reasons of a resource that is not ready but progressing."""
 
 
 def hold(
     found: dict[Type, Check], previous: dict[str, Any] | None, now: datetime
 ) -> dict[str, Any] | None:
-    """What the newest change waits for, and since when; None where it moves or is done."""
+    """What blocks the newest change, and since when; None if it progresses or is complete."""
     ready = found[Type.READY]
     if ready.status or ready.reason in _MOVING:
         return None
@@ -149,11 +149,11 @@ def timestamp(now: datetime) -> str:
 def _ready(facts: Facts) -> Check:
     if facts.refused:
         return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
-    if facts.stopped:
-        return Check(False, facts.stopped.reason, facts.stopped.message)
+    if facts.blocked:
+        return Check(False, facts.blocked.reason, facts.blocked.message)
     if facts.rollout is Rollout.COMPLETE:
         if facts.wanted == 0:
-            return Check(True, "ScaledToZero", "no replicas are wanted")
+            return Check(True, "ScaledToZero", "spec.replicas is 0")
         return Check(True, "Serving", f"{facts.available} of {facts.wanted} engines serve")
     if facts.failure:
         return Check(False, facts.failure.reason, facts.failure.message)
@@ -167,29 +167,29 @@ def _ready(facts: Facts) -> Check:
 
 
 def _way_out(facts: Facts) -> str:
-    """What becomes of a rollout whose new engine finds no room."""
+    """How a rollout proceeds whose new engine cannot be scheduled."""
     if facts.trouble is None or facts.trouble.reason not in ("InsufficientGPU", "Unschedulable"):
         return ""
     if facts.is_in_place:
-        return "; engines are replaced in place, an old one ends before a new one starts"
+        return "; engines are replaced in place: an old one terminates before a new one starts"
     if facts.updated == facts.wanted and not facts.available:
-        return ""  # nothing old is there that could give way
+        return ""  # there is no old engine to terminate
     if facts.strategy == "Surge":
-        return "; the rollout waits for room: lifecycle.updateStrategy: Auto would go on in place"
-    return "; if that stays so, the rollout goes on in place"
+        return "; the rollout waits for capacity; updateStrategy: Auto would continue in place"
+    return "; if the pod stays unscheduled, the rollout continues in place"
 
 
 def _too_long(facts: Facts) -> str:
     return (
-        f"{facts.rollout_message}; the old engines serve on where there are any: look at the log "
-        "of the newest pod, and raise lifecycle.startupTimeoutSeconds if it only needs longer"
+        f"{facts.rollout_message}; old engines keep serving; check the log of the newest pod, and "
+        "raise lifecycle.startupTimeoutSeconds if it only needs more time"
     )
 
 
 def _progress(facts: Facts) -> str:
     serving = f"{facts.available} of {facts.wanted} engines serve"
     if facts.rollout is Rollout.UNSEEN:
-        return f"a change is about to be rolled out; {serving}"
+        return f"the rollout of a change is about to start; {serving}"
     return f"{facts.updated} of {facts.wanted} engines are up to date; {serving}"
 
 
@@ -197,15 +197,15 @@ def _available(facts: Facts) -> Check:
     if facts.available:
         return Check(True, "EnginesServe", f"{facts.available} of {facts.wanted} engines serve")
     if facts.wanted == 0:
-        return Check(False, "ScaledToZero", "no replicas are wanted")
+        return Check(False, "ScaledToZero", "spec.replicas is 0")
     return Check(False, "NoRoutableEndpoints", "no engine is ready to serve")
 
 
 def _progressing(facts: Facts) -> Check:
     if facts.refused:
-        return Check(False, facts.refused.reason, "the spec is not carried out")
-    if facts.stopped:
-        return Check(False, facts.stopped.reason, facts.stopped.message)
+        return Check(False, facts.refused.reason, "the spec is rejected")
+    if facts.blocked:
+        return Check(False, facts.blocked.reason, facts.blocked.message)
     if facts.rollout is Rollout.COMPLETE:
         return Check(False, "Complete", "every engine runs the newest configuration")
     if facts.rollout is Rollout.STUCK:
@@ -216,11 +216,11 @@ def _progressing(facts: Facts) -> Check:
 
 
 def _degraded(facts: Facts) -> Check:
-    if facts.stopped and facts.stopped.reason is not Obstacle.WAITING_FOR_GARBAGE_COLLECTION:
-        return Check(True, facts.stopped.reason, facts.stopped.message)
+    if facts.blocked and facts.blocked.reason is not BlockReason.WAITING_FOR_GARBAGE_COLLECTION:
+        return Check(True, facts.blocked.reason, facts.blocked.message)
     if facts.failure:
         return Check(True, facts.failure.reason, facts.failure.message)
-    if facts.trouble and facts.trouble.is_fault:
+    if facts.trouble and facts.trouble.is_error:
         return Check(True, facts.trouble.reason, facts.trouble.message)
     if facts.rollout is Rollout.STUCK:
         return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
@@ -233,15 +233,15 @@ def _degraded(facts: Facts) -> Check:
 
 
 def _model_ready(facts: Facts) -> Check | None:
-    loaded = Check(True, "Loaded", "an engine of the newest configuration has loaded it")
+    loaded = Check(True, "Loaded", "an engine of the newest configuration has loaded the model")
     if facts.has_loaded_model and facts.rollout is Rollout.COMPLETE:
-        return loaded  # what pods that are gone have said counts no longer
+        return loaded  # earlier failures of replaced pods no longer matter
     if facts.trouble and facts.trouble.is_about_model:
         return Check(False, facts.trouble.reason, facts.trouble.message)
     if facts.has_loaded_model:
         return loaded
     if facts.has_fetched_models:
-        return Check(True, "Downloaded", "every model is complete and checked")
+        return Check(True, "Downloaded", "all models are downloaded and verified")
     return None
 
 
@@ -250,6 +250,6 @@ def _config_resolved(facts: Facts) -> Check:
         return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
     if facts.ignored:
         shown = ", ".join(facts.ignored)
-        message = f"the operator is too old to know {shown}, and leaves it out; upgrade it"
+        message = f"this operator is older than the CRD and ignores {shown}; upgrade the operator"
         return Check(True, "FieldsIgnored", message)
     return Check(True, "Resolved")

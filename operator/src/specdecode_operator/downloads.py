@@ -1,8 +1,8 @@
-"""What the pods tell of their downloads: how far each model is, and which commit all pods serve.
+"""The pods' downloads: progress of each model, and the commit that all pods serve.
 
-A branch or a tag is resolved by the first pod that comes through. From then on its commit stands
-in the ConfigMap beside the boot file, so that replicas, restarts and later configurations fetch
-the same; only another `uri` changes it.
+The first pod that completes a download resolves a branch or a tag. From then on the commit is in
+the ConfigMap next to the boot file, so that replicas, restarts and later configurations download
+the same commit; only another `uri` changes it.
 """
 
 import json
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from specdecode_api import names
-from specdecode_api.location import COMMIT_PATTERN, HubLocation, parse_uri
-from specdecode_api.report import ModelReport, ModelState, Role
+from specdecode_api.model_uri import COMMIT_PATTERN, HubLocation, parse_uri
+from specdecode_api.report import ModelReport, ModelRole, ModelState
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import pods
 from specdecode_operator.children.fetch import fetched
@@ -29,7 +29,7 @@ _ORDER = (
 
 
 def pins(observed: Observed, resource: Resource) -> dict[str, str]:
-    """Commits of the URIs that name a branch or a tag, as far as they are known."""
+    """Known commits of the URIs that name a branch or a tag."""
     known = dict(_fetched_commits(observed)) | dict(_written_pins(observed))
     uris = fetched(resource.spec).values()
     return {uri: known[uri] for uri in uris if uri in known and not _is_pinned(uri)}
@@ -38,17 +38,19 @@ def pins(observed: Observed, resource: Resource) -> dict[str, str]:
 def statuses(
     observed: Observed, resource: Resource, pinned: Mapping[str, str]
 ) -> list[ModelStatus]:
-    """Say of every model that is fetched how far the pod is that is furthest behind."""
+    """Status of every downloaded model, in the pod with the least progress."""
     return [
         _status(role, uri, _reports(observed, uri), pinned.get(uri))
         for role, uri in fetched(resource.spec).items()
     ]
 
 
-def _status(role: Role, uri: str, reports: list[ModelReport], pinned: str | None) -> ModelStatus:
+def _status(
+    role: ModelRole, uri: str, reports: list[ModelReport], pinned: str | None
+) -> ModelStatus:
     if not reports:
         revision = pinned or _commit_of(uri)
-        waiting = "no pod has begun to fetch it"
+        waiting = "no pod has started the download"
         return ModelStatus(
             role=role, uri=uri, state=ModelState.PENDING, revision=revision, message=waiting
         )
@@ -56,7 +58,7 @@ def _status(role: Role, uri: str, reports: list[ModelReport], pinned: str | None
     served = {each.revision for each in reports if each.state is ModelState.READY}
     message = pods.describe(last)
     if len(served) > 1:
-        message += f"; pods serve {len(served)} commits: name one of them in the URI"
+        message += f"; pods serve {len(served)} different commits: name one of them in the URI"
     return ModelStatus(
         role=role,
         uri=uri,
@@ -79,7 +81,7 @@ def _reports(observed: Observed, uri: str) -> list[ModelReport]:
 
 
 def _fetched_commits(observed: Observed) -> Iterator[tuple[str, str]]:
-    """Commits that pods have fetched in full, the oldest pod's word last."""
+    """Commits that pods have downloaded completely, of the oldest pod last."""
     for pod in sorted(observed.pods, key=_age, reverse=True):
         for report in pods.reports(pod, observed.progress):
             if report.state is ModelState.READY and report.revision is not None:
@@ -87,14 +89,14 @@ def _fetched_commits(observed: Observed) -> Iterator[tuple[str, str]]:
 
 
 def _written_pins(observed: Observed) -> Iterator[tuple[str, str]]:
-    """Commits that stand in the ConfigMaps of this resource."""
+    """Commits in the ConfigMaps of this resource."""
     for child, manifest in sorted(observed.children.items()):
         if child.kind == CONFIG_MAP.kind and is_controlled_by(manifest, observed.uid):
             yield from read_pins(manifest).items()
 
 
 def read_pins(config_map: Manifest) -> dict[str, str]:
-    """Commits by URI in a ConfigMap; what is no commit is left out."""
+    """Commits by URI in a ConfigMap; other values are ignored."""
     text = (config_map.get("data") or {}).get(names.PINS_FILE_NAME, "{}")
     try:
         found = json.loads(text)

@@ -1,34 +1,28 @@
-"""Wins, keeps and gives back the Lease by which one of several operators works."""
+"""Acquires, renews and releases the Lease of the leader among several operators."""
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
 
 from specdecode_operator import leadership
-from specdecode_operator.cluster import ApiError, Cluster
+from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.denials import DENIED
 from specdecode_operator.errors import StartError
 from specdecode_operator.kinds import LEASE, Manifest
-from specdecode_operator.leadership import DEADLINE_S, PERIOD_S, Seen, Step
+from specdecode_operator.leadership import PERIOD_S, Attempt, Leadership, LeaseAction, ObservedLease
 
 log = logging.getLogger(__name__)
 
-DOUBT_S = 60.0
-"""For how long after an outage of the API server everything is listed again and again."""
-
 REQUEST_S = 4.0
-"""A request about the Lease that takes longer is given up: the deadline allows for two."""
-
-
-class LeadershipLost(Exception):
-    """The Lease could not be kept: somebody else may work now, so this process must not."""
+"""Timeout of one attempt: the renew deadline allows for two."""
 
 
 @dataclass(slots=True)
 class Election:
-    """One operator's part in an election. Owned by the one task that runs it."""
+    """One operator's part in a leader election. Owned by the one task that runs it."""
 
     cluster: Cluster
     namespace: str
@@ -36,101 +30,99 @@ class Election:
     identity: str
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    on_return: Callable[[], None] = lambda: None  # told for a while after the API server was away
-    is_leader: bool = False
-    _seen: Seen | None = None
-    _renewed_s: float = 0.0
-    _doubtful_until_s: float = 0.0
+    _state: Leadership = field(default_factory=Leadership)
+    _seen: ObservedLease | None = None
 
-    async def win(self) -> bool:
-        """Wait until the Lease is ours; returns whether it had to be waited for.
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process holds the Lease, and the renew deadline has not passed."""
+        return self._state.is_leader
+
+    async def acquire(self) -> bool:
+        """Stand by until this process holds the Lease; returns whether it had to wait.
 
         Raises:
-            StartError: when the Lease cannot be had for want of rights.
+            StartError: since the start of the process every attempt was answered with 401 or 403,
+                for `denials.PERMISSION_GRACE_S`.
         """
         has_waited = False
-        while not await self._try():
+        while not await self._attempt():
             if not has_waited:
-                log.info("standing by", extra={"lease": f"{self.namespace}/{self.name}"})
+                log.info("standing by", extra={"lease": self._path})
             has_waited = True
             await asyncio.sleep(PERIOD_S)
         log.info("leading", extra={"identity": self.identity})
         return has_waited
 
     async def keep(self) -> None:
-        """Renew for ever.
-
-        Raises:
-            LeadershipLost: when somebody else holds the Lease, or nothing could be renewed in time.
-        """
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            is_ours = await self._try()
-            self._note_outage(is_ours)
-            age_s = self.clock() - self._renewed_s
-            if not self.is_leader or (not is_ours and age_s > DEADLINE_S):
-                self.is_leader = False
-                raise LeadershipLost(
-                    f"lease {self.namespace}/{self.name} was not renewed for {age_s:.0f} s"
-                )
-
-    def _note_outage(self, is_ours: bool) -> None:
-        """Watches that are taken up while an API server begins may stay silent for a minute."""
-        now_s = self.clock()
-        if not is_ours:
-            self._doubtful_until_s = now_s + DOUBT_S
-        elif now_s < self._doubtful_until_s:
-            self.on_return()
+        """Renew the Lease; returns when another process holds it or the deadline has passed."""
+        while self.is_leader:
+            await asyncio.sleep(min(PERIOD_S, self._remaining_s()))
+            await self._attempt()
+        age_s = round(self.clock() - self._state.renewed_at_s, 1)
+        log.warning("lost the lease", extra={"lease": self._path, "not_renewed_for_s": age_s})
 
     async def release(self) -> None:
-        """Give the Lease back, so that a standby need not wait; that it fails is no fault."""
+        """Give the Lease back, so that a standby need not wait; a failure is only logged."""
         if not self.is_leader:
             return
-        self.is_leader = False
+        self._state = Leadership()
         try:
             async with asyncio.timeout(REQUEST_S):
                 lease = await self.cluster.get(LEASE, self.namespace, self.name)
                 if lease and (lease.get("spec") or {}).get("holderIdentity") == self.identity:
                     await self.cluster.replace(leadership.released(lease, self.now()))
-                    log.info("gave the lease back")
-        except (ApiError, TimeoutError) as error:
-            log.warning("the lease was not given back", extra={"why": str(error)})
+                    log.info("released the lease")
+        except (KubeApiError, TimeoutError) as error:
+            log.warning("the lease was not released", extra={"why": str(error)})
 
-    async def _try(self) -> bool:
-        """Look at the Lease once and write it if we may; returns whether it is ours now."""
-        asked_s = self.clock()
+    @property
+    def _path(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def _remaining_s(self) -> float:
+        return self._state.remaining_s(self.clock())
+
+    async def _attempt(self) -> bool:
+        """Acquire or renew the Lease once; returns whether this process leads now."""
+        sent_at_s = self.clock()
         try:
-            async with asyncio.timeout(REQUEST_S):
-                is_ours = await self._step()
+            async with asyncio.timeout(
+                min(REQUEST_S, self._remaining_s()) if self.is_leader else REQUEST_S
+            ):
+                attempt = await self._step()
         except TimeoutError:
-            return False
-        except ApiError as error:
-            if error.code == HTTPStatus.FORBIDDEN:
-                raise StartError(
-                    f"{error}; grant the operator's service account get, create and update of "
-                    "leases in this namespace, as the chart does, or run it alone with "
-                    "--no-leader-election"
-                ) from error
-            if error.code != HTTPStatus.CONFLICT:
-                log.warning("the lease cannot be read", extra={"why": str(error)})
-            return False
-        self.is_leader = is_ours
-        if is_ours:
-            self._renewed_s = asked_s
-        return is_ours
+            attempt = Attempt.FAILED
+        except KubeApiError as error:
+            attempt = Attempt.DENIED if error.code in DENIED else Attempt.FAILED
+            self._state = self._state.after(attempt, sent_at_s, self.clock())
+            self._report(error)
+            return self.is_leader
+        self._state = self._state.after(attempt, sent_at_s, self.clock())
+        return self.is_leader
 
-    async def _step(self) -> bool:
+    def _report(self, error: KubeApiError) -> None:
+        if self._state.lacks_permission(self.clock()):
+            raise StartError(
+                f"{error}; grant the operator's service account get, create and update of "
+                "leases in this namespace, as the chart does, or run a single operator with "
+                "--no-leader-election"
+            ) from error
+        if error.code != HTTPStatus.CONFLICT:
+            log.warning("the lease cannot be read or written", extra={"why": str(error)})
+
+    async def _step(self) -> Attempt:
         lease = await self.cluster.get(LEASE, self.namespace, self.name)
         self._seen = leadership.see(lease, self._seen, self.clock())
-        step = leadership.decide(lease, self.identity, self._seen, self.clock())
-        if step is Step.WAIT:
-            return False
+        action = leadership.decide(lease, self.identity, self._seen, self.clock())
+        if action is LeaseAction.WAIT:
+            return Attempt.NOT_HELD
         wanted = leadership.written(lease, self.namespace, self.name, self.identity, self.now())
-        answer = await self._write(step, wanted)
+        answer = await self._write(action, wanted)
         self._seen = leadership.see(answer, self._seen, self.clock())
-        return True
+        return Attempt.HELD
 
-    async def _write(self, step: Step, lease: Manifest) -> Manifest:
-        if step is Step.CREATE:
+    async def _write(self, action: LeaseAction, lease: Manifest) -> Manifest:
+        if action is LeaseAction.CREATE:
             return await self.cluster.create(lease)
         return await self.cluster.replace(lease)

@@ -1,5 +1,5 @@
-"""Errors that end the program with a sentence instead of a traceback."""
+"""Errors that end the program with a message instead of a traceback."""
 
 
 class StartError(Exception):
-    """The operator cannot begin its work; the text says what to do."""
+    """The operator cannot start or continue; the message contains the remedy."""

@@ -1,7 +1,7 @@
 """Kubernetes Events worth posting: transitions of `Ready`, of a refused spec, and of trials.
 
-An event's name is derived from what it says and when that began, so that posting it twice, after
-a crash for instance, gives one event.
+An event's name is derived from its content and its start, so that posting it twice, for example
+after a crash, results in one event.
 """
 
 from collections.abc import Iterator
@@ -22,21 +22,23 @@ _CALM = frozenset({
 
 
 def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Manifest, ...]:
-    """Events for what differs between the resource's status and its next one."""
+    """Events for the differences between the resource's status and the next one."""
     before = _by_type((resource.get("status") or {}).get("conditions") or [])
     after = _by_type(status["conditions"])
-    told: list[Manifest] = []
+    posted: list[Manifest] = []
     for kind in (Type.CONFIG_RESOLVED, Type.READY):
         old, new = before.get(kind, {}), after[kind]
-        if _face(old) == _face(new) or (kind is Type.CONFIG_RESOLVED and not _is_news(old, new)):
+        if _face(old) == _face(new) or (
+            kind is Type.CONFIG_RESOLVED and not _is_reportable(old, new)
+        ):
             continue
-        if not any(event["reason"] == new["reason"] for event in told):
-            told.append(_event(resource, new, now))
-    return (*told, *_of_trials(resource, status, now))
+        if not any(event["reason"] == new["reason"] for event in posted):
+            posted.append(_event(resource, new, now))
+    return (*posted, *_of_trials(resource, status, now))
 
 
 def ended_trials(resource: Manifest, status: Manifest) -> tuple[Manifest, ...]:
-    """Entries of the history that the resource's status does not have yet."""
+    """Entries of the history that are not yet in the resource's status."""
     before = (resource.get("status") or {}).get("history") or ()
     known = [_run_of(each) for each in before]
     found = status.get("history") or ()
@@ -44,31 +46,31 @@ def ended_trials(resource: Manifest, status: Manifest) -> tuple[Manifest, ...]:
 
 
 def _of_trials(resource: Manifest, status: Manifest, now: datetime) -> Iterator[Manifest]:
-    """A trial that begins, rests, goes on or ends, and annotations that hit none."""
+    """Events for a trial that starts, pauses, resumes or ends, and for ignored annotations."""
     before, trial = (resource.get("status") or {}), status.get("trial") or {}
     old = before.get("trial") or {}
     if trial and _run_of(trial) != _run_of(old):
-        message = f"trial {trial['id']} begins: {trial['kind']}, asked for by {trial['origin']}"
-        yield _told(resource, "TrialStarted", message, trial["startedAt"], now)
+        message = f"trial {trial['id']} started: {trial['kind']}, requested by {trial['origin']}"
+        yield _posted(resource, "TrialStarted", message, trial["startedAt"], now)
     elif trial and "Paused" in (old["phase"], trial["phase"]) and old["phase"] != trial["phase"]:
         word = "Paused" if trial["phase"] == "Paused" else "Resumed"
         message = f"trial {trial['id']} is {word.lower()}"
-        yield _told(resource, f"Trial{word}", message, timestamp(now), now)
+        yield _posted(resource, f"Trial{word}", message, timestamp(now), now)
     for ended in ended_trials(resource, status):
-        message = f"trial {ended['id']} ends: {ended['reason']}, {ended.get('message', '')}"
-        yield _told(resource, f"Trial{ended['verdict']}", message, ended["endedAt"], now)
-    heard = [(each["verb"], each["id"]) for each in before.get("rolloutRequests") or ()]
+        message = f"trial {ended['id']} ended: {ended['reason']}, {ended.get('message', '')}"
+        yield _posted(resource, f"Trial{ended['verdict']}", message, ended["endedAt"], now)
+    known = [(each["verb"], each["id"]) for each in before.get("rolloutRequests") or ()]
     for request in status.get("rolloutRequests") or ():
-        if not request["isDone"] and (request["verb"], request["id"]) not in heard:
+        if not request["isDone"] and (request["verb"], request["id"]) not in known:
             message = request["message"]
-            yield _told(resource, "RolloutRequestIgnored", message, request["id"], now)
+            yield _posted(resource, "RolloutRequestIgnored", message, request["id"], now)
 
 
 def _run_of(trial: Manifest) -> tuple[Any, Any]:
     return trial.get("id"), trial.get("startedAt")
 
 
-def _told(resource: Manifest, reason: str, message: str, began: str, now: datetime) -> Manifest:
+def _posted(resource: Manifest, reason: str, message: str, began: str, now: datetime) -> Manifest:
     condition = {
         "type": "Trial",
         "reason": reason,
@@ -79,8 +81,8 @@ def _told(resource: Manifest, reason: str, message: str, began: str, now: dateti
     return _event(resource, condition, now)
 
 
-def _is_news(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """A resolved config is news only after one that was not."""
+def _is_reportable(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether to report ConfigResolved: a resolved config only after an unresolved one."""
     return new["status"] == "False" or old.get("status") == "False"
 
 

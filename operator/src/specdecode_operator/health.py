@@ -1,4 +1,4 @@
-"""Whether the operator does its work, which is more than that its process turns."""
+"""Health of the operator: whether it makes progress, not only whether its process runs."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ STUCK_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What health is judged by."""
+    """The inputs of the health check."""
 
     resync_age_s: float
     resync_interval_s: float
@@ -16,11 +16,11 @@ class Vitals:
 
 
 def problems(vitals: Vitals) -> tuple[str, ...]:
-    """Reasons to restart the operator, in sentences; none when all is well."""
+    """Reasons to restart the operator; empty if it is healthy."""
     found = []
     if vitals.resync_age_s > STALE_RESYNCS * vitals.resync_interval_s:
         found.append(
-            f"no resync came through for {vitals.resync_age_s:.0f} s, "
+            f"no resync succeeded for {vitals.resync_age_s:.0f} s, "
             f"one is due every {vitals.resync_interval_s:.0f} s"
         )
     if vitals.oldest_wait_s > STUCK_S:

@@ -1,4 +1,4 @@
-"""The kinds of objects the operator touches, and the verbs it uses on each.
+"""The kinds of objects that the operator uses, and the verbs on each.
 
 The chart grants exactly these verbs (a test compares), and `cluster` refuses any other.
 """
@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """A kind of object: where the API server keeps it and what the operator does with it."""
 
     group: str
@@ -25,7 +25,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """`apiVersion` as manifests spell it."""
+        """`apiVersion` in manifests."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None) -> str:
@@ -39,21 +39,23 @@ class Kind:
 _KEEP = ("create", "get", "list", "patch", "watch")
 _KEEP_AND_PRUNE = ("create", "delete", "get", "list", "patch", "watch")
 
-RESOURCE = Kind(names.GROUP, names.VERSION, names.KIND, names.PLURAL, ("list", "watch"), ("patch",))
-SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts", _KEEP)
-CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", _KEEP_AND_PRUNE)
-SERVICE = Kind("", "v1", "Service", "services", _KEEP)
-DISRUPTION_BUDGET = Kind(
+RESOURCE = ResourceKind(
+    names.GROUP, names.VERSION, names.KIND, names.PLURAL, ("list", "watch"), ("patch",)
+)
+SERVICE_ACCOUNT = ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", _KEEP)
+CONFIG_MAP = ResourceKind("", "v1", "ConfigMap", "configmaps", _KEEP_AND_PRUNE)
+SERVICE = ResourceKind("", "v1", "Service", "services", _KEEP)
+DISRUPTION_BUDGET = ResourceKind(
     "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", _KEEP_AND_PRUNE
 )
-DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", _KEEP_AND_PRUNE)
-POD = Kind("", "v1", "Pod", "pods", ("list", "watch"))
-EVENT = Kind("", "v1", "Event", "events", ("create",))
-LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
+DEPLOYMENT = ResourceKind("apps", "v1", "Deployment", "deployments", _KEEP_AND_PRUNE)
+POD = ResourceKind("", "v1", "Pod", "pods", ("list", "watch"))
+EVENT = ResourceKind("", "v1", "Event", "events", ("create",))
+LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
 """In the operator's own namespace, where a Role of its own grants it."""
 
 CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
-"""What a resource owns, in the order of writing: the workload last, when all it needs is there."""
+"""Kinds of owned objects, in the order of writing: the workload last, after its dependencies."""
 
 WATCHED = (RESOURCE, *CHILDREN, POD)
 ALL = (*WATCHED, EVENT)
@@ -61,16 +63,16 @@ ALL = (*WATCHED, EVENT)
 BY_KIND = {kind.kind: kind for kind in ALL}
 
 OWNED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER}"
-"""Server-side filter for children and pods: nobody else's objects cross the wire."""
+"""Server-side filter for owned objects and pods."""
 
 
 class ChildId(NamedTuple):
-    """Names a child within the namespace of its resource."""
+    """Identity of an owned object within the namespace of its resource."""
 
     kind: str
     name: str
 
 
 def child_id(manifest: Manifest) -> ChildId:
-    """Identity of a child manifest."""
+    """Identity of an owned object's manifest."""
     return ChildId(manifest["kind"], manifest["metadata"]["name"])

@@ -1,25 +1,27 @@
-"""Who of several operators works: decided on a Lease, by the own clock alone, without I/O.
+"""Leader election on a Lease as a pure state machine: no I/O, and only the local clock.
 
-A standby counts from when it saw the Lease change last, and a leader from when it last asked to
-keep it: no clock is compared with another, so clocks that disagree do no harm.
+A standby counts from when it first saw the current version of the Lease, a leader from when it
+sent its last successful renewal. Clocks of two processes are never compared, so clock skew does no
+harm.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from specdecode_operator.denials import PERMISSION_GRACE_S
 from specdecode_operator.kinds import LEASE, Manifest
 
 DURATION_S = 15.0
-"""How long a Lease holds that nobody renews."""
+"""A Lease that has not been renewed for this long may be taken by another process."""
 DEADLINE_S = 10.0
-"""When a leader that could not renew stops: before anybody else may begin."""
+"""A leader that could not renew for this long stops working: before another process may start."""
 PERIOD_S = 2.0
-"""Between two looks at the Lease."""
+"""Time between two attempts to acquire or renew the Lease."""
 
 
-class Step(StrEnum):
-    """What to do about the Lease now."""
+class LeaseAction(StrEnum):
+    """What to do with the Lease that was read."""
 
     CREATE = "create"
     TAKE = "take"
@@ -27,33 +29,90 @@ class Step(StrEnum):
     WAIT = "wait"
 
 
+class Attempt(StrEnum):
+    """Result of one attempt to acquire or renew the Lease."""
+
+    HELD = "held"
+    """The Lease was written with this process as its holder."""
+    NOT_HELD = "not held"
+    """Another process holds the Lease."""
+    FAILED = "failed"
+    """No answer in time, a server error, or a write conflict."""
+    DENIED = "denied"
+    """401 or 403: no permission, or an API server that has just started."""
+
+
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A version of the Lease, and when it was first seen, in seconds of the own clock."""
+class Leadership:
+    """Whether this process leads, as far as the attempts up to now prove."""
+
+    is_leader: bool = False
+    renewed_at_s: float = 0.0
+    """When the last successful attempt was sent, in seconds of the local clock."""
+    was_permitted: bool = False
+    """Whether any attempt of this process was answered without 401 or 403."""
+    denied_since_s: float | None = None
+    """When the first of the latest unbroken series of denied attempts was sent."""
+
+    def after(self, attempt: Attempt, sent_at_s: float, now_s: float) -> "Leadership":
+        """The state after an attempt.
+
+        A failed or denied renewal proves nothing about other processes, so the leader keeps its
+        leadership until the deadline.
+        """
+        if attempt is Attempt.HELD:
+            return Leadership(True, renewed_at_s=sent_at_s, was_permitted=True)
+        if attempt is Attempt.NOT_HELD:
+            return replace(self, is_leader=False, was_permitted=True, denied_since_s=None)
+        is_leader = self.is_leader and self.remaining_s(now_s) > 0
+        since_s = sent_at_s if self.denied_since_s is None else self.denied_since_s
+        denied_since_s = since_s if attempt is Attempt.DENIED else None
+        return replace(self, is_leader=is_leader, denied_since_s=denied_since_s)
+
+    def remaining_s(self, now_s: float) -> float:
+        """Seconds until the renew deadline of a leader; 0 when it has passed."""
+        return max(0.0, self.renewed_at_s + DEADLINE_S - now_s)
+
+    def lacks_permission(self, now_s: float) -> bool:
+        """Whether denials since the start have lasted too long for an API server that starts."""
+        if self.was_permitted or self.denied_since_s is None:
+            return False
+        return now_s - self.denied_since_s >= PERMISSION_GRACE_S
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedLease:
+    """A version of the Lease, and when it was first seen, in seconds of the local clock."""
 
     version: str
     at_s: float
 
 
-def see(lease: Manifest | None, before: Seen | None, now_s: float) -> Seen | None:
-    """Note a version of the Lease; one that was seen before keeps its time."""
+def see(lease: Manifest | None, before: ObservedLease | None, now_s: float) -> ObservedLease | None:
+    """Note a version of the Lease; a version that was seen before keeps its time."""
     if lease is None:
         return None
     version = lease["metadata"]["resourceVersion"]
-    return before if before is not None and before.version == version else Seen(version, now_s)
+    return (
+        before
+        if before is not None and before.version == version
+        else ObservedLease(version, now_s)
+    )
 
 
-def decide(lease: Manifest | None, identity: str, seen: Seen | None, now_s: float) -> Step:
-    """What `identity` should do about the Lease that it has `seen`."""
+def decide(
+    lease: Manifest | None, identity: str, seen: ObservedLease | None, now_s: float
+) -> LeaseAction:
+    """What `identity` should do with the Lease that it has `seen`."""
     if lease is None or seen is None:
-        return Step.CREATE
+        return LeaseAction.CREATE
     held = lease.get("spec") or {}
     holder = held.get("holderIdentity") or ""
     if holder == identity:
-        return Step.RENEW
+        return LeaseAction.RENEW
     if not holder or now_s - seen.at_s > float(held.get("leaseDurationSeconds") or DURATION_S):
-        return Step.TAKE
-    return Step.WAIT
+        return LeaseAction.TAKE
+    return LeaseAction.WAIT
 
 
 def written(
@@ -74,7 +133,7 @@ def written(
 
 
 def released(lease: Manifest, now: datetime) -> Manifest:
-    """The Lease without a holder: whoever waits may take it at once."""
+    """The Lease without a holder, which any standby may take at once."""
     spec = {**(lease.get("spec") or {}), "holderIdentity": "", "renewTime": micro_time(now)}
     metadata = lease["metadata"]
     return _lease(lease, metadata["namespace"], metadata["name"], spec)
@@ -91,5 +150,5 @@ def _lease(lease: Manifest | None, namespace: str, name: str, spec: Manifest) ->
 
 
 def micro_time(now: datetime) -> str:
-    """A time as a Lease has it."""
+    """A time in the format of Kubernetes' MicroTime."""
     return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

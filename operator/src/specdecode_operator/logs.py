@@ -1,4 +1,4 @@
-"""Log lines: one event each, with fields, as JSON or as text."""
+"""Log lines: one event per line, with fields, as JSON or text."""
 
 import json
 import logging
@@ -23,11 +23,11 @@ def configure(level: str, form: str) -> None:
     if logging.getLogger().level > logging.DEBUG:
         for chatty in ("kopf.objects", "kopf.activities", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("asyncio").addFilter(_is_worth_telling)
+    logging.getLogger("asyncio").addFilter(_is_relevant)
 
 
-def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Kopf's watches, cancelled in the middle of an event, end with an error that means nothing."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Drop the error of Kopf's watches that are cancelled during an event; it is harmless."""
     return "closing of asynchronous generator <async_generator object infinite_watch" not in (
         record.getMessage()
     )
@@ -51,7 +51,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A line for people."""
+    """Text for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record with its fields."""

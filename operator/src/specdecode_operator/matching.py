@@ -1,4 +1,4 @@
-"""Whether a live object already says everything that a desired manifest says."""
+"""Whether a live object already has every field of a desired manifest."""
 
 from typing import Any
 
@@ -7,21 +7,20 @@ from specdecode_api.quantity import amount, is_quantity
 _QUANTITIES = frozenset({"limits", "requests"})
 _SIZES = frozenset({"sizeLimit", "storage", "divisor"})
 _PLAIN = frozenset({"hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"})
-"""Truth values that the API server does not store where they are false."""
+"""Booleans that the API server does not store where they are false."""
 
 
-def contains(live: Any, desired: Any) -> bool:
+def is_subset(desired: Any, live: Any) -> bool:
     """Whether `desired` is part of `live`.
 
-    What the live object has beyond that, defaults and other people's fields, does not count:
-    server-side apply would leave it alone too. What says nothing may be absent: the API server
-    does not store empty texts and lists, nor some truth values that are false. Lists of objects
-    are compared as sets, because another owner may add items to them; lists of scalars are atomic
-    and must be equal.
+    Further fields of the live object (defaults, fields of other owners) are ignored; server-side
+    apply would not change them either. Empty strings and lists, and some booleans that are false,
+    may be absent: the API server does not store them. Lists of objects are compared as sets,
+    because another owner may add items to them; lists of scalars are atomic and must be equal.
     """
     if isinstance(desired, dict):
         return isinstance(live, dict) and all(
-            _field_contains(key, live[key], value)
+            _is_field_subset(key, value, live[key])
             if key in live
             else value in ("", []) or (value is False and key in _PLAIN)
             for key, value in desired.items()
@@ -30,17 +29,17 @@ def contains(live: Any, desired: Any) -> bool:
         if not isinstance(live, list):
             return False
         if any(isinstance(item, dict) for item in desired):
-            return all(any(contains(have, want) for have in live) for want in desired)
+            return all(any(is_subset(want, have) for have in live) for want in desired)
         return live == desired
     return bool(live == desired) and isinstance(live, bool) == isinstance(desired, bool)
 
 
-def _field_contains(key: str, live: Any, desired: Any) -> bool:
+def _is_field_subset(key: str, desired: Any, live: Any) -> bool:
     if key in _SIZES:
         return _is_same(live, desired)
     if key in _QUANTITIES and isinstance(live, dict) and isinstance(desired, dict):
         return all(name in live and _is_same(live[name], desired[name]) for name in desired)
-    return contains(live, desired)
+    return is_subset(desired, live)
 
 
 def _is_same(live: object, desired: object) -> bool:

@@ -1,4 +1,4 @@
-"""What the operator counts about itself."""
+"""Metrics of the operator."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,45 +18,53 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.reconciles = self._counter("reconcile", "Reconciles by result.", "result")
         self.reconcile_seconds = Histogram(
-            f"{PREFIX}reconcile_duration_seconds", "Time of a reconcile.", registry=self.registry
+            f"{PREFIX}reconcile_duration_seconds",
+            "Duration of a reconcile.",
+            registry=self.registry,
         )
-        self.applies = self._counter("apply", "Children written, by cause.", "kind", "outcome")
-        self.prunes = self._counter("prune", "Children removed.", "kind")
-        self.status_writes = self._counter("status_write", "Statuses written.")
-        self.drifts = self._counter("drift_corrected", "Children that somebody changed.", "kind")
+        self.applies = self._counter("apply", "Owned objects written, by cause.", "kind", "outcome")
+        self.prunes = self._counter("prune", "Owned objects deleted.", "kind")
+        self.status_writes = self._counter("status_write", "Status updates written.")
+        self.drifts = self._counter(
+            "drift_corrected", "Owned objects restored after a change by others.", "kind"
+        )
         self.events = self._counter("watch_event", "Watch events received.", "kind")
-        self.missed = self._counter("missed_delete", "Deletions that only a resync found.", "kind")
-        self.api_errors = self._counter("api_error", "Requests refused, by code.", "code")
+        self.missed = self._counter(
+            "missed_delete", "Deletions that only a resync detected.", "kind"
+        )
+        self.api_errors = self._counter("api_error", "Failed API requests, by status code.", "code")
         self.resyncs = self._counter("resync", "Resyncs by result.", "result")
         self.trials = self._counter("trial", "Trials that ended, by verdict.", "kind", "verdict")
         self.resync_time = self._gauge(
-            "resync_last_success_timestamp_seconds", "When a resync last came through."
+            "resync_last_success_timestamp_seconds", "Time of the latest successful resync."
         )
         self.lacking_fields = self._gauge(
             "definition_lacking_fields",
-            "Fields and values of this operator that the served definition would drop or refuse.",
+            "Fields and values of this operator that the served CRD would drop or reject.",
         )
-        self._queue_depth = self._gauge("queue_depth", "Resources that wait.")
-        self._queue_oldest = self._gauge("queue_oldest_seconds", "Longest wait of a resource.")
-        self._resources = self._gauge("resources", "Resources.")
-        self._running = self._gauge("trials_running", "Resources whose trial runs.")
-        self._ready = self._gauge("resources_ready", "Resources whose condition Ready is true.")
-        self._leading = self._gauge("leader", "1 while this process works, 0 while it stands by.")
+        self._queue_depth = self._gauge("queue_depth", "Custom resources waiting for a worker.")
+        self._queue_oldest = self._gauge(
+            "queue_oldest_seconds", "Longest wait of a custom resource for a worker."
+        )
+        self._resources = self._gauge("resources", "Custom resources.")
+        self._running = self._gauge("trials_running", "Custom resources with a running trial.")
+        self._ready = self._gauge("resources_ready", "Custom resources with condition Ready true.")
+        self._leading = self._gauge("leader", "1 while this process leads, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
-        """Read the queue's figures whenever metrics are read."""
+        """Export depth and longest wait of the queue."""
         self._queue_depth.set_function(depth)
         self._queue_oldest.set_function(oldest_s)
 
     def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
-        """Ask whether this process works whenever metrics are read."""
+        """Export whether this process leads."""
         self._leading.set_function(lambda: float(is_leader()))
 
     def watch_resources(self, resources: Callable[[], Sequence[Manifest]]) -> None:
-        """Count resources, and the ready ones among them, whenever metrics are read.
+        """Export the number of resources, of ready ones, and of those with a trial.
 
-        Never a series per resource: there may be thousands.
+        There is no series per resource, because there may be thousands.
         """
         self._resources.set_function(lambda: len(resources()))
         self._ready.set_function(lambda: sum(map(_is_ready, resources())))

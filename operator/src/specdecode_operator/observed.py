@@ -1,4 +1,4 @@
-"""What the operator knows about one resource at one moment."""
+"""The observed state of one custom resource."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Key(NamedTuple):
-    """Names a resource; what is queued."""
+    """Namespace and name of a custom resource; the keys of the queue."""
 
     namespace: str
     name: str
@@ -21,25 +21,25 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A resource as the API server gave it, with its children and pods."""
+    """A custom resource as stored by the API server, with its owned objects and pods."""
 
     resource: Manifest
     children: Mapping[ChildId, Manifest]
     pods: tuple[Manifest, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
-    """What pods that fetch models answered, by the name of the pod."""
+    """Download progress by pod name."""
     degraded: tuple[tuple[str, Degradation], ...] = ()
-    """What engines that serve do worse than they were told to, with the name of the pod."""
+    """Degradations of serving engines, with the name of the pod."""
     at: datetime = EPOCH
-    """When it was so."""
+    """Time of the observation."""
 
     @property
     def uid(self) -> str:
-        """Identity of the resource, which a recreated one does not share."""
+        """Uid of the resource; a recreated resource has another one."""
         return str(self.resource["metadata"]["uid"])
 
     def with_children(self, written: Iterable[Manifest], removed: Iterable[ChildId]) -> "Observed":
-        """The same after children were written and removed."""
+        """A copy with the owned objects that were written and without the removed ones."""
         gone = set(removed)
         children = {key: child for key, child in self.children.items() if key not in gone}
         children |= {child_id(child): child for child in written}
@@ -47,11 +47,11 @@ class Observed:
 
 
 def key_of(manifest: Manifest) -> Key | None:
-    """Key of the resource that an object is, or that it says it belongs to."""
+    """Key of a custom resource, or of the custom resource to which an object belongs."""
     metadata = manifest["metadata"]
     if manifest.get("kind") == names.KIND:
         return Key(metadata["namespace"], metadata["name"])
-    # The reference first: a label is sooner edited. Pods are controlled by a ReplicaSet.
+    # The reference first, because labels are edited more easily. Pods belong to a ReplicaSet.
     controller = controller_of(manifest) or {}
     labels = metadata.get("labels") or {}
     is_ours = controller.get("kind") == names.KIND

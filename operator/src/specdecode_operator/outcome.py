@@ -1,4 +1,4 @@
-"""What came of a plan: children written and removed, and the first obstacle."""
+"""The result of acting on a plan: objects written and removed, and the first block."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,8 +6,8 @@ from enum import StrEnum
 from specdecode_operator.kinds import ChildId, Manifest
 
 
-class Obstacle(StrEnum):
-    """Why a plan stopped; also the reason in the condition."""
+class BlockReason(StrEnum):
+    """Why acting on a plan stopped; also the reason in the condition."""
 
     NAME_CONFLICT = "NameConflict"
     WAITING_FOR_GARBAGE_COLLECTION = "WaitingForGarbageCollection"
@@ -16,17 +16,17 @@ class Obstacle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """The obstacle at which acting stopped, with a sentence for the user."""
+class Blocked:
+    """The reason for which acting stopped, and the message of the condition."""
 
-    reason: Obstacle
+    reason: BlockReason
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the API server answered to a plan."""
+    """What was written and removed, and what blocked the rest."""
 
     written: tuple[Manifest, ...] = ()
     removed: tuple[ChildId, ...] = ()
-    stopped: Stopped | None = None
+    blocked: Blocked | None = None

@@ -1,4 +1,4 @@
-"""Decides what to write and what to remove: (observed, settings) to a plan, without I/O."""
+"""Decides which objects to write and to delete. Pure: (observed, settings) → plan."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.pace import SURGE, Pace, pace
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
 from specdecode_operator.trial.record import BadRecord, read, write
 from specdecode_operator.trial.state import Table
+from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
 
 
 class Cause(StrEnum):
-    """Why a child is written."""
+    """Why an owned object is written."""
 
     MISSING = "missing"
     CHANGED = "changed"
     DRIFTED = "drifted"
 
 
-class Refusal(StrEnum):
-    """Why a spec is not carried out; also the reason in the condition."""
+class RefusalReason(StrEnum):
+    """Why a spec is rejected; also the reason in the condition."""
 
     INVALID = "Invalid"
     NOT_AVAILABLE = "NotAvailable"
@@ -38,7 +38,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A child to be written. Not `is_present` means: look for a stranger of that name first."""
+    """An owned object to write. If not `is_present`, an unowned object may have its name."""
 
     manifest: Manifest
     cause: Cause
@@ -47,35 +47,35 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A spec that is not carried out, with sentences for the user."""
+    """A rejected spec, with messages for the user."""
 
-    reason: Refusal
+    reason: RefusalReason
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do about one resource now."""
+    """The next actions for one custom resource."""
 
     config_hash: str | None = None
     writes: tuple[Write, ...] = ()
     prunes: tuple[Manifest, ...] = ()
     models: tuple[ModelStatus, ...] = ()
-    """How far the models are that the pods fetch."""
+    """Download status of the models."""
     refused: Refused | None = None
     is_ending: bool = False
     step: Step | None = None
-    """Where trials stand; None of a refused spec."""
-    pace: Pace = SURGE
+    """State of trials; None for a rejected spec."""
+    strategy: UpdateStrategy = SURGE
     ignored: tuple[str, ...] = ()
-    """Fields of the spec that this operator is too old to know."""
+    """Fields of the spec that this older operator does not know."""
 
 
 def recorded(observed: Observed) -> Record:
-    """What was recorded of trials.
+    """The record of trials.
 
     Raises:
-        BadRecord: somebody has changed it.
+        BadRecord: the record was edited.
     """
     name = children.record_name(observed.resource["metadata"]["name"])
     live = observed.children.get(ChildId(CONFIG_MAP.kind, name))
@@ -90,35 +90,37 @@ def plan(
     now_s: float = 0.0,
     sight: Sight | None = None,
 ) -> Plan:
-    """Compare what is with what should be.
+    """Compare the observed state with the desired state.
 
-    A refused spec plans nothing: the children of the last good one are left as they are.
+    A rejected spec results in no writes: the owned objects of the last valid spec stay.
 
     Args:
         now_s: seconds since 1970.
-        sight: what the pods said, where they were looked at.
+        sight: the readings of the pods, if they were observed.
     """
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
         if missing := missing_in_release(wanted):
-            return Plan(refused=Refused(Refusal.NOT_AVAILABLE, missing))
+            return Plan(refused=Refused(RefusalReason.NOT_AVAILABLE, missing))
         record, image = recorded(observed), settings.engine_image
         step = trial.advance(observed, record, sight, now_s, image)
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}
-        way = pace(observed, resource, step.now.built.config_hash)
+        strategy = choose_update_strategy(observed, resource, step.now.built.config_hash)
         built = step.now.built
-        if pins or way.is_in_place:
-            built = children.build(resource, image, pins, tuned=tuned, is_in_place=way.is_in_place)
-        beside = _beside(observed, step, image, pins, tuned)
+        if pins or strategy.is_in_place:
+            built = children.build(
+                resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
+            )
+        trial_objects = _trial_objects(observed, step, image, pins, tuned)
     except ResourceError as error:
-        return Plan(refused=Refused(Refusal.INVALID, error.sentences))
+        return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
     except BadRecord as error:
-        return Plan(refused=Refused(Refusal.BAD_RECORD, (str(error),)))
-    desired = _desired(built, beside)
+        return Plan(refused=Refused(RefusalReason.BAD_RECORD, (str(error),)))
+    desired = _desired(built, trial_objects)
     is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
     usual = {identify(child) for child in built.children}
     writes = (_write(observed, child, is_known and identify(child) in usual) for child in desired)
@@ -128,15 +130,15 @@ def plan(
         prunes=tuple(_prunes(observed, desired, built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
-        pace=way,
+        strategy=strategy,
         ignored=wanted.ignored,
     )
 
 
-def _beside(
+def _trial_objects(
     observed: Observed, step: Step, image: str, pins: Mapping[str, str], tuned: Table
 ) -> list[Manifest]:
-    """Children that only trials need: their record, and pods of other roles."""
+    """Owned objects of trials: their record, and pods of other roles."""
     found: list[Manifest] = []
     if not step.record.is_empty:
         record = children.record_map(step.now.resource.name, write(step.record))
@@ -151,23 +153,23 @@ def _beside(
     return found
 
 
-def _desired(built: children.Built, beside: Iterable[Manifest]) -> tuple[Manifest, ...]:
-    """Every child once: arms of one configuration share its boot file."""
-    return tuple({identify(child): child for child in (*beside, *built.children)}.values())
+def _desired(built: children.Built, others: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    """Every owned object once: arms of one configuration share its boot file."""
+    return tuple({identify(child): child for child in (*others, *built.children)}.values())
 
 
 def missing_in_release(resource: Resource) -> tuple[str, ...]:
-    """Sentences about what the contract allows and this release's engine cannot do yet."""
+    """Messages about features of the contract that this release does not implement."""
     wanted = resource.spec.speculation
     return not_yet_available(wanted.algorithm, wanted.adaptive.policy, wanted.topk)
 
 
 def _write(observed: Observed, desired: Manifest, is_known: bool) -> Write | None:
-    """The write a child needs, if any.
+    """The write that an owned object needs, if any.
 
-    The stamped hash tells that the desire changed, a removal included; the comparison tells that
-    the live object was changed. A child that is gone although this generation was reported on
-    before was taken away by somebody.
+    The stamped hash detects a change of the desired object, removed fields included; the
+    comparison detects a change of the live object. An object that is missing although the status
+    already reported this generation was deleted by others.
     """
     live = observed.children.get(identify(desired))
     if live is None or not is_controlled_by(live, observed.uid):
@@ -177,7 +179,7 @@ def _write(observed: Observed, desired: Manifest, is_known: bool) -> Write | Non
     if stamp != desired["metadata"]["annotations"][names.ANNOTATION_DESIRED_HASH]:
         is_drift = stamp is None and is_known
         return Write(desired, Cause.DRIFTED if is_drift else Cause.CHANGED, is_present=True)
-    if not matching.contains(live, desired):
+    if not matching.is_subset(desired, live):
         return Write(desired, Cause.DRIFTED, is_present=True)
     return None
 
@@ -193,9 +195,9 @@ def _hash_of(manifest: Manifest) -> str | None:
 
 
 def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) -> list[Manifest]:
-    """Owned children that nobody needs: a budget without replicas, boot files without pods.
+    """Owned objects that are no longer needed: budgets, boot files without pods.
 
-    And the Deployments of a trial that is over.
+    Also the Deployments of a finished trial.
     """
     desired = {identify(child) for child in wanted}
     needed = _needed_hashes(observed, config_hash)
@@ -215,10 +217,10 @@ def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) ->
 
 
 def _needed_hashes(observed: Observed, desired_hash: str) -> set[str | None] | None:
-    """Hashes whose boot file some pod uses or may be started with; None while that is open.
+    """Hashes whose boot file a pod uses or may start with; None while unknown.
 
-    Until the Deployment runs the desired template alone, its older pods may be replaced by equal
-    ones at any time, on another node for instance.
+    Until the Deployment runs only the desired template, its older pods may be replaced by equal
+    ones at any time, for example on another node.
     """
     name = observed.resource["metadata"]["name"]
     live = observed.children.get(ChildId(DEPLOYMENT.kind, name))

@@ -1,4 +1,4 @@
-"""Reads from pods why an engine does not serve: the first trouble, in words for the user."""
+"""Derives from pods why an engine does not serve: the first problem, as a message."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,11 +9,11 @@ from typing import Any
 from specdecode_api import names
 from specdecode_api.report import (
     MODEL_REASONS,
-    LastWords,
     ModelReport,
     ModelState,
     Progress,
-    Reason,
+    TerminationMessage,
+    TerminationReason,
 )
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.rollout import condition
@@ -21,7 +21,7 @@ from specdecode_operator.rollout import condition
 MAX_MESSAGE = 1000
 
 MOUNTING_S = 60.0
-"""How long a pod may take to mount its volumes before that is worth a word."""
+"""How long a pod may take to mount its volumes before this is reported."""
 
 _IMAGE_REASONS = frozenset(
     {
@@ -40,22 +40,22 @@ _CREATE_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why pods do not serve. `is_fault` tells a fault from a wait for capacity or data."""
+    """Why pods do not serve. `is_error` distinguishes errors from waiting for capacity or data."""
 
     reason: str
     message: str
-    is_fault: bool
+    is_error: bool
     is_about_model: bool = False
 
 
 def config_hash_of(pod: Manifest) -> str | None:
-    """Config hash with which a pod was made."""
+    """Config hash of a pod."""
     annotations = pod["metadata"].get("annotations") or {}
     return annotations.get(names.ANNOTATION_CONFIG_HASH)
 
 
 def is_ending(pod: Manifest) -> bool:
-    """Whether a pod was told to end."""
+    """Whether a pod is terminating."""
     return pod["metadata"].get("deletionTimestamp") is not None
 
 
@@ -71,19 +71,19 @@ def is_stable(pod: Manifest) -> bool:
 
 
 def is_scheduled(pod: Manifest) -> bool:
-    """Whether a pod has a node, and with it what it asked for."""
+    """Whether a pod is scheduled to a node."""
     return condition(pod, "PodScheduled").get("status") == "True"
 
 
 def lacks_room(pod: Manifest) -> bool:
-    """Whether no node has enough left for a pod."""
+    """Whether no node has sufficient resources for a pod."""
     scheduled = condition(pod, "PodScheduled")
     is_refused = scheduled.get("status") == "False"
     return is_refused and "insufficient " in (scheduled.get("message") or "").lower()
 
 
 def seconds_since(change: Mapping[str, Any], at: datetime) -> float:
-    """Seconds since a condition changed; 0 where it does not say when, or clocks disagree."""
+    """Seconds since a condition changed; 0 if it has no time, or clocks differ."""
     try:
         began = datetime.fromisoformat(change["lastTransitionTime"])
     except (KeyError, TypeError, ValueError):
@@ -92,7 +92,7 @@ def seconds_since(change: Mapping[str, Any], at: datetime) -> float:
 
 
 def patience_left_s(pods: Iterable[Manifest], at: datetime) -> float | None:
-    """After how many seconds a pod that mounts volumes is in trouble; None if none may be."""
+    """Seconds until a mounting pod exceeds its time; None if no pod is mounting."""
     left_s = (
         MOUNTING_S - seconds_since(condition(pod, "PodScheduled"), at)
         for pod in pods
@@ -102,19 +102,19 @@ def patience_left_s(pods: Iterable[Manifest], at: datetime) -> float | None:
 
 
 def restarts(pod: Manifest) -> int:
-    """How often the engine of a pod was started anew."""
+    """Restart count of a pod's engine."""
     status = pod.get("status") or {}
     engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
     return int(engine.get("restartCount", 0))
 
 
 def is_fetching(pod: Manifest) -> bool:
-    """Whether a pod is at its downloads now."""
+    """Whether a pod is downloading models."""
     return not is_ending(pod) and "running" in _state(_fetch_container(pod))
 
 
 def reports(pod: Manifest, progress: Mapping[str, Progress]) -> tuple[ModelReport, ...]:
-    """How far the models of a pod are: as it answered, or as it said at its end."""
+    """Model reports of a pod: its response, or its termination message."""
     if is_fetching(pod):
         answered = progress.get(pod["metadata"]["name"])
         return answered.models if answered is not None else ()
@@ -123,9 +123,9 @@ def reports(pod: Manifest, progress: Mapping[str, Progress]) -> tuple[ModelRepor
 
 
 def describe(report: ModelReport) -> str:
-    """Say in a sentence how far a model is."""
+    """Format the progress of a model as a message."""
     if report.state is ModelState.WAITING:
-        return f"{report.role}: another pod downloads it into the same claim"
+        return f"{report.role}: another pod downloads it to the same PVC"
     if report.state is ModelState.DOWNLOADING and report.bytes_total:
         percent = 100 * report.bytes_done // report.bytes_total
         unit, name = (1e9, "GB") if report.bytes_total >= 1e9 else (1e6, "MB")
@@ -140,7 +140,7 @@ def trouble(
     progress: Mapping[str, Progress],
     at: datetime,
 ) -> Trouble | None:
-    """The trouble of the newest configuration's pods, or else of the others."""
+    """The first problem of the newest configuration's pods, or else of the others."""
     alive = [pod for pod in pods if not is_ending(pod)]
     alive.sort(key=lambda pod: (config_hash_of(pod) != config_hash, pod["metadata"]["name"]))
     found = (_trouble_of(pod, progress, at) for pod in alive)
@@ -150,7 +150,7 @@ def trouble(
 def _trouble_of(pod: Manifest, progress: Mapping[str, Progress], at: datetime) -> Trouble | None:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return _unscheduled(scheduled.get("message") or "no node takes the pod")
+        return _unscheduled(scheduled.get("message") or "the pod is unschedulable")
     status = pod.get("status") or {}
     if status.get("phase") == "Failed":
         return _failed(status)
@@ -169,9 +169,9 @@ def _trouble_of(pod: Manifest, progress: Mapping[str, Progress], at: datetime) -
 
 
 def _is_mounting(pod: Manifest) -> bool:
-    """Whether a pod has a node, and no sandbox on it yet: its volumes come before that.
+    """Whether a pod is scheduled and has no sandbox yet, which is created after mounting volumes.
 
-    Kubernetes older than 1.29 does not say; an image that is pulled is past this.
+    Kubernetes before 1.29 has no such condition; image pulls come after mounting.
     """
     is_started = condition(pod, "PodReadyToStartContainers").get("status") != "False"
     return not is_started and is_scheduled(pod) and not is_ending(pod)
@@ -182,29 +182,29 @@ def _not_mounted(pod: Manifest) -> Trouble:
     text = (
         f"pod {pod['metadata']['name']} has waited for its volumes for more than "
         f"{MOUNTING_S:.0f} s: make sure that {found} exist and can be mounted on its node; "
-        "kubectl describe pod says which one is in the way"
+        "kubectl describe pod shows which one fails"
     )
-    return Trouble("VolumesNotMounted", _cut(text), is_fault=True)
+    return Trouble("VolumesNotMounted", _cut(text), is_error=True)
 
 
 def _mounted(pod: Manifest) -> Iterator[str]:
-    """The objects that a pod's volumes are made of, as a person names them."""
+    """Names of the objects in a pod's volumes."""
     for volume in pod["spec"].get("volumes") or ():
         match volume:
             case {"persistentVolumeClaim": {"claimName": name}}:
-                yield f"claim {name}"
+                yield f"PVC {name}"
             case {"secret": {"secretName": name, **rest}} if not rest.get("optional"):
                 yield f"Secret {name}"
             case {"configMap": {"name": name}}:
                 yield f"ConfigMap {name}"
             case {"hostPath": {"path": path}}:
-                yield f"folder {path} of the node"
+                yield f"folder {path} on the node"
             case {"image": {"reference": reference}}:
                 yield f"image {reference}"
 
 
 def _container(status: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
-    """The status of a container; empty where the pod has no such one, or not yet."""
+    """The status of a container; empty if there is none."""
     listed = status.get(field) or ()
     return next((each for each in listed if each["name"] == name), {})
 
@@ -219,48 +219,52 @@ def _state(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended(container: Mapping[str, Any]) -> dict[str, Any]:
-    """How a container ended last; empty where it never did."""
+    """The latest termination of a container; empty if there is none."""
     last = container.get("lastState") or {}
     return _state(container).get("terminated") or last.get("terminated") or {}
 
 
-def _words(ended: Mapping[str, Any]) -> LastWords | None:
-    return LastWords.decode(ended.get("message") or "")
+def _words(ended: Mapping[str, Any]) -> TerminationMessage | None:
+    return TerminationMessage.decode(ended.get("message") or "")
 
 
 def _failed(status: Mapping[str, Any]) -> Trouble:
     message = status.get("message") or "the pod failed"
     if status.get("reason") == "Evicted" and "model-cache" in message:
-        text = f"{message.strip()}; raise download.cacheSizeLimit or name a download.cacheClaim"
-        return Trouble(Reason.OUT_OF_SPACE, _cut(text), is_fault=True, is_about_model=True)
-    return Trouble(status.get("reason") or "PodFailed", _cut(message), is_fault=True)
+        text = f"{message.strip()}; raise download.cacheSizeLimit or set download.cacheClaim"
+        return Trouble(
+            TerminationReason.OUT_OF_SPACE, _cut(text), is_error=True, is_about_model=True
+        )
+    return Trouble(status.get("reason") or "PodFailed", _cut(message), is_error=True)
 
 
 def _fetching(pod: Manifest, progress: Mapping[str, Progress]) -> Trouble:
-    """A download that runs; one that has just begun anew is still the fault that ended the last."""
-    told = reports(pod, progress)
-    is_moving = any(report.state in (ModelState.DOWNLOADING, ModelState.WAITING) for report in told)
+    """A running download; one that just restarted is still reported with its previous error."""
+    found = reports(pod, progress)
+    is_moving = any(
+        report.state in (ModelState.DOWNLOADING, ModelState.WAITING) for report in found
+    )
     if not is_moving:
         before = _container_trouble(_fetch_container(pod))
         if before is not None:
             return before
-    text = "; ".join(map(describe, told)) or "the pod does not tell how far it is"
-    return Trouble("Downloading", text, is_fault=False, is_about_model=True)
+    text = "; ".join(map(describe, found)) or "no progress is available from the pod"
+    return Trouble("Downloading", text, is_error=False, is_about_model=True)
 
 
 def _unscheduled(message: str) -> Trouble:
     text = message.lower()
     if "persistentvolumeclaim" in text:
         is_missing = "not found" in text
-        reason = "ModelClaimMissing" if is_missing else "ModelClaimPending"
+        reason = "ModelPVCMissing" if is_missing else "ModelPVCPending"
         named = "model.uri, draft.uri or download.cacheClaim"
-        remedy = f"; create the claim that {named} names" if is_missing else ""
+        remedy = f"; create the PVC named in {named}" if is_missing else ""
         return Trouble(reason, _cut(message + remedy), is_missing, is_about_model=True)
     accelerator = re.search(r"insufficient ([\w.-]+/[\w.-]*\w)", text)
     if accelerator:
         remedy = f"free an {accelerator[1]}, or add a node that has one"
-        return Trouble("InsufficientGPU", _cut(f"{message.rstrip('. ')}; {remedy}"), is_fault=False)
-    return Trouble("Unschedulable", _cut(message), is_fault=False)
+        return Trouble("InsufficientGPU", _cut(f"{message.rstrip('. ')}; {remedy}"), is_error=False)
+    return Trouble("Unschedulable", _cut(message), is_error=False)
 
 
 def _container_trouble(container: dict[str, Any]) -> Trouble | None:
@@ -268,7 +272,7 @@ def _container_trouble(container: dict[str, Any]) -> Trouble | None:
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _IMAGE_REASONS:
         text = f"cannot pull {container.get('image', 'the image')}: {message or reason}"
-        return Trouble("ImagePullFailed", _cut(text), is_fault=True)
+        return Trouble("ImagePullFailed", _cut(text), is_error=True)
     if reason in _CREATE_REASONS:
         return _not_created(container["name"], reason, message)
     ended = _ended(container)
@@ -280,7 +284,7 @@ def _container_trouble(container: dict[str, Any]) -> Trouble | None:
         return Trouble(words.reason, _cut(words.message), True, is_about_model)
     is_engine = container["name"] == names.ENGINE_CONTAINER
     name = "EngineCrashing" if is_engine else "DownloadCrashing"
-    return Trouble(name, _cut(_last_words(container["name"], ended)), True, not is_engine)
+    return Trouble(name, _cut(_termination_text(container["name"], ended)), True, not is_engine)
 
 
 _MISSING = (
@@ -308,23 +312,25 @@ def _not_created(container: str, reason: str, message: str) -> Trouble:
         found = re.search(pattern, message)
         if not found:
             continue
-        said = sentence.format(*found.groups())
+        explained = sentence.format(*found.groups())
         if container == names.FETCH_CONTAINER and name.startswith("Secret"):
-            text = f"{said}; download.tokenSecret or pod.env names it"
-            return Trouble("TokenSecretMissing", _cut(text), is_fault=True, is_about_model=True)
-        return Trouble(name, _cut(f"{said}; pod.env or pod.template names it"), is_fault=True)
-    return Trouble("ContainerCannotStart", _cut(f"{reason}: {message}"), is_fault=True)
+            text = f"{explained}; it is named in download.tokenSecret or pod.env"
+            return Trouble("TokenSecretMissing", _cut(text), is_error=True, is_about_model=True)
+        return Trouble(
+            name, _cut(f"{explained}; it is named in pod.env or pod.template"), is_error=True
+        )
+    return Trouble("ContainerCannotStart", _cut(f"{reason}: {message}"), is_error=True)
 
 
-def _last_words(name: str, ended: dict[str, Any]) -> str:
+def _termination_text(name: str, ended: dict[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
-        how = "was killed for memory (OOMKilled); raise resources.limits.memory"
+        how = "ran out of memory (OOMKilled); raise resources.limits.memory"
     else:
-        how = f"ended with exit code {ended.get('exitCode')}"
-    said = (ended.get("message") or "").strip()
-    return f"{name} {how}" + (f": {said}" if said else "")
+        how = f"terminated with exit code {ended.get('exitCode')}"
+    text = (ended.get("message") or "").strip()
+    return f"{name} {how}" + (f": {text}" if text else "")
 
 
 def _cut(text: str) -> str:
-    """Keep the end of long text: an engine's last words come last."""
+    """Keep the end of a long text, where an engine's error is."""
     return text if len(text) <= MAX_MESSAGE else f"…{text[-MAX_MESSAGE + 1 :]}"

@@ -1,7 +1,7 @@
-"""A queue of keys: each waits once, is worked on by one worker at a time, and comes back if needed.
+"""A work queue of keys: a key waits once, and is processed by one worker at a time.
 
-Times are seconds of a monotonic clock that is given, like the source of randomness; everything but
-`get` is synchronous, so that tests need neither.
+Clock (monotonic, seconds) and randomness are parameters, and everything but `get` is synchronous,
+so that tests are deterministic.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ LAST_RETRY_S = 300.0
 
 
 class Queue(Generic[K]):
-    """Keys to work on. A worker takes one with `get`, and must call `done` with it afterwards."""
+    """Keys to process. A worker takes a key with `get`, and must call `done` afterwards."""
 
     def __init__(self, clock: Callable[[], float], rng: random.Random) -> None:
         self._clock = clock
         self._rng = rng
         self._waiting: dict[K, float] = {}  # key to when it was added; in order of adding
         self._working: set[K] = set()
-        self._dirty: set[K] = set()  # added again while being worked on
+        self._dirty: set[K] = set()  # added again while being processed
         self._later: list[tuple[float, int, K]] = []  # heap of (due, tie-break, key)
         self._due: dict[K, float] = {}  # the one due time per key that counts
         self._failures: dict[K, int] = {}
@@ -33,7 +33,7 @@ class Queue(Generic[K]):
         self._wake = asyncio.Event()
 
     def add(self, key: K) -> None:
-        """Have a key worked on as soon as possible; it waits once, however often it is added."""
+        """Queue a key; a key that is added repeatedly waits once."""
         if key in self._working:
             self._dirty.add(key)
         elif key not in self._waiting:
@@ -41,7 +41,7 @@ class Queue(Generic[K]):
             self._wake.set()
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Have a key worked on after a delay; of several delays the earliest counts."""
+        """Queue a key after a delay; the earliest of several delays applies."""
         due = self._clock() + delay_s
         if due >= self._due.get(key, float("inf")):
             return
@@ -51,7 +51,7 @@ class Queue(Generic[K]):
         self._wake.set()
 
     def retry(self, key: K) -> float:
-        """Have a key worked on after its back-off, which doubles with every failure."""
+        """Queue a key after its back-off, which doubles with every failure."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         ceiling_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 16))
@@ -60,11 +60,11 @@ class Queue(Generic[K]):
         return delay_s
 
     def forget(self, key: K) -> None:
-        """Call off the failures of a key."""
+        """Reset the failures of a key."""
         self._failures.pop(key, None)
 
     def take(self) -> K | None:
-        """The next key, now marked as being worked on; None when nothing is due."""
+        """Take the next key; None if nothing is due."""
         self._promote()
         if not self._waiting:
             return None
@@ -74,11 +74,19 @@ class Queue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Say that the work on a key has ended, well or badly."""
+        """Mark a key as processed, successfully or not."""
         self._working.discard(key)
         if key in self._dirty:
             self._dirty.discard(key)
             self.add(key)
+
+    def clear(self) -> None:
+        """Drop every key and all failures. No key may be worked on meanwhile."""
+        assert not self._working, "done() must be called first"
+        self._waiting.clear()
+        self._later.clear()
+        self._due.clear()
+        self._failures.clear()
 
     async def get(self) -> K:
         """Wait for the next key."""
@@ -92,11 +100,11 @@ class Queue(Generic[K]):
                     await self._wake.wait()
 
     def depth(self) -> int:
-        """Keys that wait."""
+        """Number of waiting keys."""
         return len(self._waiting)
 
     def oldest_s(self) -> float:
-        """How long the first of the waiting keys has waited."""
+        """Wait of the oldest waiting key."""
         since = list(self._waiting.values())  # copied: metrics are read by another thread
         return self._clock() - since[0] if since else 0.0
 

@@ -1,7 +1,8 @@
-"""Brings one resource to what its spec says: observe, decide, act, tell."""
+"""Reconciles one custom resource with its spec: observe, decide, act, report."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,18 +11,19 @@ from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods, trial
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import ApiError, Cluster
-from specdecode_operator.definition import Definition
-from specdecode_operator.echo import tells_more
+from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.concurrent_changes import changed_concurrently
+from specdecode_operator.denials import Denials
+from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
-from specdecode_operator.outcome import Obstacle, Outcome, Stopped
+from specdecode_operator.outcome import Blocked, BlockReason, Outcome
 from specdecode_operator.plan import Cause, Plan, Write, plan, recorded
 from specdecode_operator.resource import ResourceError
+from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
-from specdecode_operator.sighting import Lookout
 from specdecode_operator.status import status
 from specdecode_operator.trial import Sight
 from specdecode_operator.trial.record import BadRecord
@@ -29,95 +31,101 @@ from specdecode_operator.trial.record import BadRecord
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
-"""After an obstacle: nobody tells us when a stranger's object goes away."""
+"""After a block: unowned objects are not watched, so their deletion causes no event."""
 
 LOOK_SOON_S = 0.5
-"""After a step of a trial that gives pods other tables."""
+"""After a step of a trial that changes the tables of pods."""
 
 LOOK_AT_PROGRESS_S = 10.0
-"""While models are fetched: pods answer when asked, and tell nothing by themselves."""
+"""While models are downloaded: progress is only available by polling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """Reconciles resources; level-triggered: no call knows what happened, only what is."""
+    """Reconciles custom resources; level-triggered: it compares states, not events."""
 
     cluster: Cluster
     cache: Cache
     settings: Settings
     metrics: Metrics
     now: Callable[[], datetime]
-    peek: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
-    lookout: Lookout
-    definition: Definition = field(default_factory=Definition)
+    fetch_progress: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
+    observer: EngineObserver
+    served_crd: ServedCrd = field(default_factory=ServedCrd)
     degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
+    denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
 
     async def reconcile(self, key: Key) -> float | None:
-        """Reconcile one resource; returns after how many seconds to look again, if at all."""
+        """Reconcile one resource; returns the seconds until the next reconcile, if one is due."""
         observed = self.cache.observe(key)
         if observed is None:
-            self.lookout.forget(key)
+            self.observer.forget(key)
+            self.denials.clear(key)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
-            observed = replace(observed, progress=await self.peek(observed.pods))
+            observed = replace(observed, progress=await self.fetch_progress(observed.pods))
         look_again_s, sight = await self._look(key, observed)
         now_s = sight.at_s if sight else self.now().timestamp()
         decided = plan(observed, self.settings, now_s, sight)
-        outcome = await self._act(observed, decided)
-        told = await self._tell(observed, decided, outcome)
-        has_turned = _has_turned(decided, observed)
-        if has_turned:
-            self.lookout.forget(key)  # the next look, which exchanges tables, is due at once
+        outcome = await self._act(key, observed, decided)
+        if outcome.blocked is None:
+            self.denials.clear(key)
+        answers = await self._report(observed, decided, outcome)
+        has_new_tables = _has_new_tables(decided, observed)
+        if has_new_tables:
+            self.observer.forget(
+                key
+            )  # the next observation, which sends the tables, is due at once
         waits_s = (
-            0.0 if _was_changed_meanwhile(observed, (*outcome.written, *told)) else None,
+            0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
-            LOOK_AGAIN_S if outcome.stopped else None,
-            decided.pace.look_again_s,
+            LOOK_AGAIN_S if outcome.blocked else None,
+            decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
-            LOOK_SOON_S if has_turned else None,
+            LOOK_SOON_S if has_new_tables else None,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     async def _look(self, key: Key, observed: Observed) -> tuple[float | None, Sight | None]:
-        """Look at the pods where that is due; says when it is the next time, if ever."""
+        """Observe the engines if due; returns the seconds until the next observation, if any."""
         try:
             record = recorded(observed)
             every_s = trial.look_every_s(observed, record)
         except (ResourceError, BadRecord):
             return None, None
         if every_s is None:
-            self.lookout.forget(key)
+            self.observer.forget(key)
             return None, None
-        due_s = self.lookout.due_s(key, every_s)
+        due_s = self.observer.due_s(key, every_s)
         if due_s > 0:
             return due_s, None
         tables = trial.tables(observed, record)
-        sight = await self.lookout.look(key, observed.uid, observed.pods, tables, self._now_s)
+        sight = await self.observer.observe(key, observed.uid, observed.pods, tables, self._now_s)
         return every_s, sight
 
     def _now_s(self) -> float:
         return self.now().timestamp()
 
-    async def _act(self, observed: Observed, decided: Plan) -> Outcome:
-        """Write the workload after all it needs; what cannot be written stops what builds on it."""
+    async def _act(self, key: Key, observed: Observed, decided: Plan) -> Outcome:
+        """Write the workload after its dependencies; a blocked write stops the following ones."""
         written: list[Manifest] = []
         removed: list[ChildId] = []
         for writes in _stages(decided.writes):
-            # Together: a resource's latency is that of its requests one after another.
+            # Concurrently: sequential requests would add up to the latency of a reconcile.
             answers = await asyncio.gather(
-                *(self._write(observed, write) for write in writes), return_exceptions=True
+                *(self._write(key, observed, write) for write in writes), return_exceptions=True
             )
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
             written += [answer for answer in answers if isinstance(answer, dict)]
-            stopped = next((answer for answer in answers if isinstance(answer, Stopped)), None)
-            if stopped is not None:
-                log.warning("stopped", extra={"reason": stopped.reason, "why": stopped.message})
-                return Outcome(tuple(written), tuple(removed), stopped)
+            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
+            if blocked is not None:
+                log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
+                return Outcome(tuple(written), tuple(removed), blocked)
         for child in decided.prunes:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
@@ -125,23 +133,23 @@ class Reconciler:
             log.info("pruned", extra=_fields(child))
         return Outcome(tuple(written), tuple(removed))
 
-    async def _write(self, observed: Observed, write: Write) -> Manifest | Stopped:
+    async def _write(self, key: Key, observed: Observed, write: Write) -> Manifest | Blocked:
         manifest = write.manifest
-        live = None if write.is_present else await self._find(manifest)
-        if live is not None and not is_controlled_by(live, observed.uid):
-            return _stranger(live, observed)
-        force = write.is_present or live is not None
         try:
+            live = None if write.is_present else await self._find(manifest)
+            if live is not None and not is_controlled_by(live, observed.uid):
+                return _blocked_by(live, observed)
+            force = write.is_present or live is not None
             if wanted := image_volumes(manifest):
                 trial = await self.cluster.apply(manifest, force=force, is_trial=True)
                 if not wanted <= image_volumes(trial):
-                    return Stopped(Obstacle.IMAGE_VOLUMES_OFF, REFUSED)
+                    return Blocked(BlockReason.IMAGE_VOLUMES_OFF, REFUSED)
             answer = await self.cluster.apply(manifest, force=force)
-        except ApiError as error:
+        except KubeApiError as error:
             self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
-            if error.is_transient:
+            if error.is_transient or self.denials.is_recent(key, error.code):
                 raise
-            return Stopped(Obstacle.APPLY_FAILED, str(error))
+            return Blocked(BlockReason.APPLY_FAILED, str(error))
         self.cache.put(answer)
         self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
         if write.cause is Cause.DRIFTED:
@@ -150,42 +158,44 @@ class Reconciler:
         return answer
 
     async def _find(self, manifest: Manifest) -> Manifest | None:
-        """Look past the cache, which holds only objects with our label."""
+        """Read from the API server; the cache has only objects with the operator's label."""
         metadata = manifest["metadata"]
         kind = BY_KIND[manifest["kind"]]
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
-    async def _tell(self, observed: Observed, decided: Plan, outcome: Outcome) -> list[Manifest]:
-        """Write the status if it differs, and post an event for what changed in it.
+    async def _report(self, observed: Observed, decided: Plan, outcome: Outcome) -> list[Manifest]:
+        """Write the status if it differs, and post events for its changes.
 
-        Returns what the API server answered, if it was asked.
+        Returns the response of the API server, if a request was sent.
         """
         if decided.is_ending:
             return []
         now = self.now()
-        told = status(observed, decided, outcome, now, self.definition.lacking)
-        told = self.definition.keep(told)
-        if told == observed.resource.get("status"):
+        new = status(observed, decided, outcome, now, self.served_crd.lacking)
+        new = self.served_crd.keep(new)
+        if new == observed.resource.get("status"):
             return []
-        answer = await self.cluster.apply_status(observed.resource, told)
+        answer = await self.cluster.apply_status(observed.resource, new)
         self.cache.put(answer)
         self.metrics.status_writes.inc()
-        for ended in events.ended_trials(observed.resource, told):
+        for ended in events.ended_trials(observed.resource, new):
             self.metrics.trials.labels(kind=ended["kind"], verdict=ended["verdict"]).inc()
-        for event in events.transitions(observed.resource, told, now):
+        for event in events.transitions(observed.resource, new, now):
             await self.cluster.post_event(event)
         return [answer]
 
 
-def _was_changed_meanwhile(observed: Observed, answers: Iterable[Manifest]) -> bool:
-    """Whether others changed what we wrote to, so that there is more to do."""
+def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> bool:
+    """Whether others changed an object that was written, so that another reconcile is due."""
     known = {**observed.children, child_id(observed.resource): observed.resource}
     befores = ((known.get(child_id(answer)), answer) for answer in answers)
-    return any(before is not None and tells_more(before, answer) for before, answer in befores)
+    return any(
+        before is not None and changed_concurrently(before, answer) for before, answer in befores
+    )
 
 
-def _has_turned(decided: Plan, observed: Observed) -> bool:
-    """Whether pods should now run other tables than before this reconcile."""
+def _has_new_tables(decided: Plan, observed: Observed) -> bool:
+    """Whether the tables of pods differ from those before this reconcile."""
     if decided.step is None:
         return False
     try:
@@ -197,24 +207,26 @@ def _has_turned(decided: Plan, observed: Observed) -> bool:
 
 
 def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
-    """What a workload needs, and the workload."""
+    """The dependencies of a workload, and the workload."""
     workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
     return [write for write in writes if write not in workload], workload
 
 
-def _stranger(live: Manifest, observed: Observed) -> Stopped:
-    """Say whose object is in the way: that of our namesake that was deleted, or a stranger's."""
+def _blocked_by(live: Manifest, observed: Observed) -> Blocked:
+    """Classify an unowned object: of a previous incarnation of the resource, or of others."""
     kind, name = live["kind"], live["metadata"]["name"]
     owner = controller_of(live) or {}
-    namesake = observed.resource["metadata"]["name"]
-    if (owner.get("kind"), owner.get("name")) == (names.KIND, namesake):
-        message = f"{kind} {name} belongs to a deleted resource of this name; waiting until it goes"
-        return Stopped(Obstacle.WAITING_FOR_GARBAGE_COLLECTION, message)
+    name_of_resource = observed.resource["metadata"]["name"]
+    if (owner.get("kind"), owner.get("name")) == (names.KIND, name_of_resource):
+        message = (
+            f"{kind} {name} belongs to a deleted resource of this name; waiting for its deletion"
+        )
+        return Blocked(BlockReason.WAITING_FOR_GARBAGE_COLLECTION, message)
     message = (
-        f"{kind} {name} exists and is not controlled by this resource, so it is left alone; "
+        f"{kind} {name} exists and is not controlled by this resource, so it is not changed; "
         "delete it, or choose another name for the resource"
     )
-    return Stopped(Obstacle.NAME_CONFLICT, message)
+    return Blocked(BlockReason.NAME_CONFLICT, message)
 
 
 def _fields(manifest: Manifest) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the operator would write for a file, without a cluster: children, or only the boot file."""
+"""Renders a file without a cluster: the owned objects, or only the boot file."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ import yaml
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-from specdecode_api.location import (
-    ClaimLocation,
+from specdecode_api.model_uri import (
     HubLocation,
     ImageLocation,
     NodeLocation,
+    PvcLocation,
     parse_uri,
 )
 from specdecode_operator import children
@@ -23,14 +23,14 @@ from specdecode_operator.resource import Resource, ResourceError, is_resource, p
 
 
 class FileError(Exception):
-    """A file that cannot be rendered; the text names value, place and remedy."""
+    """A file that cannot be rendered; the message contains value, path and remedy."""
 
 
 def read(path: str, text: str) -> list[Resource]:
-    """Read every resource of a YAML text; `path` is for messages.
+    """Read every custom resource of a YAML text; `path` is for messages.
 
     Raises:
-        FileError: when the text is no YAML, has no resource, or a resource has a fault.
+        FileError: the text is not YAML, has no resource, or a resource is invalid.
     """
     try:
         documents: list[Any] = list(yaml.safe_load_all(text))
@@ -48,11 +48,11 @@ def _parse(path: str, document: Manifest) -> Resource:
     try:
         return parse(document)
     except ResourceError as error:
-        raise _fault(path, error.sentences) from None
+        raise _file_error(path, error.sentences) from None
 
 
 def render(path: str, text: str, engine_image: str) -> str:
-    """The children of every resource in a YAML text, as one YAML stream."""
+    """The owned objects of every custom resource in a YAML text, as one YAML stream."""
     manifests: list[Manifest] = []
     for resource in read(path, text):
         manifests += _build(path, resource, engine_image).children
@@ -60,15 +60,15 @@ def render(path: str, text: str, engine_image: str) -> str:
 
 
 def boot(path: str, text: str, models: Path | None) -> str:
-    """The boot file of the only resource in a YAML text.
+    """The boot file of the only custom resource in a YAML text.
 
-    With `models`, paths are those of this machine: pvc://CLAIM/FOLDER lies in MODELS/FOLDER,
-    hf://ORG/NAME in MODELS/ORG/NAME, oci://REGISTRY/REPOSITORY in MODELS/REPOSITORY.
+    With `models`, paths are local: pvc://CLAIM/FOLDER is MODELS/FOLDER, hf://ORG/NAME is
+    MODELS/ORG/NAME, oci://REGISTRY/REPOSITORY is MODELS/REPOSITORY.
     """
     resources = read(path, text)
     if len(resources) > 1:
         found = ", ".join(resource.name for resource in resources)
-        raise FileError(f"{path} has {len(resources)} resources ({found}); leave one of them")
+        raise FileError(f"{path} has {len(resources)} resources ({found}); keep one of them")
     built = _build(path, resources[0], "unused")
     if models is None:
         return children.boot_text(built.boot)
@@ -79,20 +79,20 @@ def _build(path: str, resource: Resource, engine_image: str) -> children.Built:
     try:
         built = children.build(resource, engine_image)
     except ResourceError as error:
-        raise _fault(path, error.sentences) from None
+        raise _file_error(path, error.sentences) from None
     if missing := missing_in_release(resource):
-        raise _fault(path, missing)
+        raise _file_error(path, missing)
     return built
 
 
-def _fault(path: str, sentences: Sequence[str]) -> FileError:
+def _file_error(path: str, sentences: Sequence[str]) -> FileError:
     return FileError("\n".join(f"{path}: {each}" for each in sentences))
 
 
 def _localised(boot_file: EngineBoot, resource: Resource, models: Path) -> EngineBoot:
     def local(uri: str) -> str:
         match parse_uri(uri):
-            case ClaimLocation(folder=folder) | HubLocation(repository=folder):
+            case PvcLocation(folder=folder) | HubLocation(repository=folder):
                 return str(models / PurePosixPath(folder))
             case ImageLocation(reference=reference):
                 _, _, repository = reference.partition("@")[0].partition("/")
@@ -109,7 +109,7 @@ def _localised(boot_file: EngineBoot, resource: Resource, models: Path) -> Engin
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a block, and nothing as an alias."""
+    """Writes multi-line text as a block, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

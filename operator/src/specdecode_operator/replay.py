@@ -1,4 +1,4 @@
-"""Judges a trial of the history once more, from its evidence: does the same verdict come out?"""
+"""Repeats the decision of a trial from its recorded evidence, and compares the verdicts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _WORDS = {
 
 
 class ReplayError(Exception):
-    """A file that cannot be replayed; the text names value, place and remedy."""
+    """A file that cannot be replayed; the message contains value, path and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One trial, what was said of it and what is said now."""
+    """One trial, with the recorded and the repeated decision."""
 
     entry: Mapping[str, Any]
     hearing: Hearing
@@ -31,22 +31,22 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether the judge says what it said; of a trial that it was never asked about, yes."""
-        said = (self.hearing.verdict, self.hearing.reason)
-        return not any(said) or said == (self.again.verdict.value, self.again.reason)
+        """Whether both decisions are equal; true for a trial without a recorded decision."""
+        recorded = (self.hearing.verdict, self.hearing.reason)
+        return not any(recorded) or recorded == (self.again.verdict.value, self.again.reason)
 
     @property
     def was_the_judges(self) -> bool:
-        """Whether the trial ended by the judge's verdict and not by a person or an edit."""
+        """Whether the trial ended by this verdict and not by a person or an edit."""
         ruled = _WORDS.get(str(self.entry.get("verdict")))
         return ruled is self.again.verdict and self.entry.get("reason") == self.again.reason
 
 
 def replay(path: str, text: str) -> list[Replay]:
-    """Judge every trial of a resource, or the one of a history entry, as YAML or JSON.
+    """Repeat every trial of a custom resource or history entry, as YAML or JSON.
 
     Raises:
-        ReplayError: when there is nothing to replay in it.
+        ReplayError: the text contains nothing to replay.
     """
     try:
         document = yaml.safe_load(text)
@@ -55,7 +55,7 @@ def replay(path: str, text: str) -> list[Replay]:
     found = [entry for entry in _entries(document) if entry.get("evidence")]
     if not found:
         raise ReplayError(
-            f"{path} has no trial with evidence; save one by kubectl get {names.SHORT_NAME} NAME "
+            f"{path} has no trial with evidence; save one with kubectl get {names.SHORT_NAME} NAME "
             "-o yaml, or an item of its status.history"
         )
     replays = []
@@ -69,15 +69,15 @@ def replay(path: str, text: str) -> list[Replay]:
 
 
 def lines(replays: list[Replay]) -> Iterator[str]:
-    """Say of each trial what was said and what is said now."""
+    """Format the recorded and the repeated decision of each trial."""
     for each in replays:
         entry, again = each.entry, each.again
         ended = f"{entry.get('verdict')}, {entry.get('reason')}"
         yield f"trial {entry.get('id')}, {entry.get('kind')}: {ended}"
-        yield f"  judged then: {each.hearing.verdict or 'not yet'}, {each.hearing.reason}"
-        yield f"  judged now:  {again.verdict}, {again.reason}: {again.message}"
+        yield f"  recorded: {each.hearing.verdict or 'none'}, {each.hearing.reason}"
+        yield f"  repeated: {again.verdict}, {again.reason}: {again.message}"
         if not each.was_the_judges:
-            yield "  it did not end by this: a person, an edit or an engine ended it"
+            yield "  the trial was not ended by this verdict, but by a person, an edit or an engine"
         yield "  the same" if each.is_same else "  NOT the same"
 
 

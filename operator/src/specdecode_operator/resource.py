@@ -1,4 +1,4 @@
-"""Reads a `SpecDecodeDeployment` from JSON or YAML data, or says in sentences what is wrong."""
+"""Parses a `SpecDecodeDeployment`, and formats validation errors as messages."""
 
 import copy
 import difflib
@@ -14,7 +14,7 @@ from specdecode_operator.kinds import Manifest
 
 
 class ResourceError(ValueError):
-    """The resource cannot be understood; `sentences` name value, place and remedy."""
+    """An invalid custom resource; `sentences` contain value, path and remedy."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
@@ -23,7 +23,7 @@ class ResourceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource, its spec parsed."""
+    """One custom resource with its parsed spec."""
 
     name: str
     namespace: str
@@ -31,37 +31,37 @@ class Resource:
     generation: int
     spec: Spec
     ignored: tuple[str, ...] = ()
-    """Fields that are left out because a newer definition than ours served them."""
+    """Unknown fields of a newer CRD, which are ignored."""
 
 
 def parse_stored(manifest: Manifest) -> Resource:
-    """Parse a resource as the API server stores it.
+    """Parse a custom resource as stored by the API server.
 
-    What the definition does not know never gets there, so a field that we do not know comes from a
-    definition that is newer than this operator, often as a default: it is left out and named. Were
-    it refused, every upgrade would call all resources invalid until the operator follows.
+    The API server drops fields that its CRD does not know, so an unknown field belongs to a CRD
+    that is newer than this operator, often as a default: it is ignored and reported. If it were an
+    error, every upgrade would make all resources invalid until the operator is upgraded.
 
     Raises:
-        ResourceError: with one sentence per fault.
+        ResourceError: with one message per error.
     """
     try:
         return _resource(manifest)
     except ValidationError as error:
         ignored: list[str] = []
         known = {"spec": copy.deepcopy(manifest.get("spec"))}
-        for fault in error.errors():
-            if fault["type"] == "extra_forbidden" and _drop(known, fault["loc"]):
-                ignored.append(".".join(map(str, fault["loc"])))
+        for each in error.errors():
+            if each["type"] == "extra_forbidden" and _drop(known, each["loc"]):
+                ignored.append(".".join(map(str, each["loc"])))
     return replace(parse({**manifest, **known}), ignored=tuple(ignored))
 
 
 def parse(manifest: Manifest) -> Resource:
-    """Parse a resource as a file gives it.
+    """Parse a custom resource from a file.
 
-    Digit keys that YAML read as numbers are taken as text, as kubectl does.
+    Numeric keys of YAML are converted to strings, as by kubectl.
 
     Raises:
-        ResourceError: with one sentence per fault.
+        ResourceError: with one message per error.
     """
     try:
         return _resource(manifest)
@@ -86,7 +86,7 @@ def _parts(manifest: Manifest) -> Manifest:
 
 
 def _drop(document: Manifest, location: tuple[int | str, ...]) -> bool:
-    """Remove what lies at a place; tell whether there was something."""
+    """Remove the field at a path; returns whether it existed."""
     inside: Any = document
     for part in location[:-1]:
         inside = inside.get(part) if isinstance(inside, dict) else None
@@ -94,17 +94,17 @@ def _drop(document: Manifest, location: tuple[int | str, ...]) -> bool:
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
-    """One sentence per fault of a pydantic error: place, value, what would do."""
+    """One message per error: path, value, remedy."""
     found = []
-    for fault in error.errors():
-        place = ".".join(str(part) for part in fault["loc"]) or "the resource"
-        if fault["type"] == "extra_forbidden":
-            found.append(f"{place} is not a known field{_nearest(model, fault['loc'])}")
-        elif fault["type"] == "missing":
+    for each in error.errors():
+        place = ".".join(str(part) for part in each["loc"]) or "the resource"
+        if each["type"] == "extra_forbidden":
+            found.append(f"{place} is not a known field{_nearest(model, each['loc'])}")
+        elif each["type"] == "missing":
             found.append(f"{place} is missing; set it")
         else:
-            message = fault["msg"].removeprefix("Value error, ")
-            value = fault["input"]
+            message = each["msg"].removeprefix("Value error, ")
+            value = each["input"]
             shown = "" if isinstance(value, (dict, BaseModel)) else f" {value!r}"
             found.append(f"{place}:{shown}{', ' if shown else ' '}{_lower_first(message)}")
     return tuple(found)
@@ -151,7 +151,7 @@ def _with_text_keys(data: Any) -> Any:
 
 
 def is_resource(manifest: Any) -> bool:
-    """Whether a YAML document is a resource of ours, any version."""
+    """Whether a YAML document is a `SpecDecodeDeployment` of any version."""
     return (
         isinstance(manifest, dict)
         and manifest.get("kind") == names.KIND

@@ -1,7 +1,7 @@
-"""Lists everything now and then: the first time before work begins, later to find missed deletes.
+"""Full resync: before work begins, and then periodically to find missed deletions.
 
-Kopf relists after a lost watch, but says nothing about what vanished in between; so a relist has
-everything listed here at once.
+Kopf relists after a lost watch but does not report deletions in between, so a relist triggers a
+resync at once.
 """
 
 import asyncio
@@ -11,24 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specdecode_operator.cache import Cache, Identity, identity_of
-from specdecode_operator.cluster import ApiError, Cluster
-from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE, WATCHED, Kind
+from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE, WATCHED, ResourceKind
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 
 log = logging.getLogger(__name__)
 
 SPREAD_S = 30.0
-"""Over how much time a resync spreads its reconciles."""
+"""Time over which the reconciles after a resync are spread."""
 SETTLE_S = 2.0
-"""How long a relist is waited on, so that those of other kinds that come with it share a resync."""
+"""Wait after a relist, so that simultaneous relists of other kinds share a resync."""
 RETRY_S = 15.0
-"""After what time a failed resync is tried again."""
+"""Pause after a failed periodic resync."""
+CATCH_UP_RETRY_S = 2.0
+"""Pause after a failed resync for which the workers wait."""
 
 
 @dataclass(slots=True)
 class Resync:
-    """Compares lists with the cache. Owned by the one task that runs it."""
+    """Compares lists with the cache."""
 
     cluster: Cluster
     cache: Cache
@@ -41,11 +43,11 @@ class Resync:
     _is_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def want(self) -> None:
-        """Have the next resync begin soon: a watch was lost for good."""
+        """Request a resync soon, because a watch was lost."""
         self._is_wanted.set()
 
     async def once(self) -> None:
-        """List every watched kind once, and have the owners of what is news looked at."""
+        """List every watched kind once, and queue the resources of changed objects."""
         for kind in WATCHED:
             for namespace in self.namespaces or (None,):
                 for key in await self._compare(kind, namespace):
@@ -54,21 +56,31 @@ class Resync:
         self.metrics.resyncs.labels(result="success").inc()
         self.metrics.resync_time.set_to_current_time()
 
+    async def until_success(self) -> None:
+        """Resync before work starts, and retry until it succeeds."""
+        while not await self._succeeds():
+            await asyncio.sleep(CATCH_UP_RETRY_S)
+
     async def forever(self, interval_s: float) -> None:
-        """Resync every `interval_s` or when wanted; have every resource looked at after each."""
+        """Resync every `interval_s` or on request; queue every resource after each resync."""
         wait_s = interval_s
         while True:
             await self._wait(wait_s)
-            try:
-                await self.once()
-            except ApiError as error:
-                self.metrics.resyncs.labels(result="error").inc()
-                log.warning("resync failed", extra={"why": str(error)})
+            if not await self._succeeds():
                 wait_s = min(interval_s, RETRY_S)
                 continue
             wait_s = interval_s
             for key in self.cache.known_keys():
                 self.add_after(key, _share(key) * min(SPREAD_S, interval_s))
+
+    async def _succeeds(self) -> bool:
+        try:
+            await self.once()
+        except KubeApiError as error:
+            self.metrics.resyncs.labels(result="error").inc()
+            log.warning("resync failed", extra={"why": str(error)})
+            return False
+        return True
 
     async def _wait(self, at_most_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -77,7 +89,7 @@ class Resync:
                 await asyncio.sleep(SETTLE_S)
         self._is_wanted.clear()
 
-    async def _compare(self, kind: Kind, namespace: str | None) -> set[Key]:
+    async def _compare(self, kind: ResourceKind, namespace: str | None) -> set[Key]:
         selector = None if kind is RESOURCE else OWNED_SELECTOR
         listed: set[Identity] = set()
         version = 0
@@ -86,12 +98,12 @@ class Resync:
             for manifest in page.items:
                 listed.add(identity_of(manifest))
                 if key := self.cache.put(manifest):
-                    self.add(key)  # the watch's event of it comes later and is no news any more
+                    self.add(key)  # its watch event arrives later with the same version
         gone = self.cache.retain(kind.kind, namespace, listed, version)
         self.metrics.missed.labels(kind=kind.kind).inc(len(gone))
         return gone
 
 
 def _share(key: Key) -> float:
-    """A number from 0 to 1 that differs from resource to resource."""
+    """A number from 0 to 1, derived from the hash of the key."""
     return (hash(key) % 1024) / 1024

@@ -1,10 +1,9 @@
-"""Wires the parts into one process: Kopf watches, workers reconcile, a resync keeps both honest."""
+"""Assembles the process: Kopf watches, workers reconcile, resyncs find missed events."""
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from prometheus_client import disable_created_metrics, start_http_server
@@ -12,35 +11,35 @@ from prometheus_client import disable_created_metrics, start_http_server
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, connect
-from specdecode_operator.definition import Definition
-from specdecode_operator.election import Election, LeadershipLost
+from specdecode_operator.degradation_poller import DegradationPoller
+from specdecode_operator.election import Election
+from specdecode_operator.engine_client import EngineClient, open_engine_client
+from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.errors import StartError
-from specdecode_operator.gate import pass_gate
+from specdecode_operator.event_handler import EventHandler
 from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
-from specdecode_operator.inbox import Inbox
 from specdecode_operator.kinds import ALL
-from specdecode_operator.leading import Turn, lead, work_together
+from specdecode_operator.leader_gate import LeaderGate, lead, work_together
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
-from specdecode_operator.peek import Peek, open_peek
+from specdecode_operator.permissions import Permission, lease_permissions, permissions
+from specdecode_operator.preflight import pass_preflight
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
-from specdecode_operator.rights import Right, lease_rights, rights
+from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
-from specdecode_operator.sighting import Lookout, open_lookout
-from specdecode_operator.visits import Visits
 from specdecode_operator.watching import obey_signals, watch
 
 log = logging.getLogger(__name__)
 
 
 async def run(settings: Settings) -> None:
-    """Run until told to stop.
+    """Run until a signal stops the process.
 
     Raises:
-        StartError: when the first list does not come through in time, or the Lease is lost.
+        StartError: a check at the start fails for too long, or workers outlive a lost Lease.
     """
     stop = asyncio.Event()
     obey_signals(stop)
@@ -54,10 +53,9 @@ async def run(settings: Settings) -> None:
         timeout_s = settings.request_timeout_seconds
         async with (
             connect(settings.kubeconfig, metrics, timeout_s) as cluster,
-            open_peek() as peek,
-            open_lookout(time.monotonic) as lookout,
+            open_engine_client() as engines,
         ):
-            await _reconcile_all(settings, cluster, peek, lookout, metrics, stop)
+            await _reconcile_all(settings, cluster, engines, metrics, stop)
     finally:
         server.shutdown()
         server.server_close()
@@ -66,8 +64,7 @@ async def run(settings: Settings) -> None:
 async def _reconcile_all(
     settings: Settings,
     cluster: Cluster,
-    peek: Peek,
-    lookout: Lookout,
+    engines: EngineClient,
     metrics: Metrics,
     stop: asyncio.Event,
 ) -> None:
@@ -75,29 +72,29 @@ async def _reconcile_all(
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
-    definition = Definition()
-    turn = Turn(queue, cache.known_keys)
-    visits = Visits(peek, cache.pods, turn.add)
+    served_crd = ServedCrd()
+    gate = LeaderGate(queue, cache.known_keys)
+    poller = DegradationPoller(engines, cache.pods, gate.add)
     reconciler = Reconciler(
         cluster,
         cache,
         settings,
         metrics,
         lambda: datetime.now(UTC),
-        peek,
-        lookout,
-        definition,
-        visits.of,
+        engines.progress,
+        EngineObserver(engines, time.monotonic),
+        served_crd,
+        poller.of,
     )
-    metrics.watch_leadership(lambda: turn.has_come)
+    metrics.watch_leadership(lambda: gate.is_open)
     resync = Resync(
-        cluster, cache, settings.namespaces, turn.add, turn.add_after, metrics, time.monotonic
+        cluster, cache, settings.namespaces, gate.add, gate.add_after, metrics, time.monotonic
     )
     timeout_s = settings.start_timeout_seconds
-    if not await pass_gate(cluster, resync, _rights(settings), timeout_s, stop):
+    if not await pass_preflight(cluster, resync, _permissions(settings), timeout_s, stop):
         return
-    await definition.look(cluster, metrics)
-    election = _election(settings, cluster, resync.want)
+    await served_crd.check(cluster, metrics)
+    election = _election(settings, cluster)
     ends: list[Exception] = []
 
     def vitals() -> Vitals:
@@ -105,26 +102,28 @@ async def _reconcile_all(
         return Vitals(age_s, settings.resync_seconds, queue.oldest_s())
 
     async def lead_or_stop() -> None:
-        """Losing the Lease ends the process: nothing else is safe."""
+        """Stop the process if leading is impossible."""
         try:
             await lead(
-                turn,
+                gate,
                 election,
-                resync.once,
+                resync.until_success,
                 lambda: work_together(queue, reconciler, settings.workers),
             )
-        except (LeadershipLost, StartError) as error:
+        except StartError as error:
             ends.append(error)
             stop.set()
 
-    registry = register(Inbox(cache, turn.add, metrics, resync.want), vitals, cluster.renewed)
+    registry = register(
+        EventHandler(cache, gate.add, metrics, resync.want), vitals, cluster.renewed
+    )
     async with asyncio.TaskGroup() as group:
-        looking = definition.look_on(cluster, metrics, settings.resync_seconds, turn.add_all)
+        watching_crd = served_crd.watch(cluster, metrics, settings.resync_seconds, gate.add_all)
         tasks = [
             group.create_task(lead_or_stop()),
             group.create_task(resync.forever(settings.resync_seconds)),
-            group.create_task(looking),
-            group.create_task(visits.forever()),
+            group.create_task(watching_crd),
+            group.create_task(poller.forever()),
         ]
         log.info("started", extra={"resources": len(cache.known_keys())})
         await watch(registry, settings, stop)
@@ -136,17 +135,15 @@ async def _reconcile_all(
         await election.release()
 
 
-def _rights(settings: Settings) -> tuple[Right, ...]:
-    """All that this operator will do."""
-    wanted = rights(ALL, settings.namespaces)
+def _permissions(settings: Settings) -> tuple[Permission, ...]:
+    """Every permission that this operator uses."""
+    wanted = permissions(ALL, settings.namespaces)
     if not settings.leader_election:
         return wanted
-    return wanted + lease_rights(own_settings.lease_namespace(settings), settings.lease_name)
+    return wanted + lease_permissions(own_settings.lease_namespace(settings), settings.lease_name)
 
 
-def _election(
-    settings: Settings, cluster: Cluster, on_return: Callable[[], None]
-) -> Election | None:
+def _election(settings: Settings, cluster: Cluster) -> Election | None:
     if not settings.leader_election:
         return None
     return Election(
@@ -156,5 +153,4 @@ def _election(
         identity=own_settings.identity(settings),
         clock=time.monotonic,
         now=lambda: datetime.now(UTC),
-        on_return=on_return,
     )

@@ -1,7 +1,7 @@
-"""What a served schema lacks of ours: fields it would drop, values it would refuse.
+"""Compares the served schema with the operator's: fields it would drop, values it would reject.
 
-A definition that is older than the operator drops fields without a word. Field by field this finds
-more than a version or a hash would: also what somebody edited.
+A CRD that is older than the operator drops fields silently. Comparing fields finds more than
+comparing a version or a hash would, for example manual edits.
 """
 
 from collections.abc import Iterator
@@ -24,24 +24,24 @@ _OPEN = "x-kubernetes-preserve-unknown-fields"
 
 @cache
 def own_schema() -> Schema:
-    """The schema that this operator was built for."""
+    """The schema of this operator's release."""
     version = custom_resource_definition()["spec"]["versions"][0]
     schema: Schema = version["schema"]["openAPIV3Schema"]
     return schema
 
 
 def sentence(lacking: tuple[str, ...]) -> str:
-    """Say what is lacking, and what to do."""
+    """Format the missing fields and the remedy."""
     shown = ", ".join(lacking[:SHOWN])
     more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
     return (
-        f"the cluster's definition of {names.PLURAL} is older than this operator and drops or "
-        f"refuses {shown}{more}; {REMEDY}"
+        f"the CRD {names.PLURAL} in this cluster is older than this operator and drops or "
+        f"rejects {shown}{more}; {REMEDY}"
     )
 
 
 def lacks(own: Schema, served: Schema, path: str = "") -> Iterator[str]:
-    """Name the topmost fields of `own` that `served` would drop, and values it would refuse."""
+    """Yield the topmost fields of `own` that `served` drops, and the values it rejects."""
     if served.get(_OPEN):
         return
     if "enum" in own and "enum" in served:
@@ -61,7 +61,7 @@ def lacks(own: Schema, served: Schema, path: str = "") -> Iterator[str]:
 
 
 def known_part(value: Any, schema: Schema) -> Any:
-    """A value without the fields that the schema lacks, as the API server would store it."""
+    """A value without the fields that the schema lacks, as the API server stores it."""
     if schema.get(_OPEN):
         return value
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The operator's own knobs: environment first, flags over it, frozen afterwards."""
+"""Settings of the operator: environment variables, overridden by flags."""
 
 import os
 import socket
@@ -25,11 +25,11 @@ def default_engine_image() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything an operator process can be told from outside."""
+    """The settings of an operator process."""
 
     engine_image: str
     namespaces: tuple[str, ...] = ()
-    """Namespaces to serve; empty means the whole cluster."""
+    """Namespaces to watch; empty means all."""
     kubeconfig: str | None = None
     health_port: int = 8080
     metrics_port: int = 9090
@@ -39,16 +39,16 @@ class Settings:
     request_timeout_seconds: float = 30.0
     leader_election: bool = True
     lease_namespace: str | None = None
-    """Namespace of the Lease; the pod's own where absent, else the first that is served."""
+    """Namespace of the Lease; default: the pod's namespace, else the first watched one."""
     lease_name: str = LEASE_NAME
     identity: str | None = None
-    """Who this process is in an election; the pod where absent, else a name of its own."""
+    """Holder identity in the Lease; default: the pod's name, else a unique name."""
     log_level: str = "INFO"
     log_format: str = "json"
 
 
 def lease_namespace(settings: Settings, file: Path = NAMESPACE_FILE) -> str:
-    """Where the Lease lies: as told, else in the pod's namespace, else in one that is served."""
+    """Namespace of the Lease: as configured, else the pod's, else the first watched one."""
     if settings.lease_namespace:
         return settings.lease_namespace
     if file.exists():
@@ -57,10 +57,10 @@ def lease_namespace(settings: Settings, file: Path = NAMESPACE_FILE) -> str:
 
 
 def identity(settings: Settings, environment: Mapping[str, str] = os.environ) -> str:
-    """Who this process is: as told, else its pod, else a name that nobody else has.
+    """Holder identity: as configured, else the pod's name, else a unique name.
 
-    A container that is started again in the same pod is the same one: the process before it is
-    dead, and need not be waited for.
+    A restarted container of the same pod keeps its identity: the previous process has ended, so
+    its Lease need not expire first.
     """
     if settings.identity:
         return settings.identity
@@ -69,10 +69,10 @@ def identity(settings: Settings, environment: Mapping[str, str] = os.environ) ->
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings as the environment has them; flags replace single fields later.
+    """Read settings from environment variables.
 
     Raises:
-        ValueError: when a variable is not what it should be, naming variable and value.
+        ValueError: a variable is invalid; the message contains name and value.
     """
     return Settings(
         engine_image=_read(environment, "ENGINE_IMAGE") or default_engine_image(),

@@ -1,15 +1,15 @@
-"""The status of a resource: counts, address, hash and conditions, complete on every write."""
+"""Builds the complete status of a custom resource: counts, URL, hash, conditions."""
 
 from dataclasses import replace
 from datetime import datetime
 
 from specdecode_api.report import ModelState
-from specdecode_api.v1alpha1 import ModelStatus, Recommendation, Status
+from specdecode_api.v1alpha1 import ModelStatus, RecommendationStatus, Status
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import selector_text, service_selector
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
-from specdecode_operator.creation import refusal
+from specdecode_operator.create_errors import classify_create_error
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
@@ -27,9 +27,9 @@ def status(
     now: datetime,
     lacking: tuple[str, ...] = (),
 ) -> Manifest:
-    """The whole status after `plan` came to `outcome`; what is not in it is removed.
+    """The whole status after `plan` resulted in `outcome`; absent fields are removed.
 
-    `lacking` names what the served definition would drop.
+    `lacking` lists fields that the served CRD would drop.
     """
     seen = observed.with_children(outcome.written, outcome.removed)
     metadata = observed.resource["metadata"]
@@ -64,12 +64,12 @@ def status(
 
 
 def as_manifest(record: Status) -> Manifest:
-    """A status as the API server stores it."""
+    """A status as stored by the API server."""
     return record.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 def _rollout(told: Told | None, previous: Manifest) -> Manifest:
-    """Where trials stand; of a refused spec what was said before stays."""
+    """Status of trials; unchanged for a rejected spec."""
     if told is None:
         kept = ("trial", "history", "rolloutRequests", "effective")
         return {name: previous.get(name) for name in kept}
@@ -82,7 +82,7 @@ def _rollout(told: Told | None, previous: Manifest) -> Manifest:
 
 
 def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
-    """What is fetched; absent where nothing is. Of a refused spec nothing is known."""
+    """Download status; absent without downloads, unchanged for a rejected spec."""
     if plan.refused:
         return previous.get("models")
     return list(plan.models) or None
@@ -101,8 +101,8 @@ def _trial_check(plan: Plan) -> Check | None:
 
 def _recommendation(
     step: Step | None, metadata: Manifest, previous: Manifest, now: datetime
-) -> Recommendation | Manifest | None:
-    """What is recommended; what was said before where nobody has looked since."""
+) -> RecommendationStatus | Manifest | None:
+    """The recommendation; the previous one if the engines were not observed since."""
     before: Manifest = previous.get("recommendation") or {}
     if step is None:
         return before or None
@@ -111,22 +111,22 @@ def _recommendation(
     if step.advice is None:
         is_same = previous.get("configHash") == step.now.built.config_hash
         return before if before and is_same else None
-    place = metadata["name"], metadata["namespace"]
-    return learning.shown(step.advice, *place, before, conditions.timestamp(now))
+    name = metadata["name"], metadata["namespace"]
+    return learning.shown(step.advice, *name, before, conditions.timestamp(now))
 
 
 def _recommendation_check(plan: Plan, resource: Manifest) -> Check | None:
     step = plan.step
     if step is None or not _learns(step):
         return None
-    told = (resource.get("status") or {}).get("conditions") or ()
+    previous = (resource.get("status") or {}).get("conditions") or ()
     kind = conditions.Type.RECOMMENDATION_READY
-    before = next((each for each in told if each["type"] == kind), None)
+    before = next((each for each in previous if each["type"] == kind), None)
     if step.advice is None:
         was_ready = before is not None and before["status"] == "True"
         return Check(was_ready, before["reason"], before["message"]) if before else None
-    said = learning.condition(step.advice, step.held)
-    return Check(said.is_ready, said.reason, said.message)
+    found = learning.condition(step.advice, step.held)
+    return Check(found.is_ready, found.reason, found.message)
 
 
 def _learns(step: Step) -> bool:
@@ -155,16 +155,18 @@ def _facts(
         updated=(live.get("status") or {}).get("updatedReplicas", 0),
         rollout=progress,
         rollout_message=condition(live, "Progressing").get("message", ""),
-        failure=refusal(failing.get("message", "")) if failing.get("status") == "True" else None,
+        failure=classify_create_error(failing.get("message", ""))
+        if failing.get("status") == "True"
+        else None,
         trouble=pods.trouble(
             filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
         ),
         degraded=seen.degraded,
         strategy=_strategy(seen.resource),
-        is_in_place=plan.pace.is_in_place,
+        is_in_place=plan.strategy.is_in_place,
         refused=plan.refused,
         ignored=plan.ignored,
-        stopped=outcome.stopped,
+        blocked=outcome.blocked,
         has_loaded_model=any(
             pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in seen.pods
         ),

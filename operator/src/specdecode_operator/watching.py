@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def obey_signals(stop: asyncio.Event) -> None:
-    """Have signals set `stop`; process 1 of a container ignores those without a handler."""
+    """Set `stop` on signals; process 1 of a container ignores signals without a handler."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
@@ -28,12 +28,12 @@ async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: async
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
-        # Kopf would ask for the name of the user, which a container need not have.
+        # Kopf would look up the user name, which may not exist in a container.
         identity="specdecode-operator",  # type: ignore[arg-type]
         liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         stop_flag=stop,
     )
-    obey_signals(stop)  # Kopf has just put its own handlers there, which do not set `stop`
+    obey_signals(stop)  # Kopf has installed its own handlers, which do not set `stop`
     await kopf.run_tasks(tasks, ignored=ours)
 
 
@@ -59,7 +59,7 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 class NoEssence(kopf.DiffBaseStorage):
-    """Spares Kopf the copy of every object that it makes to find differences nobody asks for."""
+    """Disables Kopf's copy of every object, which it would use to compute unused diffs."""
 
     def build(
         self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None
@@ -72,4 +72,4 @@ class NoEssence(kopf.DiffBaseStorage):
         return None
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Store nothing: patches belong to nobody here."""
+        """Store nothing: the operator does not patch through Kopf."""

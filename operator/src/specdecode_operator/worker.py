@@ -1,8 +1,8 @@
-"""Takes keys from the queue and reconciles them, one after the other."""
+"""Reconciles keys of the queue, one at a time."""
 
 import logging
 
-from specdecode_operator.cluster import ApiError
+from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.observed import Key
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 async def work(queue: Queue[Key], reconciler: Reconciler) -> None:
-    """Work for ever; an error delays its key and no other."""
+    """Work until cancelled; an error delays only its own key."""
     while True:
         key = await queue.get()
         try:
@@ -29,8 +29,8 @@ async def _work_on(key: Key, queue: Queue[Key], reconciler: Reconciler) -> None:
         delay_s = queue.retry(key)
         metrics.reconciles.labels(result="error").inc()
         log.warning(
-            "failed",
-            exc_info=not isinstance(error, ApiError),
+            "reconcile failed",
+            exc_info=not isinstance(error, KubeApiError),
             extra={
                 "namespace": key.namespace,
                 "resource": key.name,

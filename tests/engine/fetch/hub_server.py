@@ -104,7 +104,7 @@ def _handler(hub, is_store):
             repository = hub.repositories.get(name)
             shown = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
             if repository is None:
-                # The hub does not tell strangers whether something is private or not there.
+                # Without a token, the hub does not distinguish private from missing repositories.
                 self._refuse(404 if shown else 401, "RepoNotFound")
                 return False
             if repository.token and shown is None:

@@ -1,4 +1,4 @@
-"""The program in a process of its own: links, pins, last words, progress over HTTP, signals."""
+"""The program in its own process: links, pins, termination message, HTTP progress, signals."""
 
 import json
 import os
@@ -14,7 +14,13 @@ import httpx
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import LastWords, ModelState, Progress, Reason, Role
+from specdecode_api.report import (
+    ModelRole,
+    ModelState,
+    Progress,
+    TerminationMessage,
+    TerminationReason,
+)
 
 PROGRAM = (sys.executable, "-m", "specdecode_engine", "fetch")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -24,7 +30,7 @@ OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
 
 @pytest.fixture
 def run(hub, tmp_path):
-    """Start the program; returns its process and the file for its last words."""
+    """Start the program; return its process and the path of its termination message."""
     processes = []
 
     def start(*arguments, **environment):
@@ -34,7 +40,7 @@ def run(hub, tmp_path):
             env={
                 **os.environ,
                 "HF_ENDPOINT": hub.url,
-                names.VARIABLE_LAST_WORDS: str(words),
+                names.VARIABLE_TERMINATION_MESSAGE_PATH: str(words),
                 **environment,
             },
             stdout=subprocess.PIPE,
@@ -53,17 +59,17 @@ def run(hub, tmp_path):
 def finished(started):
     process, words = started
     out, err = process.communicate(timeout=60)
-    return process.returncode, LastWords.decode(words.read_text()), out + err
+    return process.returncode, TerminationMessage.decode(words.read_text()), out + err
 
 
 def test_target_and_draft_are_fetched_and_linked(hub, tiny, files, run, tmp_path):
     hub.add("org/draft", files)
     code, words, log = finished(run("--target", "hf://org/tiny", "--draft", "hf://org/draft@main"))
     assert code == 0, log
-    assert words.reason == Reason.FETCHED
+    assert words.reason == TerminationReason.FETCHED
     assert [(model.role, model.revision) for model in words.models] == [
-        (Role.TARGET, COMMIT),
-        (Role.DRAFT, COMMIT),
+        (ModelRole.TARGET, COMMIT),
+        (ModelRole.DRAFT, COMMIT),
     ]
     assert {model.state for model in words.models} == {ModelState.READY}
     for role, name in (("target", "tiny"), ("draft", "draft")):
@@ -90,7 +96,7 @@ def test_a_fault_is_left_as_last_words(hub, files, run):
     hub.add("org/tiny", files, token="right", is_gated=True)
     code, words, log = finished(run("--target", "hf://org/tiny", HF_TOKEN="wrong-token"))
     assert code == 1
-    assert words.reason == Reason.UNAUTHORIZED
+    assert words.reason == TerminationReason.UNAUTHORIZED
     assert "accept its terms" in words.message
     assert words.models[0].state is ModelState.FAILED
     assert "wrong-token" not in log + words.message
@@ -110,7 +116,7 @@ def test_the_progress_is_answered_and_a_signal_ends_it(hub, tiny, files, run):
     process, _ = run("--target", "hf://org/tiny", "--port", str(port))
     url = f"http://127.0.0.1:{port}"
     told = _until_downloading(url, process)
-    assert told.role is Role.TARGET
+    assert told.role is ModelRole.TARGET
     assert told.revision == COMMIT
     assert told.bytes_done < told.bytes_total
     assert httpx.get(url + names.PATH_STARTUP).status_code == 503

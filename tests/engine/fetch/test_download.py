@@ -9,8 +9,8 @@ from collections import namedtuple
 
 import pytest
 
-from specdecode_api.location import parse_uri
-from specdecode_api.report import ModelState, Reason, Role
+from specdecode_api.model_uri import parse_uri
+from specdecode_api.report import ModelRole, ModelState, TerminationReason
 from specdecode_engine.fetch.download import Download
 from specdecode_engine.fetch.faults import FetchError
 from specdecode_engine.fetch.folder import ModelFolder
@@ -29,12 +29,12 @@ def download(hub, tmp_path):
 
     def make(uri="hf://org/tiny", token=None, endpoint=None):
         return Download(
-            Role.TARGET,
+            ModelRole.TARGET,
             uri,
             parse_uri(uri),
             tmp_path / "cache",
             Hub(endpoint or hub.url, token),
-            Counts({Role.TARGET: uri}),
+            Counts({ModelRole.TARGET: uri}),
             threading.Event(),
         )
 
@@ -134,7 +134,7 @@ def test_a_file_that_stays_changed_is_refused(name, hub, tiny, download):
     hub.faults.change[name] = 100
     started = download()
     reason, message = fails(started)
-    assert reason is Reason.CHECKSUM_MISMATCH
+    assert reason is TerminationReason.CHECKSUM_MISMATCH
     assert name in message
     folder = ModelFolder.of(started.cache, "org/tiny", COMMIT)
     assert folder.complete_bytes() is None
@@ -169,10 +169,10 @@ GATED = {"token": "right", "is_gated": True}
 @pytest.mark.parametrize(
     ("settings", "token", "reason", "words"),
     [
-        (PRIVATE, None, Reason.UNAUTHORIZED, "download.tokenSecret"),
-        (PRIVATE, "wrong", Reason.UNAUTHORIZED, "refuses the token (HTTP 401)"),
-        (GATED, None, Reason.UNAUTHORIZED, "download.tokenSecret"),
-        (GATED, "wrong", Reason.UNAUTHORIZED, "accept its terms"),
+        (PRIVATE, None, TerminationReason.UNAUTHORIZED, "download.tokenSecret"),
+        (PRIVATE, "wrong", TerminationReason.UNAUTHORIZED, "refuses the token (HTTP 401)"),
+        (GATED, None, TerminationReason.UNAUTHORIZED, "download.tokenSecret"),
+        (GATED, "wrong", TerminationReason.UNAUTHORIZED, "accept its terms"),
     ],
 )
 def test_a_model_that_one_may_not_read(settings, token, reason, words, hub, download, files):
@@ -194,13 +194,13 @@ def test_a_token_opens_a_private_model_and_goes_nowhere_else(hub, download, file
 
 @pytest.mark.parametrize(("token", "reason"), [(None, "Unauthorized"), ("x", "ModelNotFound")])
 def test_a_model_that_is_not_there(token, reason, hub, download):
-    # The hub tells only those with a token that something does not exist.
+    # The hub reports a missing repository as such only to requests with a token.
     assert fails(download("hf://org/no-such-model", token=token))[0] == reason
 
 
 def test_a_revision_that_is_not_there(tiny, download):
     reason, message = fails(download("hf://org/tiny@v9"))
-    assert reason is Reason.REVISION_NOT_FOUND
+    assert reason is TerminationReason.REVISION_NOT_FOUND
     assert "hf://org/tiny@v9" in message
 
 
@@ -208,13 +208,13 @@ def test_a_revision_that_is_not_there(tiny, download):
 def test_a_hub_in_trouble(status, hub, tiny, download):
     hub.faults.status = status
     reason, message = fails(download())
-    assert reason is Reason.HUB_UNREACHABLE
+    assert reason is TerminationReason.HUB_UNREACHABLE
     assert f"HTTP {status}" in message
 
 
 def test_a_hub_that_is_not_there(download):
     reason, message = fails(download(endpoint="http://127.0.0.1:9"))
-    assert reason is Reason.HUB_UNREACHABLE
+    assert reason is TerminationReason.HUB_UNREACHABLE
     assert "download.endpoint" in message
 
 
@@ -229,7 +229,7 @@ def test_a_hub_that_is_not_there(download):
 def test_a_repository_that_is_no_checkpoint(held, words, hub, download):
     hub.add("org/tiny", held)
     reason, message = fails(download())
-    assert reason is Reason.CHECKPOINT_INVALID
+    assert reason is TerminationReason.CHECKPOINT_INVALID
     assert words in message
 
 
@@ -240,7 +240,7 @@ def test_a_volume_that_is_too_small_is_refused_before_a_byte_is_written(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 1000, 1000))
     reason, message = fails(download())
     total = sum(len(files[name]) for name in NEEDED)
-    assert reason is Reason.OUT_OF_SPACE
+    assert reason is TerminationReason.OUT_OF_SPACE
     assert f"needs {total} bytes more, and the volume has 1000" in message
     assert hub.ranges() == []
 
@@ -251,14 +251,14 @@ def test_a_volume_that_fills_up_on_the_way(hub, tiny, download, monkeypatch):
 
     monkeypatch.setattr(Counts, "set_bytes", full)
     reason, message = fails(download())
-    assert reason is Reason.OUT_OF_SPACE
+    assert reason is TerminationReason.OUT_OF_SPACE
     assert "No space left on device" in message
 
 
 def test_a_volume_that_cannot_be_written(tiny, download, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     reason, message = fails(download())
-    assert reason is Reason.CACHE_NOT_WRITABLE
+    assert reason is TerminationReason.CACHE_NOT_WRITABLE
     assert "65532" in message
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from specdecode_api.location import HubLocation
-from specdecode_api.report import Role
+from specdecode_api.model_uri import HubLocation
+from specdecode_api.report import ModelRole
 from specdecode_engine.fetch.download import Download
 from specdecode_engine.fetch.folder import link
 from specdecode_engine.fetch.hub import Hub
 from specdecode_engine.fetch.progress import Counts
-from specdecode_engine.forward.llama import Llama
-from specdecode_engine.serve.text_model import load_text_model
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.serve.text.tokenizer import load_text_model
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 
@@ -22,12 +22,12 @@ def test_a_fetched_model_can_be_loaded_and_its_text_read(hub, tmp_path):
     hub.add("org/target", {path.name: path.read_bytes() for path in source.iterdir()})
     uri = "hf://org/target"
     download = Download(
-        Role.TARGET,
+        ModelRole.TARGET,
         uri,
         HubLocation("org/target"),
         tmp_path / "cache",
         Hub(hub.url, None),
-        Counts({Role.TARGET: uri}),
+        Counts({ModelRole.TARGET: uri}),
         threading.Event(),
     )
     place = tmp_path / "links" / "target"

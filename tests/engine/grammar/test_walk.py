@@ -1,4 +1,4 @@
-"""The walk over a draft against every path by itself."""
+"""The walk over a draft tree against each of its paths alone."""
 
 import json
 import random

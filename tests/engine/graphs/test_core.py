@@ -1,4 +1,4 @@
-"""Captured rounds in a real engine: which run, that they equal plain ones, budgets, new tables."""
+"""Graphs in a real engine: which steps use them, equal answers, budgets, new tables, failures."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -6,19 +6,22 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lossless.poison import build_poisoned
 from specdecode_api import speculation
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
-from specdecode_engine.build import build_core
-from specdecode_engine.captures import GraphsUnavailable
-from specdecode_engine.depth.decision import Decision, DepthPolicy, Reason
-from specdecode_engine.depth.ranges import BatchRange, DepthTable
-from specdecode_engine.depth.static import StaticDepth
-from specdecode_engine.flags import parse_flags
-from specdecode_engine.forward.kv_pool import KvPool
-from specdecode_engine.graph_plan.plan import Pair
-from specdecode_engine.loop import EngineCore
-from specdecode_engine.request import Request, SamplingParams
+from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.graphs import capturer
+from specdecode_engine.graphs.plan import GraphKey
+from specdecode_engine.graphs.static_graph import StaticGraph
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.startup import build
+from specdecode_engine.startup.graph_config import GraphsUnavailable, Mode
 
 TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
 SIZES = (1, 2, 4, 7)
@@ -55,13 +58,13 @@ def make_core(
         "graphs": {"mode": "static", "batch_sizes": SIZES, **graphs},
         "device": "cpu",
     }
-    return build_core(EngineBoot.model_validate(document), poison=True)
+    return build_poisoned(EngineBoot.model_validate(document))
 
 
-class EveryDepth(StaticDepth):
+class EveryDepth(StaticPolicy):
     """Takes the candidates of the batch's range in turn, routed as another policy routes."""
 
-    def __init__(self, policy: DepthPolicy) -> None:
+    def __init__(self, policy: AdaptivePolicy) -> None:
         super().__init__(0, policy.table)
         self.routing = policy.routing
         self.decided: list[tuple[int, int]] = []
@@ -90,7 +93,7 @@ def requests(count: int, max_tokens: int = 24) -> Iterator[Request]:
 
 
 def answers(core: EngineCore, *waves: int) -> dict[tuple[str, str], list[object]]:
-    """Run waves of so many requests, one behind the other; tokens and log-probabilities of each."""
+    """Run waves of so many requests, one after the other; tokens and log-probabilities of each."""
     got: dict[tuple[str, str], list[object]] = defaultdict(list)
     for count in waves:
         for request in requests(count):
@@ -115,29 +118,29 @@ EVERY_SIZE = range(1, MAX_RUNNING + 1)
     ("algorithm", "topk", "overlap"),
     [("STANDALONE", 1, True), ("STANDALONE", 3, False), ("EAGLE", 2, True), ("EAGLE3", 1, False)],
 )
-def test_no_reachable_pair_runs_eager_and_answers_are_the_same(
+def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
     checkpoints, algorithm: str, topk: int, overlap: bool
 ) -> None:
     captured = make_core(checkpoints, algorithm, topk, overlap)
     depth = force_every_depth(captured)
     got = answers(captured, *EVERY_SIZE)
-    report = captured.parts.states.report()
-    assert report.eager_rounds == {}
-    assert report.captured_rounds == len(depth.decided) == captured.counters.decode.rounds > 60
+    report = captured.parts.graphs.report()
+    assert report.eager_steps == {}
+    assert report.graph_steps == len(depth.decided) == captured.counters.decode.rounds > 60
     padded = {(steps, min(g for g in SIZES if g >= size)) for steps, size in depth.decided}
-    planned = {(tier.num_steps, size) for tier in report.tiers for size in tier.batch_sizes}
+    planned = {(one.num_steps, size) for one in report.sets for size in one.batch_sizes}
     assert padded == planned
-    assert report.switches > 10
+    assert len({steps for steps, _ in depth.decided}) == 5
 
     eager = make_core(checkpoints, algorithm, topk, overlap, mode="off")
     force_every_depth(eager)
     assert answers(eager, *EVERY_SIZE) == got
-    assert eager.parts.states.report().eager_rounds == {"off": eager.counters.decode.rounds}
+    assert eager.parts.graphs.report().eager_steps == {"off": eager.counters.decode.rounds}
 
 
 @pytest.mark.parametrize(("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1)])
 def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str, topk: int) -> None:
-    """After the same rounds, both caches hold the same bits as without captured passes."""
+    """After the same steps, both caches hold the same bits as without graphs."""
     captured = make_core(checkpoints, algorithm, topk)
     eager = make_core(checkpoints, algorithm, topk, mode="off")
     for core in (captured, eager):
@@ -151,155 +154,259 @@ def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str,
             assert own[:, 1:4].isnan().all()
 
 
-def pools_of(core: EngineCore) -> tuple[KvPool, KvPool]:
+def pools_of(core: EngineCore) -> tuple[KVCache, KVCache]:
     return core.parts.pool, core.parts.drafter._pool  # type: ignore[union-attr]
 
 
-def test_captured_passes_ran_and_the_models_did_not(
+def test_graphs_ran_and_the_eager_forwards_did_not(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fast path: every pass of a decode round goes through a runner."""
+    """The fast path: every forward of a decode step goes through a graph."""
     core = make_core(checkpoints, policy="static")
-    states = core.parts.states
+    graphs = core.parts.graphs
     core.submit(next(requests(1)))
     core.step()  # the prompt
-    monkeypatch.setattr(states, "_functions", {})
+    monkeypatch.setattr(graphs, "_functions", {})
     while core.has_work():
         core.step()
-    assert states.report().captured_rounds == core.counters.decode.rounds > 0
+    assert graphs.report().graph_steps == core.counters.decode.rounds > 0
 
 
-def test_a_state_is_swapped_by_reference_before_each_round(checkpoints) -> None:
-    states = make_core(checkpoints).parts.states
-    first, other = states.activate(3, 1), states.activate(0, 5)
-    assert states.activate(3, 2) is first
-    assert states.activate(0, 7) is other
+def test_graph_sets_are_switched_by_reference_before_each_step(checkpoints) -> None:
+    graphs = make_core(checkpoints).parts.graphs
+    first, other = graphs.activate(3, 1), graphs.activate(0, 5)
+    assert first is not None
+    assert other is not None
+    assert graphs.activate(3, 1) is first
+    assert graphs.activate(0, 7) is other
     assert first is not other
-    assert (first.num_steps, other.num_steps) == (3, 0)
-    assert first.tier_of(2) is first.tiers[1]
-    assert first.tier_of(7) is first.tier_of(5) is None
+    assert graphs.uses_graphs
+    assert (first.batch_size, other.batch_size) == (1, 7)
+    assert graphs.activate(3, 5) is None
+    assert not graphs.uses_graphs
 
 
-def test_depths_share_runners(checkpoints) -> None:
-    states = make_core(checkpoints).parts.states
-    three, six = (states.activate(steps, 2).tier_of(2) for steps in (3, 6))
+def test_num_steps_share_graphs(checkpoints) -> None:
+    graphs = make_core(checkpoints).parts.graphs
+    three, six = (graphs.activate(steps, 2) for steps in (3, 6))
     assert three is not None
     assert six is not None
-    shared = three.runners.keys() & six.runners.keys()
-    assert len(shared) == 3  # the widest catch-up and the first two steps
-    assert all(three.runners[shape] is six.runners[shape] for shape in shared)
+    shared = three.graphs.keys() & six.graphs.keys()
+    assert len(shared) == 3  # the widest catch-up and the first two draft steps
+    assert all(three.graphs[shape] is six.graphs[shape] for shape in shared)
 
 
-def test_the_depth_at_start_gets_no_more_than_its_ranges_reach(checkpoints) -> None:
+def test_the_num_steps_at_start_gets_no_more_than_its_ranges_reach(checkpoints) -> None:
     by_start = {
-        start: make_core(checkpoints, num_steps=start).parts.states.report() for start in (0, 3)
+        start: make_core(checkpoints, num_steps=start).parts.graphs.report() for start in (0, 3)
     }
-    tiers = [
-        [(tier.num_steps, tier.batch_sizes) for tier in report.tiers]
-        for report in by_start.values()
+    sets = [
+        [(one.num_steps, one.batch_sizes) for one in report.sets] for report in by_start.values()
     ]
     # A batch of 3 is padded to 4, the range of which begins at 3; one of 5 is padded to 7.
-    assert tiers[0] == tiers[1] == [(0, (4, 7)), (1, (1, 2)), (2, (4,)), (3, (1, 2)), (6, (1, 2))]
+    assert sets[0] == sets[1] == [(0, (4, 7)), (1, (1, 2)), (2, (4,)), (3, (1, 2)), (6, (1, 2))]
 
 
 def test_a_batch_beyond_the_captured_sizes_is_counted_with_the_reason(checkpoints) -> None:
     core = make_core(checkpoints, batch_sizes=(1, 2))
     plain = make_core(checkpoints, mode="off")
     assert answers(core, 2, 3) == answers(plain, 2, 3)
-    report = core.parts.states.report()
-    assert report.eager_rounds["too_large"] > 0
-    assert report.captured_rounds > 0
+    report = core.parts.graphs.report()
+    assert report.eager_steps["too_large"] > 0
+    assert report.graph_steps > 0
 
 
 def test_an_empty_list_captures_nothing(checkpoints) -> None:
     core = make_core(checkpoints, batch_sizes=())
     answers(core, 1)
-    report = core.parts.states.report()
-    assert (report.pairs, report.shared_bytes, report.captured_rounds) == (0, 0, 0)
-    assert report.eager_rounds["off"] > 0
+    report = core.parts.graphs.report()
+    assert (report.pairs, report.shared_bytes, report.graph_steps) == (0, 0, 0)
+    assert report.eager_steps["off"] > 0
 
 
-def test_what_time_does_not_allow_is_captured_at_its_first_use(checkpoints) -> None:
+def compare_with_eager(core: EngineCore, checkpoints, *waves: int) -> None:
+    """Run the waves at every num_steps and compare with an engine without graphs."""
+    eager = make_core(checkpoints, mode="off")
+    eager.reload(core.scheduler.depth.table)
+    for one in (core, eager):
+        force_every_depth(one)
+    assert answers(core, *waves) == answers(eager, *waves)
+
+
+def test_pairs_beyond_the_time_at_start_are_captured_in_idle_steps_only(checkpoints) -> None:
     core = make_core(checkpoints, max_seconds=0)
-    states = core.parts.states
-    assert states.report().pairs == 0
-    assert all("captured when it is first used" in reason for reason in states.report().lazy)
-    force_every_depth(core)
-    plain = make_core(checkpoints, mode="off")
-    force_every_depth(plain)
-    assert answers(core, *EVERY_SIZE) == answers(plain, *EVERY_SIZE)
-    report = states.report()
-    assert report.eager_rounds == {}
-    assert report.lazy == ()
-    assert report.pairs == make_core(checkpoints).parts.states.report().pairs
+    graphs = core.parts.graphs
+    full = make_core(checkpoints).parts.graphs.report()
+    report = graphs.report()
+    assert (report.pairs, report.seconds, len(report.pending)) == (0, 0, full.pairs)
+    assert all("graphs.max_seconds 0 were spent at start" in reason for reason in report.pending)
+
+    compare_with_eager(core, checkpoints, *EVERY_SIZE)
+    assert set(graphs.report().eager_steps) == {"pending"}, "no step captured anything"
+
+    calls = 1
+    while core.idle_step():
+        calls += 1
+    report = graphs.report()
+    assert calls == sum(one.graphs for one in report.sets), "one graph in each idle step"
+    assert (report.pairs, report.pending) == (full.pairs, ())
+    assert not core.idle_step()
+    graphs.reset_counts()
+    compare_with_eager(core, checkpoints, *EVERY_SIZE)
+    assert graphs.report().eager_steps == {}
 
 
-def test_what_memory_does_not_allow_runs_eager_with_the_reason(checkpoints) -> None:
-    full = make_core(checkpoints).parts.states.report()
+def test_answers_do_not_change_while_pairs_are_being_captured(checkpoints) -> None:
+    core = make_core(checkpoints, max_seconds=0)
+    eager = make_core(checkpoints, mode="off")
+    for one in (core, eager):
+        force_every_depth(one)
+    for size in EVERY_SIZE:
+        for _ in range(3):
+            core.idle_step()
+        assert answers(core, size) == answers(eager, size)
+    report = core.parts.graphs.report()
+    assert report.graph_steps > 0
+    assert set(report.eager_steps) == {"pending"}
+
+
+def test_an_idle_step_while_a_request_runs_is_an_error(checkpoints) -> None:
+    core = make_core(checkpoints, max_seconds=0)
+    core.submit(next(requests(1)))
+    with pytest.raises(AssertionError, match="deferred work would delay a step"):
+        core.idle_step()
+
+
+def test_pairs_whose_buffers_exceed_the_bytes_run_eagerly_with_the_reason(checkpoints) -> None:
+    full = make_core(checkpoints).parts.graphs.report()
     core = make_core(checkpoints, max_bytes=full.num_bytes // 2)
-    report = core.parts.states.report()
+    report = core.parts.graphs.report()
     assert 0 < report.pairs < full.pairs
     assert report.num_bytes <= full.num_bytes // 2
     assert report.refused
-    assert all("of graphs.max_bytes are left" in reason for reason in report.refused)
-    force_every_depth(core)
-    plain = make_core(checkpoints, mode="off")
-    force_every_depth(plain)
-    assert answers(core, *EVERY_SIZE) == answers(plain, *EVERY_SIZE)
-    eager = core.parts.states.report().eager_rounds
-    assert set(eager) == {"refused"}
+    assert all("raise graphs.max_bytes" in reason for reason in report.refused)
+    compare_with_eager(core, checkpoints, *EVERY_SIZE)
+    assert set(core.parts.graphs.report().eager_steps) == {"refused"}
 
 
-def test_no_memory_at_all_is_said_too(checkpoints) -> None:
+def test_without_bytes_every_pair_is_refused(checkpoints) -> None:
     core = make_core(checkpoints, max_bytes=0)
     answers(core, 1)
-    report = core.parts.states.report()
+    report = core.parts.graphs.report()
     assert (report.pairs, report.num_bytes, len(report.refused)) == (0, 0, 9)
-    assert set(report.eager_rounds) == {"refused"}
+    assert set(report.eager_steps) == {"refused"}
 
 
-def test_the_facts_say_what_is_captured(checkpoints) -> None:
+def test_the_facts_contain_the_mode_and_the_captured_pairs(checkpoints) -> None:
     off, on = (make_core(checkpoints, mode=mode).facts for mode in ("off", "static"))
     assert (off["graphs"], off["captured_pairs"]) == ("off", 0)
     assert (on["graphs"], on["captured_pairs"]) == ("static", 9)
 
 
-def test_a_new_table_is_followed(checkpoints) -> None:
-    """New pairs are captured at first use where the buffers suffice; old ones stay."""
+def test_a_new_table_is_followed_in_idle_steps(checkpoints) -> None:
+    """New pairs are captured where the buffers suffice; old ones stay."""
     core = make_core(checkpoints)
-    before = core.parts.states.report()
-    core.reload(DepthTable([BatchRange(1, (2,)), BatchRange(3, (1, 6)), BatchRange(5, (0,))]))
-    report = core.parts.states.report()
+    before = core.parts.graphs.report()
+    core.reload(RangeTable([BatchRange(1, (2,)), BatchRange(3, (1, 6)), BatchRange(5, (0,))]))
+    report = core.parts.graphs.report()
     assert report.pairs == before.pairs
-    assert any(reason.startswith(f"{Pair(2, 1)} is new") for reason in report.lazy)
-    assert [reason.split(" is new")[0] for reason in report.refused] == [str(Pair(6, 4))]
-    force_every_depth(core)
-    plain = make_core(checkpoints, mode="off")
-    plain.reload(core.scheduler.depth.table)
-    force_every_depth(plain)
-    assert answers(core, *EVERY_SIZE) == answers(plain, *EVERY_SIZE)
-    after = core.parts.states.report()
-    assert set(after.eager_rounds) == {"refused"}
+    assert any(reason.startswith(f"{GraphKey(2, 1)} is captured when") for reason in report.pending)
+    assert [reason.split(" runs")[0] for reason in report.refused] == [str(GraphKey(6, 4))]
+    while core.idle_step():
+        pass
+    assert core.parts.graphs.report().pending == ()
+    compare_with_eager(core, checkpoints, *EVERY_SIZE)
+    after = core.parts.graphs.report()
+    assert set(after.eager_steps) == {"refused"}
     assert after.pairs > before.pairs
 
 
-def test_the_report_names_every_depth_with_its_time_and_memory(checkpoints) -> None:
-    report = make_core(checkpoints).parts.states.report()
-    assert all(tier.seconds > 0 and tier.num_bytes > 0 for tier in report.tiers)
-    assert report.num_bytes == report.shared_bytes + sum(t.num_bytes for t in report.tiers)
+def test_the_report_contains_every_num_steps_with_its_time_and_memory(checkpoints) -> None:
+    report = make_core(checkpoints).parts.graphs.report()
+    assert all(one.seconds > 0 and one.graphs > 0 for one in report.sets)
+    assert report.num_bytes == report.shared_bytes > 0, "static graphs need no more than buffers"
     lines = report.lines()
-    assert "depth  0" in lines[0]
+    assert "num_steps  0" in lines[0]
     assert "batch sizes 4 7" in lines[0]
-    assert "shared inputs and outputs" in lines[-1]
+    assert "shared input and output buffers" in lines[-1]
+
+
+class BreakingGraph(StaticGraph):
+    """Fails from the third capture of an engine on, or runs out of memory in one."""
+
+    made = 0
+    error: Exception = RuntimeError("operation not permitted when stream is capturing")
+
+    def __init__(self, shape, function, buffers) -> None:
+        type(self).made += 1
+        is_reached = self.made == 3 if isinstance(self.error, MemoryError) else self.made >= 3
+        if is_reached:
+            if isinstance(self.error, MemoryError):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
+        super().__init__(shape, function, buffers)
+
+
+def break_captures(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+    monkeypatch.setattr(BreakingGraph, "made", 0)
+    monkeypatch.setattr(BreakingGraph, "error", error or BreakingGraph.error)
+    monkeypatch.setattr(capturer, "StaticGraph", BreakingGraph)
+
+
+def test_mode_auto_serves_eagerly_when_a_capture_fails(checkpoints, monkeypatch, caplog) -> None:
+    break_captures(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "choose_mode", lambda *_: Mode("static", "tried"))
+        core = make_core(checkpoints, mode="auto")
+    report = core.parts.graphs.report()
+    failure = "capturing failed: RuntimeError: operation not permitted when stream is capturing"
+    assert report.failure == core.facts["graphs_reason"] == failure
+    assert all(failure in reason for reason in report.refused)
+    assert (report.pairs, report.pending, len(report.refused)) == (0, (), 9)
+    assert failure in caplog.text
+    compare_with_eager(core, checkpoints, 1, 4)
+    assert set(core.parts.graphs.report().eager_steps) == {"refused"}
+    core.reload(RangeTable([BatchRange(1, (2,))]))
+    assert not core.idle_step()
+    assert core.parts.graphs.report().pending == ()
+
+
+def test_a_mode_by_name_ends_the_start_when_a_capture_fails(checkpoints, monkeypatch) -> None:
+    break_captures(monkeypatch)
+    with pytest.raises(GraphsUnavailable, match=r"graphs.mode static: capturing failed.*use auto"):
+        make_core(checkpoints)
+
+
+def test_a_failure_in_an_idle_step_leaves_the_engine_serving(checkpoints, monkeypatch) -> None:
+    core = make_core(checkpoints, max_seconds=0)
+    break_captures(monkeypatch)
+    while core.idle_step():
+        pass
+    report = core.parts.graphs.report()
+    assert report.failure.startswith("capturing failed: RuntimeError")
+    assert report.pending == ()
+    compare_with_eager(core, checkpoints, 1, 4)
+
+
+def test_a_pair_that_runs_out_of_memory_leaves_the_smaller_ones(checkpoints, monkeypatch) -> None:
+    break_captures(monkeypatch, MemoryError())
+    core = make_core(checkpoints)
+    report = core.parts.graphs.report()
+    assert (report.failure, report.pairs, report.pending) == ("", 8, ())
+    assert [reason.split(": ")[1].split(" (")[0] for reason in report.refused] == [
+        "capturing it ran out of memory"
+    ]
+    compare_with_eager(core, checkpoints, *EVERY_SIZE)
+    assert set(core.parts.graphs.report().eager_steps) <= {"refused"}
 
 
 def test_cuda_graphs_need_a_gpu(checkpoints) -> None:
-    with pytest.raises(GraphsUnavailable, match=r"mode cuda needs a GPU.*computes on cpu"):
+    with pytest.raises(GraphsUnavailable, match=r"mode cuda needs a GPU.*runs on cpu"):
         make_core(checkpoints, mode="cuda")
 
 
-def test_on_a_cpu_nothing_is_captured_unless_asked_for(checkpoints) -> None:
-    report = make_core(checkpoints, mode="auto").parts.states.report()
+def test_on_a_cpu_nothing_is_captured_under_mode_auto(checkpoints) -> None:
+    report = make_core(checkpoints, mode="auto").parts.graphs.report()
     assert (report.mode, report.pairs) == ("off", 0)
 
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.draft import Draft
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.request import SamplingParams
-from specdecode_engine.rounds.path import take_path, walk_tree
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.speculate.tree import Frontier, grow_tree, link
+from specdecode_engine.speculate.tree import TreeLevel, grow_tree, link
+from specdecode_engine.steps.verify import gather_accepted, verify_tree
+from specdecode_kernels import TORCH
 
 VOCAB, SEEDS, LENGTH = 5, 30_000, 7
 SHAPE = DraftShape(num_steps=2, topk=2, num_tokens=5)
@@ -55,11 +56,11 @@ def grow(world: World) -> Draft:
         places = positions(torch.full(logits.shape[:2], depth))
         return world.sampler.score_draft(logits, world.slots, places)
 
-    def advance(frontier: Frontier) -> Tensor:
+    def advance(frontier: TreeLevel) -> Tensor:
         return score(world.draft[frontier.tokens], frontier.step + 1)
 
     first = score(world.draft[0].expand(SEEDS, 1, VOCAB), 0)[:, 0]
-    return grow_tree(SHAPE, first, advance)
+    return grow_tree(TORCH, SHAPE, first, advance)
 
 
 def node_logits(world: World, draft: Draft) -> Tensor:
@@ -69,18 +70,18 @@ def node_logits(world: World, draft: Draft) -> Tensor:
 
 def choose(world: World, draft: Draft, logits: Tensor) -> Tensor:
     assert draft.tree is not None
-    return world.sampler.choose(logits, world.slots, positions(draft.tree.depths), draft)
+    return world.sampler.sample(logits, world.slots, positions(draft.tree.depths), draft)
 
 
 def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
-    """The first three tokens of every seed [SEEDS, 3]: the round's, then plain decoding's."""
-    path, accepted = walk_tree(choices, draft)
-    emitted = take_path(choices, path)
+    """First three tokens of every seed [SEEDS, 3]: from the step, then from plain decoding."""
+    path, accepted = verify_tree(TORCH, choices, draft)
+    emitted = gather_accepted(TORCH, choices, path)
     tokens = [emitted[:, 0]]
     for depth in (1, 2):
         logits = world.target[tokens[-1]][:, None]
         places = positions(torch.full((SEEDS, 1), depth))
-        plain = world.sampler.choose(logits, world.slots, places)[:, 0]
+        plain = world.sampler.sample(logits, world.slots, places)[:, 0]
         tokens.append(torch.where(accepted >= depth, emitted[:, depth], plain))
     return torch.stack(tokens, dim=1)
 
@@ -103,7 +104,7 @@ def chi_square(world: World, tokens: Tensor) -> float:
 def test_the_first_tokens_follow_the_target(world: World) -> None:
     draft = grow(world)
     choices = choose(world, draft, node_logits(world, draft))
-    _, accepted = walk_tree(choices, draft)
+    _, accepted = verify_tree(TORCH, choices, draft)
     assert accepted.double().mean() > 1.0  # speculation takes place
     assert chi_square(world, emit(world, draft, choices)) < CRITICAL
 
@@ -129,7 +130,7 @@ def draw_the_bonus_anew(world: World, draft: Draft) -> Tensor:
     logits = node_logits(world, draft)
     judged = choose(world, draft, logits)
     places = positions(draft.tree.depths) + 1000
-    redrawn = world.sampler.choose(logits, world.slots, places, draft)
+    redrawn = world.sampler.sample(logits, world.slots, places, draft)
     is_child = torch.zeros_like(judged, dtype=torch.bool)
     for node in range(1, SHAPE.num_tokens):
         parent = draft.tree.parents[:, node]
@@ -156,11 +157,11 @@ def test_a_broken_rule_is_caught(world: World, mutation: Callable[[World, Draft]
 
 
 def test_duplicate_siblings_are_caught(world: World) -> None:
-    """Two siblings of one token: both are reached, and the path is no path any more."""
+    """Two siblings have the same token: both are reached, which is not a valid path."""
     draft = grow(world)
     parents = torch.tensor([[0, 0, 0, 1, 1]]).expand(SEEDS, -1)
     best = world.draft[0].argmax()
     tokens = torch.stack([torch.full((SEEDS,), int(best))] * 2 + [draft.tokens[:, 2]] * 2, dim=1)
-    broken = replace(draft, tokens=tokens, tree=link(parents, 2))
+    broken = replace(draft, tokens=tokens, tree=link(TORCH, parents, 2))
     choices = choose(world, broken, node_logits(world, broken))
     assert chi_square(world, emit(world, broken, choices)) > 3 * CRITICAL

@@ -7,12 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.draft import Draft
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.request import SamplingParams
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import link
-from specdecode_kernels.reference import filter_logits, gumbel_noise
+from specdecode_kernels import TORCH
+from specdecode_kernels.torch.filters import filter_logits
+from specdecode_kernels.torch.noise import gumbel_noise
 
 CPU = torch.device("cpu")
 
@@ -55,7 +57,7 @@ def test_sampled_tokens_follow_the_target_distribution() -> None:
     sampler = Sampler(2, 6, CPU)
     sampler.open(1, SamplingParams(seed=11, max_tokens=1, temperature=temperature), [0], [])
     positions = torch.arange(count)[None, :]
-    tokens = sampler.choose(logits.expand(1, count, 6), [1], positions)[0]
+    tokens = sampler.sample(logits.expand(1, count, 6), [1], positions)[0]
     expected = torch.softmax(logits / temperature, dim=0) * count
     observed = torch.bincount(tokens, minlength=6)
     chi_square = ((observed - expected) ** 2 / expected).sum().item()
@@ -63,7 +65,7 @@ def test_sampled_tokens_follow_the_target_distribution() -> None:
 
 
 def reference_filter(row: list[float], top_k: int, top_p: float, min_p: float) -> set[int]:
-    """Keep ids one by one from the likeliest down, as the definitions say."""
+    """Keep ids one by one from the likeliest down, as defined."""
     order = sorted(range(len(row)), key=lambda token: (-row[token], token))
     if top_k:
         order = order[:top_k]
@@ -104,9 +106,9 @@ def test_greedy_and_sampled_rows_in_one_batch_do_not_touch_each_other() -> None:
     sampler.open(2, SamplingParams(seed=1, max_tokens=1, temperature=1.0, top_k=5), [0], [])
     logits = torch.randn(2, 3, 20, generator=torch.Generator().manual_seed(4))
     positions = torch.tensor([[4, 5, 6], [4, 5, 6]])
-    together = sampler.choose(logits, [1, 2], positions)
+    together = sampler.sample(logits, [1, 2], positions)
     for row, slot in enumerate((1, 2)):
-        alone = sampler.choose(logits[row : row + 1], [slot], positions[row : row + 1])
+        alone = sampler.sample(logits[row : row + 1], [slot], positions[row : row + 1])
         assert torch.equal(together[row], alone[0])
     assert torch.equal(together[0], logits[0].argmax(dim=-1))
 
@@ -127,12 +129,12 @@ def test_penalties_at_a_node_count_the_path_to_it() -> None:
     drafted = Sampler(2, 12, CPU)
     drafted.open(1, params, [1, 2], [4])
     chain = Draft(DraftShape.chain(3), torch.tensor([path]))
-    nodes = drafted.choose(logits, [1], torch.tensor([[3, 4, 5, 6]]), chain)
+    nodes = drafted.sample(logits, [1], torch.tensor([[3, 4, 5, 6]]), chain)
     for count in range(4):
         plain = Sampler(2, 12, CPU)
         plain.open(1, params, [1, 2], [4])
         plain.commit([1], torch.tensor([path]), torch.tensor([count]))
-        expected = plain.choose(logits[:, count : count + 1], [1], torch.tensor([[3 + count]]))
+        expected = plain.sample(logits[:, count : count + 1], [1], torch.tensor([[3 + count]]))
         assert nodes[0, count] == expected[0, 0]
 
 
@@ -140,22 +142,22 @@ def test_a_reused_slot_remembers_nothing() -> None:
     sampler = Sampler(2, 8, CPU)
     logits = torch.tensor([[[1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]]])
     sampler.open(1, SamplingParams(seed=0, max_tokens=1, logit_bias={0: 50.0}), [0], [])
-    assert sampler.choose(logits, [1], torch.tensor([[2]])).item() == 0
+    assert sampler.sample(logits, [1], torch.tensor([[2]])).item() == 0
     sampler.open(1, SamplingParams(seed=0, max_tokens=1, temperature=0.0), [0], [])
-    assert sampler.choose(logits, [1], torch.tensor([[2]])).item() == 2
+    assert sampler.sample(logits, [1], torch.tensor([[2]])).item() == 2
 
 
 def test_penalties_in_a_tree_count_the_ancestors_alone() -> None:
-    """Two branches behind the root: a node's choice is that of plain decoding along its branch."""
+    """Two branches below the root: a node's choice is that of plain decoding along its branch."""
     params = SamplingParams(seed=0, max_tokens=9, temperature=0.0, frequency_penalty=1.3)
     logits = torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(2)) * 2
     tokens = torch.tensor([[5, 7, 5, 3]])
-    tree = link(torch.tensor([[0, 0, 0, 1, 2]]), num_steps=2)
+    tree = link(TORCH, torch.tensor([[0, 0, 0, 1, 2]]), num_steps=2)
     draft = Draft(DraftShape(2, 2, 5), tokens, tree)
     sampler = Sampler(2, 12, CPU)
     sampler.open(1, params, [1, 2], [4])
-    nodes = sampler.choose(logits, [1], torch.tensor([[3, 4, 4, 5, 5]]), draft)
+    nodes = sampler.sample(logits, [1], torch.tensor([[3, 4, 4, 5, 5]]), draft)
     for node, path in enumerate(([], [5], [7], [5, 5], [7, 3])):
         plain = Sampler(2, 12, CPU)
         plain.open(1, params, [1, 2], [4, *path])
-        assert nodes[0, node] == plain.choose(logits[:, node : node + 1], [1], torch.tensor([[0]]))
+        assert nodes[0, node] == plain.sample(logits[:, node : node + 1], [1], torch.tensor([[0]]))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.depth.static import StaticDepth
-from specdecode_engine.request import (
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.batch.request import (
     FinishReason,
     QueueFull,
     Request,
@@ -30,7 +30,7 @@ def make_scheduler(
         page_size=page_size,
         pages=pages,
     )
-    return Scheduler(limits, StaticDepth(3), PrefixCache(page_size))
+    return Scheduler(limits, StaticPolicy(3), PrefixCache(page_size))
 
 
 def make_request(name: str, prompt: int, answer: int) -> Request:
@@ -109,7 +109,7 @@ def test_a_full_queue_refuses_and_says_the_limit() -> None:
     run_step(scheduler, 1)
     scheduler.add(make_request("waits", 4, 4))
     scheduler.add(make_request("waits too", 4, 4))
-    with pytest.raises(QueueFull, match="2 requests wait already, the limit is 2"):
+    with pytest.raises(QueueFull, match=r"1 requests are running.*2 are waiting \(limit 2\)"):
         scheduler.add(make_request("one too many", 4, 4))
 
 
@@ -118,6 +118,40 @@ def test_without_a_queue_a_free_engine_still_takes_a_request() -> None:
     scheduler.add(make_request("first", 4, 4))
     with pytest.raises(QueueFull):
         scheduler.add(make_request("second", 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("running", "queued", "count"), [(4, 4, 8), (64, 512, 513), (64, 512, 576), (16, 0, 8)]
+)
+def test_an_idle_engine_takes_as_many_requests_at_once_as_may_run_and_wait(
+    running: int, queued: int, count: int
+) -> None:
+    scheduler = make_scheduler(running=running, queued=queued)
+    for number in range(count):
+        scheduler.add(make_request(str(number), 4, 4))
+    assert len(scheduler.waiting) == count
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    running=st.integers(1, 4),
+    queued=st.integers(0, 4),
+    arrivals=st.lists(st.integers(0, 6), min_size=1, max_size=12),
+)
+def test_a_request_is_refused_only_when_all_slots_and_queue_places_are_taken(
+    running: int, queued: int, arrivals: list[int]
+) -> None:
+    scheduler = make_scheduler(pages=100, running=running, queued=queued)
+    for number, count in enumerate(arrivals):
+        for index in range(count):
+            present = len(scheduler.running) + len(scheduler.waiting)
+            request = make_request(f"{number}-{index}", 4, 6)
+            if present < running + queued:
+                scheduler.add(request)
+            else:
+                with pytest.raises(QueueFull):
+                    scheduler.add(request)
+        run_step(scheduler, 2)
 
 
 def test_chunks_share_the_budget_in_order_of_arrival() -> None:

@@ -5,12 +5,12 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.depth.static import StaticDepth
-from specdecode_engine.request import FinishReason, Request, SamplingParams
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.sequence import Sequence
 
 
 def make_scheduler(
@@ -31,7 +31,7 @@ def make_scheduler(
         page_size=page_size,
         pages=pages,
     )
-    return Scheduler(limits, StaticDepth(3), PrefixCache(page_size, lookahead, is_on=is_on))
+    return Scheduler(limits, StaticPolicy(3), PrefixCache(page_size, lookahead, is_on=is_on))
 
 
 def add(scheduler: Scheduler, prompt: list[int], answer: int = 4) -> Sequence:

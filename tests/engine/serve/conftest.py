@@ -14,11 +14,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.build import build_core
-from specdecode_engine.serve.core import Core, LoadedEngine, Progress
+from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.server import SignalledServer, listen
 from specdecode_engine.serve.service import Service
-from specdecode_engine.serve.testing import EchoCore
+from specdecode_engine.startup.build import build_core
+from tests.engine.serve.echo_core import EchoCore
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"

@@ -7,6 +7,8 @@ from urllib.parse import urlparse
 import httpx
 import pytest
 
+from specdecode_api.metrics.core import KV_PAGES, RUNNING_REQUESTS
+
 BODY = {
     "model": "echo",
     "prompt": "the quick brown fox",
@@ -27,7 +29,7 @@ def send_raw(url, body):
 
 
 def running(server):
-    return server.service.engine.snapshot.running_requests
+    return server.service.engine.snapshot[RUNNING_REQUESTS]
 
 
 @pytest.fixture
@@ -40,10 +42,10 @@ def test_leaving_a_stream_aborts_its_requests(slow, eventually):
     with httpx.stream("POST", url, json=BODY | {"stream": True}, timeout=10) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
-        assert running(slow) == 2
+        eventually(lambda: running(slow) == 2)
     eventually(lambda: running(slow) == 0)
     assert len(slow.core.aborted) == 2
-    assert slow.service.lifecycle.calls == 0
+    assert slow.service.lifecycle.running_requests == 0
     aborted = (
         f'requests_total{{finish_reason="abort",table="{slow.service.tables.table_hash}"}} 2.0'
     )
@@ -55,7 +57,7 @@ def test_leaving_before_an_answer_in_one_piece_aborts_its_requests(slow, eventua
         eventually(lambda: running(slow) == 2)
     eventually(lambda: running(slow) == 0)
     assert len(slow.core.aborted) == 2
-    assert slow.service.lifecycle.calls == 0
+    assert slow.service.lifecycle.running_requests == 0
 
 
 def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
@@ -70,11 +72,11 @@ def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
 
 def test_the_real_core_frees_what_a_client_left(built_server, eventually):
     eventually(lambda: running(built_server) == 0)
-    free = built_server.service.engine.snapshot.kv_pages_free
+    free = built_server.service.engine.snapshot[KV_PAGES, "free"]
     with send_raw(built_server.url, BODY | {"stream": True}):
         eventually(lambda: running(built_server) == 2)
     eventually(lambda: running(built_server) == 0)
-    assert built_server.service.engine.snapshot.kv_pages_free == free
+    assert built_server.service.engine.snapshot[KV_PAGES, "free"] == free
 
 
 def test_others_are_not_disturbed(slow):

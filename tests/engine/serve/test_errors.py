@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in OpenAI's form: status, field, value, remedy."""
+"""Request errors have OpenAI's form: status, field, value, remedy."""
 
 import json
 
@@ -34,7 +34,7 @@ GOOD = {"model": "echo", "prompt": "the fox"}
         ({"stop": ["x"] * 17}, "stop", "at most 16"),
         ({"stop": ""}, "stop[0]", "at least 1 character"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "100"),
-        ({"logit_bias": {"fox": 1}}, "logit_bias", "'fox' is no token id"),
+        ({"logit_bias": {"fox": 1}}, "logit_bias", "'fox' is not a token id"),
         ({"logit_bias": {"320": 1}}, "logit_bias", "0 to 319"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "greater than or equal to 0"),
         ({"prompt": []}, "prompt", "a list of token ids"),

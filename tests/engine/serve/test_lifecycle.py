@@ -13,10 +13,12 @@ import openai
 import pytest
 
 from specdecode_api.boot import EngineBoot
+from specdecode_api.metrics.core import RUNNING_REQUESTS
+from specdecode_engine.serve.admin.health import is_loopback
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.core import LoadedEngine
+from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.serve.service import Service
-from specdecode_engine.serve.testing import EchoCore
+from tests.engine.serve.echo_core import EchoCore
 
 FIELDS = {"model": "echo", "prompt": "the quick brown fox", "max_tokens": 60}
 
@@ -44,7 +46,7 @@ def read_stream(server, **fields):
 
 
 def wait_running(server, eventually):
-    eventually(lambda: server.service.engine.snapshot.running_requests > 0)
+    eventually(lambda: server.service.engine.snapshot[RUNNING_REQUESTS] > 0)
 
 
 def test_probes_answer_while_the_model_loads(start_server, model_folder, eventually):
@@ -84,10 +86,10 @@ def test_a_failed_load_ends_the_process_with_one_line(start_server, caplog):
     assert lines[0].exc_info is None
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_drain_is_not_ready_but_serves(start_server, method):
+@pytest.mark.parametrize("headers", [{}, {"x-forwarded-for": "10.1.2.3"}])
+def test_drain_is_not_ready_but_serves(start_server, headers):
     server = start_server()
-    answer = httpx.request(method, server.url + "/drain")
+    answer = server.post("/drain", headers=headers)
     assert answer.json() == {"status": "draining", "calls": 0}
     ready = server.get("/health/ready")
     assert (ready.status_code, ready.json()["reason"]) == (503, "draining")
@@ -95,10 +97,43 @@ def test_drain_is_not_ready_but_serves(start_server, method):
     assert ask(server).choices[0].text
 
 
+def test_drain_is_refused_to_get_and_to_peers_outside_the_pod_whatever_they_claim(echo_server):
+    assert echo_server.get("/drain").status_code == 405
+
+    async def post(peer: str, headers: dict[str, str]) -> httpx.Response:
+        transport = httpx.ASGITransport(build_app(echo_server.service), client=(peer, 40000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+            return await client.post("/drain", headers=headers)
+
+    for peer in ("10.1.2.3", "fe80::1", "::ffff:10.1.2.3", "128.0.0.1"):
+        for headers in ({}, {"x-forwarded-for": "127.0.0.1", "forwarded": "for=127.0.0.1"}):
+            answer = asyncio.run(post(peer, headers))
+            assert answer.status_code == 403
+            assert "loopback" in answer.json()["error"]["message"]
+    assert echo_server.get("/health/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.0.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("10.0.0.1", False),
+        ("localhost", False),
+        ("", False),
+    ],
+)
+def test_is_loopback_covers_both_families_and_mapped_addresses(peer, expected):
+    assert is_loopback(peer) is expected
+
+
 def test_drain_can_hold_its_answer_until_routers_know(start_server):
     server = start_server()
     started = time.monotonic()
-    server.get("/drain?wait_seconds=0.3")
+    server.post("/drain?wait_seconds=0.3")
     assert time.monotonic() - started >= 0.3
 
 
@@ -106,7 +141,7 @@ def test_stop_lets_running_calls_finish_and_refuses_new_ones(start_server, pool,
     server = start_server(step_seconds=0.02, tokens_per_step=1)
     stream = pool.submit(read_stream, server)
     whole = pool.submit(ask, server)
-    eventually(lambda: server.service.lifecycle.calls == 2)
+    eventually(lambda: server.service.lifecycle.running_requests == 2)
     server.stop()
     eventually(lambda: server.get("/health/ready").status_code == 503)
     with pytest.raises(openai.InternalServerError) as caught:
@@ -126,7 +161,7 @@ def test_a_draining_pod_answers_on_kept_connections_and_gives_them_up(start_serv
     body = {key: FIELDS[key] for key in ("prompt", "max_tokens")}
     with httpx.Client(base_url=server.url) as client:
         assert "connection" not in client.post("/v1/completions", json=body).headers
-        server.get("/drain")
+        server.post("/drain")
         for is_stream in (False, True):
             answer = client.post("/v1/completions", json=body | {"stream": is_stream})
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
@@ -152,7 +187,7 @@ def test_what_outlasts_the_drain_is_cut_off_with_an_error(start_server, pool, ev
     server = start_server(step_seconds=0.05, tokens_per_step=1, drain_seconds=0.2)
     stream = pool.submit(read_stream, server)
     whole = pool.submit(ask, server)
-    eventually(lambda: server.service.lifecycle.calls == 2)
+    eventually(lambda: server.service.lifecycle.running_requests == 2)
     server.stop()
     assert server.exit_code.result(10) == 0
     _, error = stream.result(10)
@@ -198,7 +233,7 @@ async def service(model_folder, request):
     service = Service(boot, lambda progress: LoadedEngine(core, model_folder), stuck_seconds=0.2)
     service.engine.start()
     while not service.lifecycle.is_loaded:
-        await service.lifecycle._change()
+        await service.lifecycle.wait_for_change()
     yield service
     await service.engine.close(5)
 

@@ -4,7 +4,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics
+from specdecode_api.metrics.core import ACCEPT_LENGTH
+from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 
 ECHO_TABLE = ""  # the echo core decides nothing by a table
 FIELDS = {"model": "echo", "prompt": "the quick brown fox"}
@@ -60,7 +62,7 @@ def test_openmetrics_is_spoken_to_who_asks(echo_server):
 
 
 def test_accept_length_before_the_first_round_is_0():
-    assert CoreSnapshot().accept_length == 0
+    assert CoreSnapshot()[ACCEPT_LENGTH] == 0
     metrics = EngineMetrics(CoreSnapshot)
     assert metrics.registry.get_sample_value("specdecode_accept_length") == 0
 

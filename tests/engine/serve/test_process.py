@@ -1,20 +1,23 @@
 """The whole process: real signals, real exit codes."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import logging, sys
 sys.modules["torch"] = None  # the server does without, and starts sooner
 from pathlib import Path
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import LoadedEngine, serve
-from specdecode_engine.serve.testing import EchoCore
+from tests.engine.serve.echo_core import EchoCore
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 folder = Path(sys.argv[1])
@@ -31,7 +34,8 @@ def start(model_folder, eventually):
 
     def run(step_seconds=0.05):
         command = [sys.executable, "-c", PROGRAM, str(model_folder), str(step_seconds)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         processes.append(process)
         port = re.search(r"port (\d+)", process.stdout.readline())[1]
         url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Structured output over HTTP: what clients ask for, in each of their words, and what they hear."""
+"""Structured output over HTTP: every form of the request that clients use, and the responses."""
 
 import json
 import random
@@ -12,10 +12,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from specdecode_engine.grammar import GrammarCompiler, GrammarKind, GrammarSource, TokenBytes
-from specdecode_engine.serve.detokenizer import Detokenizer
-from specdecode_engine.serve.vocabulary import Vocabulary
+from specdecode_engine.serve.text.detokenizer import Detokenizer
+from specdecode_engine.serve.text.vocabulary import Vocabulary
 
-MESSAGES = [{"role": "user", "content": "Tell me about the cat."}]
+MESSAGES = [
+    {"role": "user", "content": "Tell me about the cat."}  # vocabulary: allow tell: a user's words
+]
 
 
 class Animal(BaseModel):
@@ -168,13 +170,13 @@ REFUSED: list[tuple[dict[str, object], str, str]] = [
     (schema_format({"properties": {"a": {"items": {"type": 1}}}}), SCHEMA_FIELD, r"\.a\.items: "),
     (schema_format({"uniqueItems": True}, strict=True), SCHEMA_FIELD, "uniqueItems"),
     (schema_format([1]), SCHEMA_FIELD, "an object"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "needs this"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "requires this"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
     ({"response_format": {"type": "regex", "regex": "a("}}, "response_format.regex", "unclosed"),
-    ({"response_format": {"type": "regex"}}, "response_format.regex", "needs this field"),
+    ({"response_format": {"type": "regex"}}, "response_format.regex", "requires this field"),
     ({"guided_grammar": "root ::= foo"}, "guided_grammar", "foo"),
     ({"guided_choice": []}, "guided_choice", "at least 1"),
-    ({"structured_outputs": {"structural_tag": "x"}}, TAG_FIELD, "not available"),
+    ({"structured_outputs": {"structural_tag": "x"}}, TAG_FIELD, "not supported"),
     ({"regex": "a", "guided_regex": "b"}, "regex", "guided_regex and regex both"),
     ({"guided_regex": "(a{0,9}b){0,9}" * 30_000}, "guided_regex", "at most 262144"),
 ]
@@ -220,7 +222,7 @@ def test_a_grammar_that_takes_too_long_is_refused(built_server, monkeypatch) -> 
     monkeypatch.setattr(grammars, "_compile_seconds", 0.0)
     answer = built_server.post("/v1/completions", json={"prompt": "a", "guided_regex": "a"})
     assert answer.status_code == 400
-    assert "could not be read within 0 s" in answer.json()["error"]["message"]
+    assert "could not be compiled within 0 s" in answer.json()["error"]["message"]
 
 
 def test_a_model_without_eos_refuses_grammars_and_serves_on(start_server) -> None:

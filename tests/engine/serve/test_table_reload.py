@@ -40,7 +40,7 @@ def boot_document(table: object, folder: Path) -> dict[str, object]:
 
 
 class Engine:
-    """The real program, its boot file where Kubernetes would mount it: behind links."""
+    """The real program, its boot file mounted through symlinks as Kubernetes does."""
 
     def __init__(self, folder: Path, tuned: object = None) -> None:
         self._folder = folder
@@ -197,7 +197,7 @@ def test_a_tuned_table_comes_and_goes_with_the_file(engine, load, eventually):
     assert engine.get("/server_info").json()["needs_restart"] == []
     engine.write(WIDE, tuned=DEEP)
     eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
-    refused = "candidate_steps [9] are not among the depths [0, 1, 3]"
+    refused = "candidate_steps [9] are not among [0, 1, 3], the draft steps"
     eventually(lambda: refused in engine.get("/speculation/table").text, 30)
     engine.write(WIDE, tuned=SHALLOW)
     eventually(lambda: engine.table() == {"1": [1], "7": [3]}, 30)
@@ -249,4 +249,4 @@ def test_what_only_a_restart_takes_up_is_said(engine, eventually):
 def test_no_json_is_said_to_be_none(engine):
     answer = httpx.put(f"{engine.url()}/speculation/table", content=b"{", timeout=10)
     assert answer.status_code == 400
-    assert "no JSON" in answer.json()["error"]["message"]
+    assert "not valid JSON" in answer.json()["error"]["message"]

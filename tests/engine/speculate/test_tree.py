@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdecode_api.speculation import max_tree_tokens
-from specdecode_engine.draft import Draft
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_engine.speculate.tree import Frontier, grow_tree
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.speculate.tree import TreeLevel, grow_tree
+from specdecode_kernels import TORCH
 
 VOCAB = 20
 
@@ -26,10 +27,10 @@ def score_table(seed: int, levels: int) -> torch.Tensor:
 
 
 def grow(shape: DraftShape, table: torch.Tensor) -> Draft:
-    def advance(frontier: Frontier) -> torch.Tensor:
+    def advance(frontier: TreeLevel) -> torch.Tensor:
         return table[frontier.step + 1][frontier.tokens]
 
-    return grow_tree(shape, table[0, 0][None], advance)
+    return grow_tree(TORCH, shape, table[0, 0][None], advance)
 
 
 def paths_of(draft: Draft) -> list[tuple[int, ...]]:
@@ -113,16 +114,16 @@ def test_ancestry_marks_exactly_the_way_to_the_root() -> None:
 
 
 def test_a_frontier_node_sees_its_own_ancestors_in_the_scratch() -> None:
-    """The mask of a step follows parents, not places: re-ranking must not mix branches."""
+    """The mask of a step follows parents, not indices: re-ranking must not mix branches."""
     table = score_table(5, 5)
     shape = DraftShape(5, 4, 30)
-    seen: list[Frontier] = []
+    seen: list[TreeLevel] = []
 
-    def advance(frontier: Frontier) -> torch.Tensor:
+    def advance(frontier: TreeLevel) -> torch.Tensor:
         seen.append(frontier)
         return table[frontier.step + 1][frontier.tokens]
 
-    grow_tree(shape, table[0, 0][None], advance)
+    grow_tree(TORCH, shape, table[0, 0][None], advance)
     for step, frontier in enumerate(seen):
         for place in range(4):
             rows, at, level = set(), place, step

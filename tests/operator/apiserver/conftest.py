@@ -27,12 +27,13 @@ from specdecode_api import names
 from specdecode_operator import kinds
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import connect
-from specdecode_operator.kinds import Kind
+from specdecode_operator.engine_client import open_engine_client
+from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.kinds import ResourceKind
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
-from specdecode_operator.sighting import open_lookout
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "specdecode"
@@ -40,16 +41,16 @@ SYSTEM = "specdecode-system"
 DEADLINE_S = 60.0
 RBAC = "rbac.authorization.k8s.io"
 
-DEFINITION = Kind(
+DEFINITION = ResourceKind(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", ()
 )
 RIGHTS = {
     "ServiceAccount": kinds.SERVICE_ACCOUNT,
     "CustomResourceDefinition": DEFINITION,
-    "ClusterRole": Kind(RBAC, "v1", "ClusterRole", "clusterroles", ()),
-    "ClusterRoleBinding": Kind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", ()),
-    "Role": Kind(RBAC, "v1", "Role", "roles", ()),
-    "RoleBinding": Kind(RBAC, "v1", "RoleBinding", "rolebindings", ()),
+    "ClusterRole": ResourceKind(RBAC, "v1", "ClusterRole", "clusterroles", ()),
+    "ClusterRoleBinding": ResourceKind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", ()),
+    "Role": ResourceKind(RBAC, "v1", "Role", "roles", ()),
+    "RoleBinding": ResourceKind(RBAC, "v1", "RoleBinding", "rolebindings", ()),
 }
 
 
@@ -372,13 +373,15 @@ def parts(kubeconfig, namespace):
     """Cache, resync and reconciler, wired as `run` wires them, with nothing running."""
 
     @asynccontextmanager
-    async def wired(peek=None, now=lambda: datetime.now(UTC), engine_port=names.ENGINE_PORT):
+    async def wired(
+        fetch_progress=None, now=lambda: datetime.now(UTC), engine_port=names.ENGINE_PORT
+    ):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
         added = []
         async with (
             connect(str(kubeconfig), metrics, 30) as cluster,
-            open_lookout(time.monotonic, engine_port) as lookout,
+            open_engine_client(engine_port) as engines,
         ):
             requests = _recorded(cluster)
             cache = Cache()
@@ -392,7 +395,13 @@ def parts(kubeconfig, namespace):
                 time.monotonic,
             )
             reconciler = Reconciler(
-                cluster, cache, settings, metrics, now, peek or _nobody, lookout
+                cluster,
+                cache,
+                settings,
+                metrics,
+                now,
+                fetch_progress or _no_progress,
+                EngineObserver(engines, time.monotonic),
             )
             yield SimpleNamespace(
                 cluster=cluster,
@@ -407,7 +416,7 @@ def parts(kubeconfig, namespace):
     return wired
 
 
-async def _nobody(pods):
+async def _no_progress(pods):
     return {}
 
 

@@ -74,9 +74,9 @@ def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
 
         told = until(current)
         assert (told["status"], told["reason"]) == ("False", "DefinitionOutdated")
-        assert "drops or refuses status.selector, status.url; upgrade it" in told["message"]
+        assert "drops or rejects status.selector, status.url; upgrade it" in told["message"]
         assert operator.metric("definition_lacking_fields") == 2
-        assert "the definition is outdated" in log.read_text()
+        assert "the CRD is outdated" in log.read_text()
         assert status().keys().isdisjoint({"selector", "url"})
         written = operator.metric("status_write_total")
         done = operator.metric("reconcile_total")
@@ -87,6 +87,6 @@ def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
         until(lambda: current() is None)
         until(lambda: status()["url"] == "http://chat.default.svc/v1")
         assert operator.metric("definition_lacking_fields") == 0
-        assert "the definition is current again" in log.read_text()
+        assert "the CRD is current again" in log.read_text()
     finally:
         assert operator.stop() == 0

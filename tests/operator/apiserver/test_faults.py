@@ -1,6 +1,6 @@
-"""An operator behind a faulty road to a real API server: whatever happens, it ends converged.
+"""An operator and a real API server, with injected faults: it always ends converged.
 
-Its resyncs come every three seconds here; what only a resync mends takes up to five minutes with
+The resync interval is three seconds here; what only a resync fixes takes up to five minutes with
 the chart's defaults.
 """
 
@@ -10,6 +10,7 @@ import json
 import signal
 import ssl
 import threading
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,27 +22,38 @@ import yaml
 from aiohttp import web
 
 from specdecode_operator import kinds
-from specdecode_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, RESOURCE, SERVICE, Kind
+from specdecode_operator.kinds import (
+    CHILDREN,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    RESOURCE,
+    SERVICE,
+    ResourceKind,
+)
 from specdecode_operator.observed import Key
 
 pytestmark = pytest.mark.apiserver
 
 SYSTEM = "specdecode-system"
-SECRET = Kind("", "v1", "Secret", "secrets", ())
-DEFINITION = Kind(
+SECRET = ResourceKind("", "v1", "Secret", "secrets", ())
+DEFINITION = ResourceKind(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", ()
 )
+OUTAGES_S = (0.0, 4.0)
+REACTION_S = 10.0
+"""From the first ready answer of a restarted API server until an edit reaches a child."""
+
 HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding"}
 
 
 @dataclass
 class Road:
-    """A proxy in front of the API server; tests change its faults while it runs."""
+    """A proxy in front of the API server; tests inject faults while it runs."""
 
     target: str
     tls: ssl.SSLContext
     refuse: object = None  # (method, path) to a status to answer with, or None
-    is_deaf: bool = False  # watches stay open and say nothing
+    is_deaf: bool = False  # watches stay open without events
     expire_watches: bool = False  # open watches end, new ones are answered with 410 at once
     delay_s: float = 0.0
     refused: list = field(default_factory=list)
@@ -131,7 +143,7 @@ def operator(road, kubeconfig, tmp_path, make_operator, until, namespace):
 
 @pytest.fixture
 def converged(api, namespace, until, condition):
-    """Wait until a resource's children all exist and its status says so, about its newest spec."""
+    """Wait until all owned objects exist and the status reports so for the newest spec."""
 
     def wait(name="chat"):
         def look():
@@ -193,6 +205,26 @@ def test_watches_that_fall_silent(road, operator, chat, converged, api, namespac
     converged()
 
 
+@pytest.mark.parametrize("code", [401, 403])
+def test_an_api_server_that_denies_everything_for_seconds(
+    code, road, operator, chat, converged, api, namespace, until
+):
+    """Watches included: they end first, so that Kopf has to open them again."""
+    chat("before", replicas=2)
+    converged("before")
+    road.expire_watches = True
+    touch = {"metadata": {"labels": {"touched": "yes"}}}
+    api.merge(RESOURCE, namespace, "before", touch)
+    until(lambda: 410 in road.refused)
+    road.refuse = lambda method, path: code
+    road.expire_watches = False
+    until(lambda: road.refused.count(code) >= 12)
+    road.refuse = None
+    chat("after", replicas=2)
+    converged("after")
+    assert operator.process.poll() is None
+
+
 def test_a_slow_api_server(road, operator, chat, converged):
     road.delay_s = 0.5
     chat(replicas=2)
@@ -202,7 +234,7 @@ def test_a_slow_api_server(road, operator, chat, converged):
 def test_a_token_that_is_revoked_after_another_was_put_in_its_place(
     road, api, kubeconfig, template, make_operator, tmp_path, namespace, chat, converged, until
 ):
-    """As the kubelet does it: the file is written anew; later the old token is worth nothing."""
+    """As the kubelet does: the file is rewritten, and later the old token becomes invalid."""
     (deployment,) = (each for each in template() if each["kind"] == "Deployment")
     account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
     secret = api.create(SECRET, {"metadata": {"generateName": "session-", "namespace": SYSTEM}})
@@ -253,9 +285,8 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
 ):
     """All versions that the operator knows are gone when it comes back to watch from them.
 
-    It hears of nothing until a child has vanished, so that no event ever tells it.
+    It is suspended until an owned object is gone, and never receives the deletion event.
     """
-    from localnode import processes
     from localnode.controlplane import ApiServer
 
     (definition,) = (e for e in template() if e["kind"] == "CustomResourceDefinition")
@@ -279,15 +310,10 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
             old = own.create(RESOURCE, manifest)["metadata"]["resourceVersion"]
             until(lambda: own.get(DEPLOYMENT, "default", "chat"))
 
-            port = f"--secure-port={server.plane.port}"
             operator.process.send_signal(signal.SIGSTOP)
-            (running,) = processes.find(lambda each: port in (each / "cmdline").read_text())
-            words = Path("/proc", str(running.pid), "cmdline").read_text().split("\0")[:-1]
-            processes.stop([running])
+            words = _kill_api_server(server.plane)
             revision = _compact(server.plane)
-            again = server.plane.launcher.launch("kube-apiserver", words)
-            ready = server.plane.admin_client().is_ready
-            server.plane.launcher.wait(again, ready, "answer from the API server")
+            _start_api_server(server.plane, words)
             assert revision >= int(old)
             query = {"resourceVersion": old, "resourceVersionMatch": "Exact"}
             until(lambda: client.get(RESOURCE.path("default"), params=query).status_code == 410)
@@ -300,6 +326,54 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
             assert operator.metric("missed_delete_total", kind="Service") == 1
             assert operator.stop() == 0
             assert "Traceback" not in log.read_text()
+
+
+def _kill_api_server(plane):
+    """Kill the API server with SIGKILL; returns the command that starts it again."""
+    from localnode import processes
+
+    port = f"--secure-port={plane.port}"
+    (running,) = processes.find(lambda each: port in (each / "cmdline").read_text())
+    words = Path("/proc", str(running.pid), "cmdline").read_text().split("\0")[:-1]
+    processes.stop([running])
+    return words
+
+
+def _start_api_server(plane, words):
+    """Start the API server and wait until it is ready."""
+    again = plane.launcher.launch("kube-apiserver", words)
+    plane.launcher.wait(again, plane.admin_client().is_ready, "answer from the API server")
+
+
+@pytest.mark.parametrize("down_s", OUTAGES_S)
+def test_an_operator_outlives_kills_of_the_api_server(
+    down_s, start_plane, open_api, grant_on, template, make_operator, tmp_path, until, example
+):
+    """With real permissions, which an API server denies until it has read them.
+
+    No resync can help within the test: what happens after the restart comes by watches alone.
+    """
+    with start_plane() as server, open_api(server) as own:
+        log = tmp_path / "log"
+        arguments = ("--all-namespaces", "--resync-seconds", "300")
+        operator = make_operator(grant_on(server, own, template()), log, arguments)
+        operator.start(until)
+        manifest = example(replicas=2)
+        manifest["metadata"] = {"name": "chat", "namespace": "default"}
+        own.create(RESOURCE, manifest)
+        until(lambda: own.get(DEPLOYMENT, "default", "chat"))
+        words = _kill_api_server(server.plane)
+        time.sleep(down_s)  # the outage
+        _start_api_server(server.plane, words)
+        began_s = time.monotonic()
+        own.merge(RESOURCE, "default", "chat", {"spec": {"replicas": 3}})
+        until(lambda: own.get(DEPLOYMENT, "default", "chat")["spec"]["replicas"] == 3)
+        took_s = time.monotonic() - began_s
+        print(f"acted on an edit {took_s:.1f} s after the API server was ready")
+        assert operator.metric("leader") == 1
+        assert operator.stop() == 0
+        assert "Traceback" not in log.read_text()
+        assert took_s < REACTION_S
 
 
 def _compact(plane):

@@ -1,17 +1,21 @@
-"""Two operator processes on one API server: one works, the other takes over."""
+"""Leader election between operator processes, and permissions that go and come back."""
 
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import httpx
 import pytest
 
-from specdecode_operator.kinds import DEPLOYMENT, LEASE, RESOURCE, SERVICE
+from specdecode_operator.kinds import DEPLOYMENT, LEASE, RESOURCE, SERVICE, ResourceKind
 
 pytestmark = pytest.mark.apiserver
 
 TAKEOVER_S = 20.0
+SYSTEM = "specdecode-system"
+ROLE_BINDING = ResourceKind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", ())
 
 
 @pytest.fixture
@@ -90,17 +94,139 @@ def test_a_clean_end_hands_over_at_once(operators, api, namespace, chat, until):
     until(lambda: api.get(DEPLOYMENT, namespace, "chat"))
 
 
-def test_a_leader_whose_lease_is_taken_ends_with_the_reason(operators, api, until):
+def test_a_leader_whose_lease_is_taken_stands_by_until_it_expires(
+    operators, api, namespace, chat, until
+):
     first = operators()
     until(lambda: is_leader(first))
+    chat()
+    until(lambda: api.get(SERVICE, namespace, "chat"))
     api.merge(
         LEASE,
-        "specdecode-system",
+        SYSTEM,
         "specdecode-operator",
-        {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 1}},
+        {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 5}},
     )
-    assert first.process.wait(timeout=30) == 1
-    assert "lease specdecode-system/specdecode-operator was not renewed" in first.log.read_text()
+    until(lambda: not is_leader(first))
+    api.delete(SERVICE, namespace, "chat")
+    assert "lost the lease" in first.log.read_text()
+    until(lambda: is_leader(first))
+    until(lambda: api.get(SERVICE, namespace, "chat"))
+    assert first.process.poll() is None
+    assert holder(api) == first.identity
+
+
+@dataclass(frozen=True)
+class Release:
+    """An operator with accounts and roles of its own, which a test may withdraw."""
+
+    api: object
+    name: str
+    operator: object
+
+    @contextmanager
+    def without(self, kind, name, namespace):
+        """Delete a binding; it is created again after the body."""
+        binding = self.api.get(kind, namespace, name)
+        self.api.delete(kind, namespace, name)
+        try:
+            yield
+        finally:
+            metadata = {"name": name, "namespace": namespace}
+            self.api.create(kind, {**binding, "metadata": metadata})
+
+    def without_lease_permission(self):
+        return self.without(ROLE_BINDING, f"{self.name}-lease", SYSTEM)
+
+    def without_permissions(self, namespace):
+        return self.without(ROLE_BINDING, self.name, namespace)
+
+    def denied(self):
+        return self.operator.metric("api_error_total", code="403")
+
+
+@pytest.fixture
+def release(api, kubeconfig, grant, template, make_operator, tmp_path, namespace):
+    """Accounts and roles of its own; `kubeconfig` has installed the CRD."""
+    name = f"own-{namespace}"
+    flags = f"fullnameOverride={name},crds.install=false,rbac.aggregate=false"
+    manifests = template("--set", f"{flags},watchNamespaces={{{namespace}}}")
+    operator = make_operator(grant(manifests), tmp_path / "log", ("--namespace", namespace), name)
+    yield Release(api, name, operator)
+    assert operator.stop() == 0, operator.log.read_text()
+    assert "Traceback" not in operator.log.read_text()
+
+
+def test_a_leader_works_on_while_the_lease_is_denied_for_seconds(
+    release, api, namespace, chat, until
+):
+    """Like an API server that has just started and has not read the roles yet."""
+    operator = release.operator
+    operator.start(until)
+    until(lambda: is_leader(operator))
+    with release.without_lease_permission():
+        until(lambda: release.denied() >= 2)
+        chat()
+        until(lambda: api.get(DEPLOYMENT, namespace, "chat"))
+        assert is_leader(operator)
+    path = (LEASE, SYSTEM, release.name)
+    denied = api.get(*path)
+    until(lambda: api.get(*path)["spec"]["renewTime"] > denied["spec"]["renewTime"])
+    assert is_leader(operator)
+    assert api.get(*path)["spec"]["leaseTransitions"] == denied["spec"]["leaseTransitions"]
+    assert "lost the lease" not in operator.log.read_text()
+
+
+def test_a_leader_that_is_denied_the_lease_for_long_stops_working_and_comes_back(
+    release, api, namespace, chat, until
+):
+    operator = release.operator
+    operator.start(until)
+    chat()
+    until(lambda: api.get(SERVICE, namespace, "chat"))
+    with release.without_lease_permission():
+        until(lambda: not is_leader(operator))
+        seen, applied = (operator.metric(f"{name}_total") for name in ("watch_event", "apply"))
+        api.delete(SERVICE, namespace, "chat")
+        until(lambda: operator.metric("watch_event_total") > seen)
+        denied = release.denied()
+        until(lambda: release.denied() >= denied + 2)  # a worker would have acted long ago
+        assert operator.metric("apply_total") == applied
+        assert api.get(SERVICE, namespace, "chat") is None
+    until(lambda: is_leader(operator))
+    until(lambda: api.get(SERVICE, namespace, "chat"))
+
+
+def test_a_start_waits_for_permissions_that_come_late(release, until, namespace):
+    operator = release.operator
+    with release.without_lease_permission(), release.without_permissions(namespace):
+        operator.start(lambda _: None)
+        until(lambda: "this account may not" in operator.log.read_text())
+        assert operator.process.poll() is None
+    until(lambda: is_leader(operator))
+
+
+def test_denied_writes_are_retried_for_seconds_before_the_status_reports_them(
+    release, api, namespace, chat, until, condition
+):
+    operator = release.operator
+    operator.start(until)
+    chat()
+    until(lambda: condition("Ready")[1] == "Starting")
+    service = (SERVICE, namespace, "chat")
+
+    def deny_until(is_enough):
+        with release.without_permissions(namespace):
+            api.delete(*service)
+            until(is_enough)
+            assert is_leader(operator)
+        until(lambda: api.get(*service))
+
+    denied = release.denied()
+    deny_until(lambda: release.denied() >= denied + 2)
+    assert "ApplyFailed" not in operator.log.read_text()
+    deny_until(lambda: "ApplyFailed" in operator.log.read_text())
+    until(lambda: condition("Ready")[1] == "Starting")
 
 
 def test_the_same_pod_goes_on_at_once_after_a_crash(operators, api, until):

@@ -7,13 +7,20 @@ import httpx
 import pytest
 
 from specdecode_api import names
-from specdecode_api.report import LastWords, ModelReport, ModelState, Progress, Reason, Role
+from specdecode_api.report import (
+    ModelReport,
+    ModelRole,
+    ModelState,
+    Progress,
+    TerminationMessage,
+    TerminationReason,
+)
 from specdecode_engine.fetch.answering import answering
 from specdecode_operator.children.labels import pod_labels
+from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.image_volumes import image_volumes
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, OWNED_SELECTOR, POD, RESOURCE
 from specdecode_operator.observed import Key
-from specdecode_operator.peek import open_peek
 from specdecode_operator.reconcile import LOOK_AGAIN_S, LOOK_AT_PROGRESS_S
 
 pytestmark = pytest.mark.apiserver
@@ -26,7 +33,7 @@ HUB = {"model": {"uri": TARGET}}
 
 def report(state, done):
     return ModelReport(
-        role=Role.TARGET,
+        role=ModelRole.TARGET,
         uri=TARGET,
         state=state,
         revision=COMMIT,
@@ -36,7 +43,7 @@ def report(state, done):
 
 
 def words(reason, message, *models):
-    return LastWords(reason=reason, message=message, models=models).encode().decode()
+    return TerminationMessage(reason=reason, message=message, models=models).encode().decode()
 
 
 @pytest.fixture
@@ -67,7 +74,7 @@ def kubelet(api, namespace):
 
 @pytest.fixture
 def told(api, namespace):
-    """The status of the resource: its model, and what the condition about it says."""
+    """Read the model from the resource's status, and status and reason of `ModelReady`."""
 
     def read():
         status = api.get(RESOURCE, namespace, "chat")["status"]
@@ -85,12 +92,12 @@ async def test_a_download_from_its_first_byte_to_the_pin(
     key = Key(namespace, "chat")
     half = Progress(models=(report(ModelState.DOWNLOADING, 50),))
     with answering(0, lambda: half) as port:
-        async with open_peek(port) as peek, parts(peek) as wired:
+        async with open_engine_client(port) as engines, parts(engines.progress) as wired:
             await wired.resync.once()
             await wired.reconcile(key)
             assert told() == (
                 {"role": "target", "uri": TARGET, "state": "Pending"}
-                | {"message": "no pod has begun to fetch it"},
+                | {"message": "no pod has started the download"},
                 (None, None),
             )
             kubelet({"running": {}})
@@ -100,7 +107,7 @@ async def test_a_download_from_its_first_byte_to_the_pin(
             assert (model["bytesDone"], model["bytesTotal"]) == (50, 100)
             assert condition == ("False", "Downloading")
 
-            done = words(Reason.FETCHED, "done", report(ModelState.READY, 100))
+            done = words(TerminationReason.FETCHED, "done", report(ModelState.READY, 100))
             kubelet({"terminated": {"exitCode": 0, "message": done}}, ready=True)
             await wired.resync.once()
             assert await wired.reconcile(key) is None
@@ -119,7 +126,12 @@ async def test_a_fault_is_told_and_a_second_look_writes_nothing(
     async with parts() as wired:
         await wired.resync.once()
         await wired.reconcile(key)
-        crash = {"terminated": {"exitCode": 1, "message": words(Reason.OUT_OF_SPACE, "too big")}}
+        crash = {
+            "terminated": {
+                "exitCode": 1,
+                "message": words(TerminationReason.OUT_OF_SPACE, "too big"),
+            }
+        }
         kubelet({"waiting": {"reason": "CrashLoopBackOff"}}, last=crash)
         await wired.resync.once()
         await wired.reconcile(key)
@@ -137,7 +149,7 @@ async def test_a_pin_moves_to_the_next_configuration_before_the_old_one_goes(
     async with parts() as wired:
         await wired.resync.once()
         await wired.reconcile(key)
-        done = words(Reason.FETCHED, "done", report(ModelState.READY, 100))
+        done = words(TerminationReason.FETCHED, "done", report(ModelState.READY, 100))
         kubelet({"terminated": {"exitCode": 0, "message": done}}, ready=True)
         await wired.resync.once()
         await wired.reconcile(key)

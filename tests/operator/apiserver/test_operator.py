@@ -38,7 +38,7 @@ def operator(kubeconfig, operator_log, until, make_operator):
 
 @pytest.fixture
 def settled(api, namespace, until, condition, operator):
-    """Wait until a resource has been carried out and told about."""
+    """Wait until a resource is reconciled and its status is written."""
 
     def wait(name="chat"):
         until(lambda: condition("ConfigResolved", name)[0] == "True")
@@ -49,7 +49,7 @@ def settled(api, namespace, until, condition, operator):
 
 @pytest.fixture
 def again(api, namespace, operator, until):
-    """Have a resource reconciled once more, without changing what it asks for."""
+    """Have a resource reconciled again without changing its spec."""
 
     def touch(name="chat"):
         before = operator.metric("reconcile_total")
@@ -118,7 +118,7 @@ def test_a_second_reconcile_writes_nothing(chat, settled, again, versions, opera
         (CONFIG_MAP, {"data": {names.BOOT_FILE_NAME: "{}"}}),
         (DISRUPTION_BUDGET, {"spec": {"maxUnavailable": 2}}),
     ],
-    ids=lambda each: each.kind if isinstance(each, kinds.Kind) else "-".join(each),
+    ids=lambda each: each.kind if isinstance(each, kinds.ResourceKind) else "-".join(each),
 )
 def test_an_edited_child_is_put_right(kind, edit, chat, settled, api, namespace, until, operator):
     chat(replicas=2)
@@ -303,7 +303,7 @@ def test_what_happens_to_the_pods_is_told(chat, settled, api, namespace, until, 
     _complete(api, namespace)
     until(lambda: condition("Ready")[:2] == ("True", "Serving"))
     assert condition("Available")[0] == "True"
-    until(lambda: _has(api, namespace, "ModelReady"))  # told by the pod, which may come later
+    until(lambda: _has(api, namespace, "ModelReady"))  # reported by the pod, possibly later
     assert condition("ModelReady")[0] == "True"
     assert condition("Progressing")[:2] == ("False", "Complete")
     assert condition("Degraded")[0] == "False"

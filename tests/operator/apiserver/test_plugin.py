@@ -14,10 +14,12 @@ import yaml
 from prometheus_client import generate_latest
 
 from specdecode_api import names
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics
+from specdecode_api.metrics import core
+from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator import kinds
 from specdecode_operator.children.labels import pod_labels
-from specdecode_operator.kinds import EVENT, POD, RESOURCE, Kind
+from specdecode_operator.kinds import EVENT, POD, RESOURCE, ResourceKind
 from specdecode_operator.plugin.__main__ import main
 from specdecode_operator.plugin.logs import Wanted, logs
 from specdecode_operator.plugin.lookup import Scope
@@ -25,7 +27,7 @@ from specdecode_operator.plugin.reach import connect
 
 pytestmark = pytest.mark.apiserver
 
-NODE = Kind("", "v1", "Node", "nodes", ())
+NODE = ResourceKind("", "v1", "Node", "nodes", ())
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write((text or "").encode())
 
     def log_message(self, *_):
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -182,11 +184,16 @@ def test_lists_of_resources(chat, namespace, plugin):
 
 def test_top_reads_engines_through_the_api_server(chat, namespace, pod, plugin, serve, own_address):
     chat()
-    core = CoreSnapshot(
-        num_steps=3, running_requests=5, kv_pages_total=10, kv_pages_free=5,
-        emitted_tokens_total=25, request_rounds_total=10,
-    )  # fmt: skip
-    text = generate_latest(EngineMetrics(lambda: core).registry).decode()
+    snapshot = CoreSnapshot.of(
+        {
+            core.NUM_STEPS: 3,
+            core.RUNNING_REQUESTS: 5,
+            core.KV_PAGES: {("free",): 5, ("used",): 5},
+            core.EMITTED_TOKENS: 25,
+            core.REQUEST_ROUNDS: 10,
+        }
+    )
+    text = generate_latest(EngineMetrics(lambda: snapshot).registry).decode()
     port = serve(own_address, {names.PATH_METRICS: text}.get)
     pod("chat-a", port=port, **RUNNING, podIP=own_address, podIPs=[{"ip": own_address}])
     pod("chat-b")
@@ -237,7 +244,7 @@ def test_who_may_not_is_told_what_to_ask_for(chat, namespace, plugin, kubeconfig
     code, _, err = plugin("status", "chat", "-n", namespace, file=kubeconfig)
     assert code == 1
     assert "may not read events" in err
-    assert "ask for the role view" in err
+    assert "request the role view" in err
 
 
 def test_a_cluster_without_the_definition_or_without_an_answer(plane, tmp_path, plugin):
@@ -247,7 +254,7 @@ def test_a_cluster_without_the_definition_or_without_an_answer(plane, tmp_path, 
     file.write_text(yaml.safe_dump(config))
     code, _, err = plugin("status", file=file)
     assert code == 1
-    assert "no answer from https://127.0.0.1:1" in err
+    assert "no response from https://127.0.0.1:1" in err
 
 
 def test_kubectl_finds_the_plugin(plane, tmp_path, chat, namespace):

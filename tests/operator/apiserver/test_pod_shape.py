@@ -6,12 +6,12 @@ import json
 import pytest
 
 from specdecode_operator import kinds
-from specdecode_operator.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, Kind
+from specdecode_operator.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, ResourceKind
 from specdecode_operator.observed import Key
 
 pytestmark = pytest.mark.apiserver
 
-SECRET = Kind("", "v1", "Secret", "secrets", ())
+SECRET = ResourceKind("", "v1", "Secret", "secrets", ())
 KEY = "sk-5f1d-never-told"
 EVERYTHING = {
     "nodeSelector": {"pool": "gpu"},

@@ -6,7 +6,7 @@ import pytest
 
 from specdecode_api import names
 from specdecode_operator import cluster as cluster_module
-from specdecode_operator.cluster import ApiError
+from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.kinds import (
     CHILDREN,
     CONFIG_MAP,
@@ -44,7 +44,7 @@ async def test_what_is_as_it_should_be_costs_no_request(parts, chat, namespace):
 
 
 async def test_an_edit_between_the_look_and_the_status_is_acted_on(parts, chat, namespace, api):
-    """Its event is older than the answer to our write, so to the cache it is no news."""
+    """Its event is older than the answer to our write, so the cache does not see it as a change."""
     chat(replicas=2)
     key = Key(namespace, "chat")
     async with parts() as wired:
@@ -130,7 +130,7 @@ async def test_a_deletion_that_no_watch_told_is_found_by_a_resync(parts, chat, n
         wired.added.clear()
         api.delete(SERVICE, namespace, "one")
         api.delete(RESOURCE, namespace, "two")
-        assert wired.cache.observe(Key(namespace, "two")), "nobody told us yet"
+        assert wired.cache.observe(Key(namespace, "two")), "no event received yet"
 
         await wired.resync.once()
         assert Key(namespace, "one") in wired.added
@@ -172,7 +172,7 @@ async def test_a_stranger_who_comes_between_looking_and_writing_is_left_alone(
             return found
 
         wired.cluster.get = look_then_be_overtaken
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(KubeApiError) as caught:
             await wired.reconcile(Key(namespace, "chat"))
         assert caught.value.is_transient, "the next look finds out"
         wired.cluster.get = look
@@ -189,7 +189,7 @@ async def test_a_successor_does_not_keep_its_predecessors_status(parts, chat, na
         await wired.resync.once()
         api.delete(RESOURCE, namespace, "chat")
         uid = chat(pageSize=64)["metadata"]["uid"]
-        await wired.reconcile(key)  # of the predecessor: nobody told us yet
+        await wired.reconcile(key)  # no event yet that the predecessor is deleted
 
         def has_all_of_its_own():
             observed = wired.cache.observe(key)
@@ -212,7 +212,7 @@ async def test_a_resource_that_is_gone_is_no_reason_to_crash(parts, chat, namesp
     async with parts() as wired:
         await wired.resync.once()
         api.delete(RESOURCE, namespace, "chat")
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(KubeApiError) as caught:
             await wired.reconcile(Key(namespace, "chat"))
         assert caught.value.code == 404
         await wired.resync.once()
@@ -274,7 +274,7 @@ async def test_deleting_what_is_gone_or_somebody_elses_is_no_error(parts, namesp
     other = {**made, "metadata": {**made["metadata"], "uid": "another"}}
     async with parts() as wired:
         await wired.cluster.delete(other)
-        assert api.get(CONFIG_MAP, namespace, "boot"), "the uid says it is another one"
+        assert api.get(CONFIG_MAP, namespace, "boot"), "its uid is that of another object"
         await wired.cluster.delete(made)
         await wired.cluster.delete(made)
     assert api.get(CONFIG_MAP, namespace, "boot") is None

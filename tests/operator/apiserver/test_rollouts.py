@@ -12,14 +12,16 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Kind
-from specdecode_operator.pace import PATIENCE_S
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, ResourceKind
+from specdecode_operator.update_strategy import PATIENCE_S
 
 pytestmark = pytest.mark.apiserver
 
 ROOT = Path(__file__).resolve().parents[3]
-NODE = Kind("", "v1", "Node", "nodes", ())
-AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", ())
+NODE = ResourceKind("", "v1", "Node", "nodes", ())
+AUTOSCALER = ResourceKind(
+    "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", ()
+)
 CONTROLLERS = (
     "garbage-collector-controller",
     "deployment-controller",
@@ -190,7 +192,7 @@ def test_a_rollout_goes_on_in_place_where_none_is_free(world, until):
     chat.edit({"pageSize": 64})
     until(lambda: chat.look(lambda: chat.ready()["reason"] == "InsufficientGPU"))
     assert "Insufficient nvidia.com/gpu" in chat.ready()["message"]
-    assert "goes on in place" in chat.ready()["message"]
+    assert "continues in place" in chat.ready()["message"]
     assert chat.resource()["status"]["hold"]["reason"] == "InsufficientGPU"
     until(lambda: chat.look(lambda: chat.fewest_ready == 0))
     assert time.monotonic() - began_s >= PATIENCE_S - 2  # it served until the patience was over
@@ -298,7 +300,7 @@ def test_kubectl_and_an_autoscaler_scale_without_a_restart(stage, world, api, un
         conditions = api.get(AUTOSCALER, chat.namespace, "chat")["status"]["conditions"]
         return {c["type"]: (c["status"], c["reason"]) for c in conditions}["AbleToScale"]
 
-    # not at once: its controller asks every 30 s which kinds there are
+    # not at once: its controller lists the available kinds every 30 s
     until(lambda: is_able() == ("True", "SucceededGetScale"))
     fields = chat.resource()["metadata"]["managedFields"]
     ours = [f for f in fields if f["manager"].startswith(names.FIELD_MANAGER)]

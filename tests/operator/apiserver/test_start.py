@@ -1,4 +1,4 @@
-"""How an operator starts, what it says when it cannot, and how it does with fewer rights."""
+"""How an operator starts, its errors when it cannot, and how it runs with fewer permissions."""
 
 import httpx
 import pytest
@@ -24,6 +24,27 @@ async def test_missing_rights_end_the_start_with_a_remedy(grant, template, kubec
     assert "this account may not list specdecodedeployments.specdecode.io, " in str(caught.value)
     assert "; nor create serviceaccounts, " in str(caught.value)
     assert "grant the operator's service account this verb" in str(caught.value)
+
+
+def test_an_account_that_may_not_review_its_permissions_starts_after_the_grace_period(
+    api, kubeconfig, make_operator, tmp_path, namespace, until
+):
+    """Every account may, unless an administrator forbids it, or the API server has just started."""
+    kind = kinds.ResourceKind(
+        "rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", ()
+    )
+    binding = api.get(kind, None, "system:basic-user")
+    log = tmp_path / "log"
+    operator = make_operator(kubeconfig, log, ("--namespace", namespace), f"unreviewed-{namespace}")
+    api.delete(kind, None, "system:basic-user")
+    try:
+        operator.start(lambda _: None)
+        until(lambda: "cannot start yet" in log.read_text())
+        until(operator._is_up)
+        assert "starting without a check of permissions" in log.read_text()
+    finally:
+        api.create(kind, {**binding, "metadata": {"name": "system:basic-user"}})
+        operator.stop()
 
 
 def test_a_role_per_namespace_is_enough(
@@ -70,4 +91,4 @@ async def test_the_installation_check_tells_what_is_not(kubeconfig):
     assert "cannot create resource" in good.problem
     assert "cannot create resource" in bad.problem
     assert "ConnectError" in health.problem
-    assert str(health).startswith("FAIL the operator answers")
+    assert str(health).startswith("FAIL the operator responds")

@@ -1,4 +1,4 @@
-"""Trials on a real API server, with real engines behind the addresses of their pods, under load.
+"""Trials on a real API server, with real engines at the addresses of their pods, under load.
 
 No kubelet and no Deployment controller run: the test makes the pods that Deployments ask for, each
 with an engine of its own on an address of the loopback network, started from the ConfigMap that
@@ -171,7 +171,7 @@ class Load:
             thread.start()
 
     def refresh(self):
-        """Learn the addresses anew, as endpoints are."""
+        """Refresh the addresses, as endpoints are refreshed."""
         self._addresses = self._kubelet.addresses()
 
     def _run(self, number):
@@ -259,7 +259,7 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
         except BaseException:
             load.stop()
             raise
-    # The operator ends here, in the middle; the next one goes on from the record.
+    # The operator ends here, in the middle; the next one continues from the record.
     half_way = status()["trial"]
     async with parts(engine_port=kubelet.port) as wired:
         try:

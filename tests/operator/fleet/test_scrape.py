@@ -9,14 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from specdecode_api import series
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics
-from specdecode_engine.metrics.snapshot import (
-    DepthSnapshot,
-    PositionSnapshot,
-    StratumSnapshot,
-    TableSnapshot,
-)
+from specdecode_api import metrics as engine_metrics
+from specdecode_engine.stats.latency import RequestLatency
+from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, exposition
 from specdecode_operator.fleet.prometheus import READ, open_prometheus
 from specdecode_operator.fleet.reading import reading_of
@@ -29,18 +25,27 @@ KEY, OLD = ArmKey("v1-c", "new"), ArmKey("v1-c", "old")
 
 def registry():
     """What an engine exports that changed its table once."""
-    strata = StratumSnapshot(("8", "greedy", "free", "short", "code"), SUMS)
+    stratum, steps, position = ("8", "greedy", "free", "short", "code"), ("8", "3"), ("8", "1")
     core = CoreSnapshot(
-        tables=(TableSnapshot("old", (strata,), 3), TableSnapshot("new", (), 1)),
-        depths=(DepthSnapshot(8, 3, 5, 40, 0.5),),
-        positions=(PositionSnapshot(8, 1, 10, 9),),
+        {
+            **{
+                each: {("old", *stratum): value}
+                for each, value in zip(engine_metrics.PORTIONS, SUMS, strict=True)
+            },
+            engine_metrics.RETRACTED_REQUESTS: {("old",): 3, ("new",): 1},
+            engine_metrics.DEPTH_ROUNDS: {steps: 5},
+            engine_metrics.DEPTH_REQUEST_ROUNDS: {steps: 40},
+            engine_metrics.DEPTH_BUSY_SECONDS: {steps: 0.5},
+            engine_metrics.POSITION_REACHED: {position: 10},
+            engine_metrics.POSITION_ACCEPTED: {position: 9},
+        }
     )
     about = {"config_hash": "v1-c", "table_hash": "new", "device": "CPU"}
     metrics = EngineMetrics(lambda: core, lambda: about)
-    watch = metrics.stopwatch(0.0)
+    watch = RequestLatency(metrics, 0.0)
     for second in (0.3, 0.304):
-        watch.tick(1, second, "new")
-    watch.stop("stop", 0.5, "new")
+        watch.observe_tokens(1, second, "new")
+    watch.observe_end("stop", 0.5, "new")
     metrics.count_cut_short(1)
     for status in (500, 500, 503, 400):  # 503 while it drains, 400 is the client's
         metrics.count_error(status)
@@ -124,7 +129,7 @@ async def test_pods_are_read_whole(listen):
         ({"body": b"{}", "status": 503}, "503"),
         ({"body": b"<html>"}, "cannot be read"),
         ({"body": b"# EOF\n"}, "is it an engine"),
-        ({"body": b"#" * (MAX_BYTES + 1)}, "more than"),
+        ({"body": b"#" * (MAX_BYTES + 1)}, "is longer than"),
     ],
 )
 async def test_what_is_not_whole_is_dropped_whole(answer, said, listen):
@@ -137,7 +142,12 @@ async def test_what_is_not_whole_is_dropped_whole(answer, said, listen):
 def test_a_missing_line_makes_it_no_answer():
     """Whichever sample of a stratum, a histogram or a depth is missing."""
     lines = TEXT.splitlines()
-    for each in (*series.PORTIONS, *series.DEPTHS, *series.IDENTITY, *series.LATENCIES[:2]):
+    for each in (
+        *engine_metrics.PORTIONS,
+        *engine_metrics.DEPTHS,
+        *engine_metrics.IDENTITY,
+        *engine_metrics.LATENCIES[:2],
+    ):
         without = list(lines)
         without.remove(next(line for line in lines if line.startswith(each.sample)))
         with pytest.raises(BadScrape):
@@ -168,7 +178,7 @@ def vector(pods):
 
 async def test_a_prometheus_server_tells_the_same(listen):
     answer = vector(["chat-1", "chat-2"])
-    lame = {"__name__": series.PROCESS_START.sample, "pod": "chat-3"}
+    lame = {"__name__": engine_metrics.PROCESS_START.sample, "pod": "chat-3"}
     answer["data"]["result"].append({"metric": lame, "value": [1.0, "1"]})
     port = listen(json.dumps(answer).encode())
     async with open_prometheus(f"http://127.0.0.1:{port}/") as prometheus:
@@ -199,5 +209,5 @@ async def test_a_refusal_of_the_server_is_told(body, said, listen):
 
 
 def test_sums_of_the_contract_are_those_that_are_judged():
-    assert tuple(RequestSums.__dataclass_fields__) == series.SUMS
-    assert len(Stratum.__dataclass_fields__) == len(series.STRATUM)
+    assert tuple(RequestSums.__dataclass_fields__) == engine_metrics.SUMS
+    assert len(Stratum.__dataclass_fields__) == len(engine_metrics.STRATUM)

@@ -29,7 +29,7 @@ def test_ages_are_read(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "5", "m", "0s", "-1s", "1w", "1.5h"])
 def test_what_is_no_age_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="write 90s"):
+    with pytest.raises(argparse.ArgumentTypeError, match="use 90s"):
         wording.seconds_of(text)
 
 
@@ -37,9 +37,9 @@ def test_what_is_no_age_is_refused(text):
     ("code", "what", "words"),
     [
         (401, "pods", "log in again"),
-        (403, "pods", "ask for the role view"),
+        (403, "pods", "request the role view"),
         (403, "pods/proxy of chat-1", "the role edit (or get on pods/proxy)"),
-        (404, "specdecodedeployments.specdecode.io", "no definition specdecodedeployments"),
+        (404, "specdecodedeployments.specdecode.io", "no CRD specdecodedeployments"),
         (500, "pods", "pods: went wrong (500)"),
     ],
 )

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
+from specdecode_operator.plugin.diagnosis import diagnose
 from specdecode_operator.plugin.recommend_view import bar, draw_recommendation
-from specdecode_operator.plugin.story import tell
 
 TOLD = {
     "table": {"1": {"candidateSteps": [0, 3]}, "4": {"candidateSteps": [1]}},
@@ -31,14 +31,14 @@ def test_table_plot_and_patch_are_shown(example):
     text = drawn(example() | {"status": {"recommendation": TOLD}})
     assert "+12.0% tokens per second (+8.0% to +15.0%)" in text
     assert "kubectl patch sdd chat" in text
-    deepest = next(line for line in text.splitlines() if "depth  3" in line)
-    best = next(line for line in text.splitlines() if "depth  1" in line)
+    deepest = next(line for line in text.splitlines() if " 3 draft steps" in line)
+    best = next(line for line in text.splitlines() if " 1 draft steps" in line)
     assert best.count("█") == 2 * deepest.count("█") == 40
     assert "best" in best
 
 
 def test_why_nothing_is_recommended_is_said(example):
-    assert "no engine was looked at yet" in drawn(example())
+    assert "no engine has been observed yet" in drawn(example())
     assert "Manual measures nothing" in drawn(example(rollout={"mode": "Manual"}))
     held = {"type": "RecommendationReady", "reason": "WithinNoise", "message": "no depth is better"}
     assert "WithinNoise, no depth is better" in drawn(
@@ -62,7 +62,7 @@ def test_the_story_tells_of_trials(example):
         "history": [{"id": "0e", "verdict": "RolledBack", "reason": "Slower", "message": "-9 %"}],
         "effective": {"message": "the spec (0f) is being tried"},
     }  # fmt: skip
-    facts = dict(tell(example() | {"status": status}, (), (), datetime.now(UTC)).facts)
+    facts = dict(diagnose(example() | {"status": status}, (), (), datetime.now(UTC)).facts)
     assert facts["Trial"].startswith("0f Hot, Measuring: baseline 5 requests, candidate 4 requests")
     assert facts["Last trial"] == "0e RolledBack (Slower): -9 %"
     assert "being tried" in facts["In force"]

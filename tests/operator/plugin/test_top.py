@@ -5,59 +5,64 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from specdecode_engine.depth.decision import RangeState, Reason
-from specdecode_engine.metrics import CoreSnapshot, EngineMetrics, RangeSnapshot
+from specdecode_api.metrics import core, depths
+from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.plugin import rates, scrape
 from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
 
+DECODE = (
+    (core.ROUNDS, depths.RANGE_ROUNDS),
+    (core.REQUEST_ROUNDS, depths.RANGE_REQUEST_ROUNDS),
+    (core.DRAFTED_TOKENS, depths.RANGE_DRAFTED_TOKENS),
+    (core.ACCEPTED_TOKENS, depths.RANGE_ACCEPTED_TOKENS),
+    (core.EMITTED_TOKENS, depths.RANGE_EMITTED_TOKENS),
+    (core.DECODE_SECONDS, depths.RANGE_DECODE_SECONDS),
+)
+
 
 def ranged(bound, steps, rounds):
-    state = RangeState(bound, (steps,), steps, Reason.STATIC)
-    return RangeSnapshot(
-        state=state,
-        rounds_total=rounds,
-        request_rounds_total=2 * rounds,
-        drafted_tokens_total=2 * rounds * steps,
-        accepted_tokens_total=steps * rounds,
-        emitted_tokens_total=(steps + 2) * rounds,
-        decode_seconds_total=rounds / 100,
-        switches_total={},
-    )
+    totals = (
+        rounds, 2 * rounds, 2 * rounds * steps, steps * rounds, (steps + 2) * rounds, rounds / 100,
+    )  # fmt: skip
+    return (str(bound),), steps, totals
 
 
 def snapshot(*ranges, **more):
-    totals = {
-        name: sum(getattr(each, name) for each in ranges)
-        for name in (
-            "rounds_total", "request_rounds_total", "drafted_tokens_total",
-            "accepted_tokens_total", "emitted_tokens_total", "decode_seconds_total",
-        )
-    }  # fmt: skip
-    return CoreSnapshot(
-        running_requests=2, waiting_requests=1, kv_pages_total=100, kv_pages_free=75,
-        num_steps=3, active_range=1, ranges=ranges, **totals, **more,
-    )  # fmt: skip
+    values = {
+        core.RUNNING_REQUESTS: {(): 2},
+        core.WAITING_REQUESTS: {(): 1},
+        core.KV_PAGES: {("free",): 75, ("used",): 25},
+        core.NUM_STEPS: {(): 3},
+        core.ACTIVE_RANGE: {(): 1},
+        depths.RANGE_NUM_STEPS: {at: steps for at, steps, _ in ranges},
+        depths.RANGE_WASTED_TOKENS: {at: totals[2] - totals[3] for at, _, totals in ranges},
+    }
+    for place, (whole, ranged_series) in enumerate(DECODE):
+        values[ranged_series] = {at: totals[place] for at, _, totals in ranges}
+        values[whole] = {(): sum(totals[place] for _, _, totals in ranges)}
+    return CoreSnapshot(values | {getattr(core, name): {(): value} for name, value in more.items()})
 
 
-def exported(core):
-    return generate_latest(EngineMetrics(lambda: core).registry).decode()
+def exported(shown):
+    return generate_latest(EngineMetrics(lambda: shown).registry).decode()
 
 
-def sample(core, at_s):
-    return scrape.read(exported(core), at_s)
+def sample(shown, at_s):
+    return scrape.read(exported(shown), at_s)
 
 
 BEFORE = snapshot(
     ranged(1, 3, 100),
     ranged(8, 1, 0),
-    prefix_cache_queried_tokens_total=100,
-    prefix_cache_hit_tokens_total=10,
+    CACHE_QUERIED_TOKENS=100,
+    CACHE_HIT_TOKENS=10,
 )
 AFTER = snapshot(
     ranged(1, 3, 180),
     ranged(8, 1, 20),
-    prefix_cache_queried_tokens_total=300,
-    prefix_cache_hit_tokens_total=110,
+    CACHE_QUERIED_TOKENS=300,
+    CACHE_HIT_TOKENS=110,
 )
 
 
@@ -89,7 +94,8 @@ def test_every_figure_of_a_rate():
 def test_sums_are_made_before_dividing():
     busy = (sample(BEFORE, 0.0), sample(AFTER, 1.0))
     slow = snapshot(ranged(1, 3, 101), ranged(8, 1, 0))
-    slow = replace(slow, emitted_tokens_total=501, request_rounds_total=300)
+    changed = {core.EMITTED_TOKENS: {(): 501}, core.REQUEST_ROUNDS: {(): 300}}
+    slow = CoreSnapshot(slow.values | changed)
     calm = (sample(BEFORE, 0.0), sample(slow, 1.0))
     assert rates.engine_rates([calm]).accept_length == 1 / 100
     assert rates.engine_rates([busy, calm]).accept_length == 461 / 300
@@ -120,22 +126,22 @@ def test_the_picture_of_two_engines(paint):
             Engine("chat-d", problem="ContainerCreating"),
         ),
     )
-    empty = Fleet("team", "idle", "NONE, plain decoding", ())
+    empty = Fleet("team", "idle", "NONE, no draft", ())
     assert paint(draw_top([fleet, empty])) == (
         """\
 default/chat  EAGLE3, chain, 3 steps
   ENGINE  STEPS  ACCEPT  MEAN  TOK/S  KEPT  RUN  WAIT   KV  CACHE  NOTE
   chat-a      3    2.30  2.40  115.0   50%    2     1  25%    50%
   chat-b      3       –  2.50    0.0     –    2     1  25%      –
-  chat-c      3       –  2.50      –     –    2     1  25%      –  started anew
+  chat-c      3       –  2.50      –     –    2     1  25%      –  restarted
   chat-d      –       –     –      –     –    –     –    –      –  ContainerCreating
   all         3    2.30  2.45  115.0   50%    6     3  25%    50%
 
-  BATCH  STEPS  ACCEPT  TOK/S  ROUNDS/S  KEPT  DECODING
-  1–7        3    2.50  100.0      20.0   50%       20%
-  8+         1    1.50   15.0       5.0   50%        5%
+  BATCH  STEPS  ACCEPT  TOK/S  STEPS/S  KEPT  DECODING
+  1–7        3    2.50  100.0     20.0   50%       20%
+  8+         1    1.50   15.0      5.0   50%        5%
 
-team/idle  NONE, plain decoding
+team/idle  NONE, no draft
   no pods
 """
     )

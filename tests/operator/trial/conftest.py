@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from specdecode_api import names
-from specdecode_api.series import table_hash
+from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_operator import trial
 from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading

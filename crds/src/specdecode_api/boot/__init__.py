@@ -1,6 +1,6 @@
 """The boot file: everything an engine needs to start, with or without Kubernetes.
 
-Written by the operator or by hand, as JSON. `speculation` has the rules that span fields.
+JSON, written by the operator or by hand. `speculation` has the rules that span fields.
 """
 
 from specdecode_api.boot.engine import (

@@ -1,17 +1,17 @@
-"""What an engine serves, and within which limits of memory, requests and time."""
+"""The boot file: model, memory, scheduling, server."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
 from specdecode_api import names
+from specdecode_api.base import FileRecord
 from specdecode_api.boot.graphs import GraphsBoot
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
-from specdecode_api.document import FileRecord
 from specdecode_api.speculation import MAX_PAGE_SIZE
 
 CPU_LIST = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
-"""Numbers and ranges of processors, with commas between."""
+"""Comma-separated CPU numbers and ranges."""
 
 BOOT_VERSION: Literal[1] = 1
 
@@ -19,21 +19,21 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 
 
 class ModelBoot(FileRecord):
-    """The target: where its checkpoint lies and under which name it is served."""
+    """The target model: path of its checkpoint, and its name in the API."""
 
     path: CheckpointPath = Field(description="Folder of the checkpoint, in Hugging Face format.")
     served_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
-        default=None, description="Name of the model in the API; the folder's name where null."
+        default=None, description="Name of the model in the API; the folder's name if null."
     )
     dtype: Dtype = Field(
         default="auto",
-        description="Type of the weights in memory; auto is the checkpoint's own.",
+        description="Data type of the weights in memory; auto is the checkpoint's own.",
     )
     context_length: int | None = Field(
         default=None,
         ge=16,
         le=10_000_000,
-        description="Longest prompt plus answer in tokens; the model's own where null.",
+        description="Maximum prompt plus output in tokens; the model's own maximum if null.",
     )
 
 
@@ -41,31 +41,38 @@ AttentionBackendName = Literal["auto", "torch", "triton", "flashinfer"]
 
 
 class MemoryBoot(FileRecord):
-    """How the key-value cache is cut and how large it may grow."""
+    """Page size, size and data type of the KV cache."""
 
     page_size: int = Field(
         default=16,
         ge=1,
         le=MAX_PAGE_SIZE,
-        description="Tokens in a page of the key-value cache; a power of two.",
+        description="Tokens per page of the KV cache; a power of two.",
     )
     kv_cache_bytes: int | None = Field(
-        default=None, ge=1, description="Size of the key-value cache; what is left where null."
+        default=None,
+        ge=1,
+        description="Size of the KV cache; a fraction of the free memory if null.",
     )
     kv_cache_fraction: float = Field(
         default=0.85,
         gt=0,
         le=1,
-        description="Part of the free memory that the cache takes where kv_cache_bytes is null.",
+        description="Fraction of the free memory for the KV cache if kv_cache_bytes is null.",
+    )
+    max_total_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens that the key-value cache holds; as many as fit where null.",
     )
     kv_cache_dtype: Literal["auto", "fp8_e4m3"] = Field(
         default="auto",
-        description="Type that keys and values are kept in; auto is that of the weights, fp8_e4m3 "
-        "takes half of bfloat16's memory and rounds, so that texts differ from auto's.",
+        description="Data type of keys and values; auto is that of the weights. fp8_e4m3 takes "
+        "half the memory of bfloat16 and is less precise, so that outputs differ from auto.",
     )
     prefix_cache: bool = Field(
         default=True,
-        description="Keep the key-value pages of ended requests for others that begin the same.",
+        description="Keep the KV pages of finished requests for requests with the same prefix.",
     )
 
     @field_validator("page_size")
@@ -77,27 +84,27 @@ class MemoryBoot(FileRecord):
 
 
 class SchedulingBoot(FileRecord):
-    """How many requests run and wait, and how prompts are cut into chunks."""
+    """Limits on running and queued requests, and the size of prefill chunks."""
 
     max_running_requests: int = Field(
-        default=64, ge=1, le=4096, description="Requests that decode together."
+        default=64, ge=1, le=4096, description="Maximum number of running requests."
     )
     max_queued_requests: int = Field(
         default=512,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait; one more is answered with 429.",
+        description="Maximum number of queued requests; a further one is answered with 429.",
     )
     chunked_prefill_tokens: int = Field(
         default=512,
         ge=1,
         le=1_000_000,
-        description="Prompt tokens computed between two decode rounds.",
+        description="Prompt tokens that are prefilled per step.",
     )
     overlap: bool | None = Field(
         default=None,
-        description="Launch a step before the results of the one before are looked at; "
-        "null does so where the device computes beside the host, on a GPU.",
+        description="Launch a step before the results of the previous step are processed; "
+        "null enables this on a GPU.",
     )
 
 
@@ -105,33 +112,36 @@ RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_
 
 
 class ServerBoot(FileRecord):
-    """Where the engine listens and how long it drains."""
+    """Address, drain time and authorization of the HTTP server."""
 
     host: str = Field(default="0.0.0.0", description="Address to listen on.")
     port: int = Field(
-        default=names.ENGINE_PORT, ge=0, le=65535, description="Port to listen on; 0 is any."
+        default=names.ENGINE_PORT,
+        ge=0,
+        le=65535,
+        description="Port to listen on; 0 selects a free port.",
     )
     drain_seconds: float = Field(
         default=30.0,
         ge=0,
         le=86_400,
-        description="Longest wait for running requests after the signal to stop.",
+        description="Maximum wait for running requests after SIGTERM.",
     )
     api_key_path: CheckpointPath | None = Field(
         default=None,
-        description="File with API keys, one in a line, or folder of such files, of which clients "
-        "must show one; read again when it changes. No key is asked for where null.",
+        description="File with API keys, one per line, or folder of such files; it is read again "
+        "when it changes. If null, no API key is required.",
     )
     owner: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(
         default=None,
-        description=f"Who shows this in the header {names.HEADER_OWNER} may exchange the table "
-        "without an API key; the engine never tells it.",
+        description=f"A request with this value in the header {names.HEADER_OWNER} may replace the "
+        "table without an API key; the engine never returns it.",
     )
     request_labels: tuple[RequestLabel, ...] = Field(
         default=(),
         max_length=names.MAX_REQUEST_LABELS,
-        description=f"Values of the header {names.HEADER_LABEL} that requests are counted apart "
-        "by; every other value counts as none.",
+        description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
+        "separately; any other value counts as none.",
     )
 
 
@@ -141,34 +151,33 @@ class EngineBoot(FileRecord):
     version: Literal[1] = Field(default=BOOT_VERSION, description="Version of this format.")
     config_hash: Annotated[str, StringConstraints(max_length=names.MAX_CONFIG_HASH_LENGTH)] = Field(
         default="",
-        description="What the configuration is called in metrics; empty where nobody named it. "
-        "It changes nothing else.",
+        description="Name of the configuration in metrics; may be empty. It has no other effect.",
     )
     model: ModelBoot = Field(description="The target model.")
-    speculation: SpeculationBoot = Field(default=SpeculationBoot(), description="How to draft.")
-    memory: MemoryBoot = Field(default=MemoryBoot(), description="The key-value cache.")
-    graphs: GraphsBoot = Field(default=GraphsBoot(), description="Captured passes.")
-    scheduling: SchedulingBoot = Field(
-        default=SchedulingBoot(), description="How many requests run and wait."
+    speculation: SpeculationBoot = Field(
+        default=SpeculationBoot(), description="Speculative decoding."
     )
+    memory: MemoryBoot = Field(default=MemoryBoot(), description="The KV cache.")
+    graphs: GraphsBoot = Field(default=GraphsBoot(), description="CUDA graphs.")
+    scheduling: SchedulingBoot = Field(default=SchedulingBoot(), description="Limits on requests.")
     server: ServerBoot = Field(default=ServerBoot(), description="The HTTP server.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="What the engine computes on; auto prefers cuda."
+        default="auto", description="Device of the engine; auto prefers cuda."
     )
     attention_backend: AttentionBackendName = Field(
         default="auto",
-        description="Who computes attention and writes the cache; auto is triton where it can run "
-        "on a GPU, kernels in C on a CPU, and torch elsewhere. One that cannot run is an error "
-        "at start.",
+        description="Backend of attention and of writes to the KV cache; auto is triton on a GPU "
+        "that supports it, cpu (C kernels) on a CPU, else torch. A backend that cannot run is an "
+        "error at start.",
     )
     threads: int | None = Field(
         default=None,
         ge=1,
         le=1024,
-        description="Processor threads on a CPU; the engine's choice where null.",
+        description="Threads of computation on a CPU; chosen by the engine if null.",
     )
     cpu_affinity: Annotated[str, StringConstraints(pattern=CPU_LIST)] | None = Field(
         default=None,
-        description="Processors that the engine's threads keep to, as taskset writes them "
-        "(0-3,8); all that it may use where null. The server's own thread stays free.",
+        description="CPUs for the engine's threads, in the format of taskset (0-3,8); all "
+        "available CPUs if null. The thread of the HTTP server is not pinned.",
     )

@@ -1,11 +1,11 @@
-"""The engine's part of the contract on speculation: tree shape, depth policy, table."""
+"""Speculation in the boot file: algorithm, tree shape, policy, table."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
-from specdecode_api.document import FileRecord
+from specdecode_api.base import FileRecord
 from specdecode_api.speculation import (
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
@@ -20,106 +20,108 @@ from specdecode_api.table import (
     TableEntry,
     candidates,
     default_table,
-    launch_fault,
+    launch_error,
 )
 
 CheckpointPath = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
 class SpeculationBoot(FileRecord):
-    """How to draft: algorithm, draft checkpoint, tree shape and depth policy."""
+    """Algorithm, draft checkpoint, tree shape, and policy for draft steps."""
 
     algorithm: Algorithm = Field(
-        default=Algorithm.NONE, description="Where draft tokens come from; NONE decodes plainly."
+        default=Algorithm.NONE, description="Source of draft tokens; NONE decodes without a draft."
     )
     draft_path: CheckpointPath | None = Field(
-        default=None, description="Folder of the draft's checkpoint; NONE and NGRAM take none."
+        default=None, description="Folder of the draft's checkpoint; not for NONE and NGRAM."
     )
     topk: int = Field(
         default=1,
         ge=1,
         le=MAX_TOPK,
-        description="Children of a node of the draft tree; 1 drafts a chain.",
+        description="Children per node of the draft tree; 1 drafts a chain.",
     )
-    num_steps: int = Field(default=0, ge=0, le=MAX_STEPS, description="Depth at start.")
+    num_steps: int = Field(default=0, ge=0, le=MAX_STEPS, description="Draft steps at start.")
     num_draft_tokens: int | None = Field(
         default=None,
-        description="Nodes verified in a round at num_steps, root included; worked out where null.",
+        description="Nodes verified in a step at num_steps, root included; derived if null.",
     )
-    policy: Policy = Field(default=Policy.STATIC, description="Who decides on the depth.")
+    policy: Policy = Field(
+        default=Policy.STATIC, description="Policy that chooses the draft steps."
+    )
     table: dict[BatchSizeKey, TableEntry] = Field(
         default={},
         max_length=MAX_TABLE_ENTRIES,
-        description="Lower bound of a range of batch sizes to the depths it may use; where empty, "
-        "policies ema and goodput have a default table.",
+        description="Lower bound of a range of batch sizes to its candidate draft steps; if empty, "
+        "policies ema and goodput use a default table.",
     )
     table_path: CheckpointPath | None = Field(
         default=None,
-        description="JSON file to read the table from, in place of table: this form, the "
-        "resource's, or SGLang's --speculative-adaptive-config.",
+        description="JSON file with the table, instead of table: in this format, that of the "
+        "custom resource, or SGLang's --speculative-adaptive-config.",
     )
     tuned: dict[BatchSizeKey, TableEntry] = Field(
         default={},
         max_length=MAX_TABLE_ENTRIES,
-        description="Table that was learned while serving and is used in place of the other one, "
-        "as long as that one has all of its depths: what is prepared at start follows the other.",
+        description="Table that was learned while serving, used instead of table if table has all "
+        "of its draft steps: the engine prepares the draft steps of table at start.",
     )
     profile_seconds: float = Field(
         default=5.0,
         ge=0,
         le=600,
-        description="Longest time spent at start measuring what rounds cost (policy goodput); "
-        "0 measures nothing.",
+        description="Time budget at start for measuring the cost of steps (policy goodput); 0 "
+        "measures nothing.",
     )
 
     @property
     def entries(self) -> Mapping[str, TableEntry]:
-        """The table that is used: the given one, else the policy's default; empty without one."""
+        """The table in use: the given one, else the policy's default; may be empty."""
         assert self.table_path is None, "the file is read first, see `with_table`"
         if self.algorithm is Algorithm.NONE:
             return {}
         return self.table or default_table(self.policy)
 
     @property
-    def tuned_fault(self) -> str | None:
-        """Why the tuned table is not used, or None where it is used or absent."""
+    def tuned_error(self) -> str | None:
+        """Why the tuned table is not used, or None if it is used or absent."""
         known = {self.num_steps, *candidates(self.entries)}
         unknown = sorted(set(candidates(self.tuned)) - known)
         if not unknown:
             return None
         return (
-            f"tuned: candidate_steps {unknown} are not among the depths {sorted(known)} that are "
-            "prepared at start: keep to those, or remove tuned"
+            f"tuned: candidate_steps {unknown} are not among {sorted(known)}, the draft steps that "
+            "are prepared at start: use only those, or remove tuned"
         )
 
     def with_table(self, entries: Mapping[str, TableEntry]) -> "SpeculationBoot":
-        """Put a table that was read in the place of the file that it was read from."""
+        """Return a copy with the table that was read from `table_path`, and without the path."""
         return self.model_copy(update={"table": dict(entries), "table_path": None})
 
     @model_validator(mode="after")
     def _check(self) -> "SpeculationBoot":
-        faults = tuple(self._faults())
-        if faults:
-            raise ValueError("; ".join(faults))
+        errors = tuple(self._errors())
+        if errors:
+            raise ValueError("; ".join(errors))
         return self
 
-    def _faults(self) -> Iterator[str]:
+    def _errors(self) -> Iterator[str]:
         if self.algorithm in NEEDS_DRAFT and self.draft_path is None:
             yield f"algorithm {self.algorithm} needs draft_path: add it"
         if self.algorithm not in NEEDS_DRAFT and self.draft_path is not None:
             yield f"algorithm {self.algorithm} takes no draft_path: remove it"
         if self.algorithm is Algorithm.NONE:
-            yield from self._faults_of_none()
+            yield from self._errors_of_none()
             return
         if self.num_draft_tokens is not None:
-            yield from _width_faults(self.topk, self.num_steps, self.num_draft_tokens)
+            yield from _width_errors(self.topk, self.num_steps, self.num_draft_tokens)
         if self.table and self.table_path is not None:
             yield "table and table_path both give a table: remove one of them"
         elif self.table_path is None:
-            fault = launch_fault(self.num_steps, candidates(self.entries))
-            yield from [] if fault is None else [fault]
+            error = launch_error(self.num_steps, candidates(self.entries))
+            yield from [] if error is None else [error]
 
-    def _faults_of_none(self) -> Iterator[str]:
+    def _errors_of_none(self) -> Iterator[str]:
         unused = {
             "num_steps": self.num_steps != 0,
             "topk": self.topk != 1,
@@ -130,10 +132,10 @@ class SpeculationBoot(FileRecord):
         }
         for name, is_used in unused.items():
             if is_used:
-                yield f"algorithm NONE decodes plainly: remove {name}, or choose an algorithm"
+                yield f"algorithm NONE does not draft: remove {name}, or choose an algorithm"
 
 
-def _width_faults(topk: int, num_steps: int, num_draft_tokens: int) -> Iterator[str]:
+def _width_errors(topk: int, num_steps: int, num_draft_tokens: int) -> Iterator[str]:
     bound = max_tree_tokens(topk, num_steps)
     if (topk == 1 or num_steps == 0) and num_draft_tokens != num_steps + 1:
         yield (

@@ -1,4 +1,4 @@
-"""What a table consists of: the depths of a range of batch sizes, and how its slot adapts."""
+"""Entries of a table: candidate draft steps per range of batch sizes, and policy settings."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from typing import Annotated, Final, Protocol
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from specdecode_api.document import FileRecord
+from specdecode_api.base import FileRecord
 from specdecode_api.speculation import BATCH_SIZE_PATTERN, MAX_CANDIDATES, MAX_STEPS, Policy
 
 MAX_CEILING_COEFF: Final = 16
@@ -20,61 +20,61 @@ _Float = Annotated[float, Field(strict=True)]
 
 
 def _each_once(steps: tuple[int, ...]) -> tuple[int, ...]:
-    repeated = sorted(depth for depth, count in Counter(steps).items() if count > 1)
+    repeated = sorted(each for each, count in Counter(steps).items() if count > 1)
     if repeated:
-        raise ValueError(f"every depth may stand here once: remove the repeated {repeated}")
+        raise ValueError(f"every value may occur once: remove the repeated {repeated}")
     return steps
 
 
 class TableEntry(FileRecord):
-    """The depths that a range of batch sizes may use, and how its slot adapts."""
+    """The draft steps that a range of batch sizes may use, and settings of policy ema."""
 
     candidate_steps: Annotated[
         tuple[Annotated[_Int, Field(ge=0, le=MAX_STEPS)], ...], AfterValidator(_each_once)
     ] = Field(
         min_length=1,
         max_length=MAX_CANDIDATES,
-        description="Depths to choose from; 0 is plain decoding.",
+        description="Draft steps to choose from; 0 decodes without a draft.",
     )
     up_hysteresis: _Float = Field(
         default=0.0,
         ge=-16,
         le=16,
-        description="Added to the accept length above which the depth rises (policy ema).",
+        description="Added to the accept length above which draft steps rise (policy ema).",
     )
     down_hysteresis: _Float = Field(
         default=-0.25,
         ge=-16,
         le=16,
-        description="Added to the accept length below which the depth falls (policy ema).",
+        description="Added to the accept length below which draft steps fall (policy ema).",
     )
     ceiling_coeff: _Float = Field(
         default=0.0,
         ge=0,
         le=MAX_CEILING_COEFF,
-        description="Caps the depth at this multiple of the accept length (policy ema); "
-        "0 is no cap.",
+        description="Caps draft steps at this multiple of the accept length (policy ema); "
+        "0 sets no cap.",
     )
     ema_alpha: _Float = Field(
         default=0.2,
         gt=0,
         le=1,
-        description="Weight of the newest round in the moving average (policy ema).",
+        description="Weight of the latest step in the moving average (policy ema).",
     )
     update_interval: _Int = Field(
-        default=5, ge=1, le=100_000, description="Rounds between two decisions (policy ema)."
+        default=5, ge=1, le=100_000, description="Steps between two decisions (policy ema)."
     )
     warmup_batches: _Int = Field(
-        default=10, ge=0, le=100_000, description="Rounds before the first decision (policy ema)."
+        default=10, ge=0, le=100_000, description="Steps before the first decision (policy ema)."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationTable:
-    """A table that was read, and what is doubtful about it.
+    """A table that was read, and warnings about it.
 
-    `entries` goes from the lower bound of a range, in digits, to its entry, bounds ascending; it
-    is empty where there is no table. `policy` is the one that the document itself asks for.
+    `entries` maps the lower bound of a range, in digits, to its entry, bounds ascending; it is
+    empty without a table. `policy` is the one that the document names.
     """
 
     entries: Mapping[str, TableEntry]
@@ -82,8 +82,8 @@ class SpeculationTable:
     policy: Policy | None = None
 
 
-class BadTable(ValueError):
-    """A table has mistakes; the message lists all of them, one a line."""
+class TableError(ValueError):
+    """Errors in a table; the message lists all of them, one per line."""
 
     def __init__(self, mistakes: tuple[str, ...]) -> None:
         super().__init__("\n".join(mistakes))
@@ -91,20 +91,20 @@ class BadTable(ValueError):
 
 
 class HasCandidates(Protocol):
-    """An entry in either spelling."""
+    """An entry of the custom resource or of the boot file."""
 
     @property
     def candidate_steps(self) -> Collection[int]:
-        """Depths to choose from."""
+        """Draft steps to choose from."""
 
 
 def candidates(entries: Mapping[str, HasCandidates]) -> tuple[int, ...]:
-    """List every depth of the entries once, ascending."""
+    """List the candidates of all entries once each, ascending."""
     return tuple(sorted({steps for entry in entries.values() for steps in entry.candidate_steps}))
 
 
-def launch_fault(num_steps: int, allowed: tuple[int, ...]) -> str | None:
-    """Say what is wrong with starting at `num_steps` where only some depths are `allowed`."""
+def launch_error(num_steps: int, allowed: tuple[int, ...]) -> str | None:
+    """Return the error if `num_steps` at start is not among the `allowed` candidates."""
     if not allowed or num_steps in allowed:
         return None
     return f"num_steps {num_steps} is in no entry of the table: use one of {list(allowed)}"

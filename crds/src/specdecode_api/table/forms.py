@@ -1,9 +1,9 @@
-"""The ways to write a table, brought to one: entries by batch size, and defaults for all of them.
+"""Normalizes the formats of a table to entries by batch size, and defaults for all of them.
 
     {"1": {"candidate_steps": [1, 3]}, "ema_alpha": 0.3}                  SGLang's file
     {"policy": "ema", "batchSizes": {"1": {"candidateSteps": [1, 3]}}}    the resource's `adaptive`
 
-Names are taken in both spellings, in either form. Mistakes are appended to the list that is given.
+Both formats accept names in both spellings. Errors are appended to the given list.
 """
 
 import re
@@ -13,9 +13,9 @@ from typing import Final
 
 from pydantic.alias_generators import to_camel
 
-from specdecode_api.problems import Place, dotted, no_such_field, seen
 from specdecode_api.speculation import BATCH_SIZE_PATTERN
 from specdecode_api.table.entry import TableEntry
+from specdecode_api.validation_errors import Place, dotted, no_such_field, seen
 
 FIELDS: Final = tuple(TableEntry.model_fields)
 CHOOSERS: Final = ("strategy", "policy")
@@ -25,16 +25,16 @@ _BY_SPELLING: Final = {name: name for name in FIELDS} | {to_camel(name): name fo
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A document taken apart; names and values are as they were written."""
+    """The parts of a document; names and values are unchanged."""
 
-    at: Place  # where the entries stand
+    at: Place  # path of the entries
     is_camel: bool
     entries: Mapping[str, object]
     defaults: Mapping[str, object]
-    choosers: Mapping[str, object]  # what names a policy
+    choosers: Mapping[str, object]  # fields that name a policy
 
     def spelt(self, field: str) -> str:
-        """Write the name of a field as the document does."""
+        """Return the name of a field in the spelling of the document."""
         return to_camel(field) if self.is_camel else field
 
     def by_field(
@@ -45,22 +45,22 @@ class Form:
         for key, value in written.items():
             field = _BY_SPELLING.get(key)
             if field is None:
-                said = no_such_field(key, [self.spelt(name) for name in FIELDS])
-                mistakes.append(f"{dotted((*place, key))}: {said}")
+                error = no_such_field(key, [self.spelt(name) for name in FIELDS])
+                mistakes.append(f"{dotted((*place, key))}: {error}")
             elif field in values:
-                mistakes.append(f"{dotted((*place, key))}: stands in both spellings: keep one")
+                mistakes.append(f"{dotted((*place, key))}: is given in both spellings: keep one")
             else:
                 values[field] = value
         return values
 
 
 def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
-    """Tell entries, defaults and what names a policy from each other."""
+    """Split a document into entries, defaults and fields that name a policy."""
     nested = next((name for name in _NESTED if name in document), None)
-    beside = {key: value for key, value in document.items() if key != nested}
-    numbers = {key: value for key, value in beside.items() if _is_number(key)}
+    others = {key: value for key, value in document.items() if key != nested}
+    numbers = {key: value for key, value in others.items() if _is_number(key)}
     entries = numbers if nested is None else _nested(nested, document[nested], mistakes)
-    words = {key: beside[key] for key in beside if key not in numbers}
+    words = {key: others[key] for key in others if key not in numbers}
     defaults = {key: value for key, value in words.items() if key in _BY_SPELLING}
     choosers = {key: value for key, value in words.items() if key in CHOOSERS}
     form = Form(
@@ -73,7 +73,7 @@ def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
     if nested is not None:
         misplaced = [*numbers, *(key for key in words if key in _NESTED)]
         mistakes += [
-            f"{dotted((key,))}: stands beside {nested}: move it into {nested}" for key in misplaced
+            f"{dotted((key,))}: is next to {nested}: move it into {nested}" for key in misplaced
         ]
     known = [*(form.spelt(name) for name in FIELDS), *CHOOSERS, _NESTED[0]]
     strange = words.keys() - defaults.keys() - choosers.keys() - {*_NESTED}
@@ -84,7 +84,7 @@ def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
 
 
 def bad_bound(key: str) -> str | None:
-    """Say what is wrong with a key that should be a batch size."""
+    """Return the error of a key that should be a batch size, or None."""
     if re.fullmatch(BATCH_SIZE_PATTERN, key):
         return None
     plain = key.strip().lstrip("+0")
@@ -103,7 +103,7 @@ def _nested(name: str, table: object, mistakes: list[str]) -> dict[str, object]:
 
 
 def _is_number(key: str) -> bool:
-    """Say whether a key is meant as a batch size; `bad_bound` says whether it is one."""
+    """Return whether a key looks like a batch size; `bad_bound` checks it."""
     return key.strip().lstrip("+-")[:1].isdigit()
 
 

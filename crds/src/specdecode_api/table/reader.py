@@ -1,7 +1,7 @@
-"""Reads a table from a document in any form, and says everything that is wrong with it at once.
+"""Reads a table from a document in any format, and reports all its errors at once.
 
-The forms are in `forms`, the bounds in `entry`. SGLang's file may name a `strategy`: `ema` asks
-for policy ema; `throughput_aware` for policy goodput, which is ours and not theirs.
+The formats are in `forms`, the bounds in `entry`. SGLang's file may name a `strategy`: `ema` means
+policy ema; `throughput_aware` means policy goodput, which SGLang does not have.
 """
 
 import json
@@ -10,16 +10,16 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from specdecode_api.problems import Place, dotted, refusals, seen
 from specdecode_api.speculation import MAX_STEPS, MAX_TABLE_ENTRIES, Policy
 from specdecode_api.table.bands import table_warnings
 from specdecode_api.table.entry import (
-    BadTable,
     SpeculationTable,
     TableEntry,
-    launch_fault,
+    TableError,
+    launch_error,
 )
 from specdecode_api.table.forms import CHOOSERS, Form, bad_bound, take_apart
+from specdecode_api.validation_errors import Place, dotted, refusals, seen
 
 _EXAMPLE: Final = '{"1": {"candidate_steps": [1, 3, 5]}, "8": {"candidate_steps": [0, 1]}}'
 _POLICIES: Final = {policy.value: policy for policy in Policy} | {
@@ -27,22 +27,22 @@ _POLICIES: Final = {policy.value: policy for policy in Policy} | {
 }
 _STEPS: Final = "candidate_steps"
 _SOME_STEPS: Final = [0]
-"""Stands in for candidates that were refused once, so that no entry asks for them again."""
+"""Placeholder for rejected candidates, so that no entry reports them as missing."""
 
 Values = Mapping[str, object]
 
 
 def read_table(document: object, policy: Policy, num_steps: int | None = None) -> SpeculationTable:
-    """Read a table that `policy` is to choose in, starting at `num_steps` where that is known.
+    """Read a table for `policy`, which starts at `num_steps` if given.
 
     Args:
-        document: what a JSON file holds, in one of the forms of `forms`.
+        document: the parsed JSON file, in one of the formats of `forms`.
 
     Raises:
-        BadTable: with every mistake, each with its place, the value and what to write instead.
+        TableError: with every error: its path, value and remedy.
     """
     if not isinstance(document, Mapping):
-        raise BadTable((f"document: must be an object such as {_EXAMPLE}{seen(document)}",))
+        raise TableError((f"document: must be an object such as {_EXAMPLE}{seen(document)}",))
     mistakes: list[str] = []
     form = take_apart({str(key): value for key, value in document.items()}, mistakes)
     asked = _asked_policy(form, mistakes)
@@ -54,13 +54,13 @@ def read_table(document: object, policy: Policy, num_steps: int | None = None) -
         values = _values(form, key, defaults, mistakes)
         written.append(values)
         entries |= _entry(form, key, values, mistakes)
-    if num_steps is not None and (fault := launch_fault(num_steps, _listed(written))):
-        mistakes.append(fault)
+    if num_steps is not None and (error := launch_error(num_steps, _listed(written))):
+        mistakes.append(error)
     if mistakes:
-        raise BadTable(tuple(mistakes))
+        raise TableError(tuple(mistakes))
     ascending = {key: entries[key] for key in sorted(entries, key=int)}
-    doubts = [*_policy_warnings(form, asked, policy), *table_warnings(ascending, policy)]
-    return SpeculationTable(ascending, tuple(doubts), asked)
+    warnings = [*_policy_warnings(form, asked, policy), *table_warnings(ascending, policy)]
+    return SpeculationTable(ascending, tuple(warnings), asked)
 
 
 def _asked_policy(form: Form, mistakes: list[str]) -> Policy | None:
@@ -76,7 +76,7 @@ def _asked_policy(form: Form, mistakes: list[str]) -> Policy | None:
 
 
 def _checked_defaults(form: Form, mistakes: list[str]) -> Values:
-    """Return the defaults that are right; what is wrong is said here once, not in every entry."""
+    """Return the valid defaults; errors are reported once, not for every entry."""
     defaults = form.by_field(form.defaults, (), mistakes)
     try:
         TableEntry.model_validate({_STEPS: _SOME_STEPS, **defaults})
@@ -94,7 +94,7 @@ def _number_of_entries(form: Form) -> Iterator[str]:
     if not form.entries and _STEPS in form.by_field(form.defaults, (), []):
         table = {**form.choosers, "1": form.defaults}
         yield (
-            "document: depths are chosen by batch size, and no key here is one: "
+            "document: draft steps are chosen by batch size, and no key is a batch size: "
             f"write {json.dumps(table, default=repr)}"
         )
     elif not form.entries:
@@ -111,10 +111,10 @@ def _number_of_entries(form: Form) -> Iterator[str]:
 
 
 def _values(form: Form, key: str, defaults: Values, mistakes: list[str]) -> Values | None:
-    """Return the values of an entry, defaults filled in; None where it is no object."""
+    """Return the values of an entry, defaults filled in; None if it is not an object."""
     place = dotted((*form.at, key))
-    if said := bad_bound(key):
-        mistakes.append(f"{place}: {said}")
+    if error := bad_bound(key):
+        mistakes.append(f"{place}: {error}")
     written = form.entries[key]
     if isinstance(written, Mapping):
         own = {str(name): value for name, value in written.items()}
@@ -128,7 +128,7 @@ def _values(form: Form, key: str, defaults: Values, mistakes: list[str]) -> Valu
 def _entry(
     form: Form, key: str, values: Values | None, mistakes: list[str]
 ) -> dict[str, TableEntry]:
-    """Return the entry under its key; nothing where it is wrong."""
+    """Return the entry by its key; empty if it is invalid."""
     if values is None:
         return {}
     try:
@@ -139,25 +139,25 @@ def _entry(
 
 
 def _sentences(form: Form, at: Place, found: list[tuple[Place, str]]) -> Iterator[str]:
-    for (field, *below), said in found:
-        yield f"{dotted((*at, form.spelt(str(field)), *below))}: {said}"
+    for (field, *below), text in found:
+        yield f"{dotted((*at, form.spelt(str(field)), *below))}: {text}"
 
 
 def _listed(entries: Iterable[Values | None]) -> tuple[int, ...]:
-    """List the depths that entries name, bad ones included; none where one cannot be read."""
+    """List the candidates of all entries, also of invalid ones; none if an entry is unreadable."""
     lists = [values.get(_STEPS) if values else None for values in entries]
     readable = [steps for steps in lists if isinstance(steps, list)]
     if len(readable) < len(lists):
         return ()
-    depths = {steps for each in readable for steps in each if type(steps) is int}
-    return tuple(sorted(depths & set(range(MAX_STEPS + 1))))
+    known = {steps for each in readable for steps in each if type(steps) is int}
+    return tuple(sorted(known & set(range(MAX_STEPS + 1))))
 
 
 def _policy_warnings(form: Form, asked: Policy | None, policy: Policy) -> Iterator[str]:
     if asked not in (None, policy):
-        yield f"{next(iter(form.choosers))}: asks for policy {asked}, but policy {policy} runs"
+        yield f"{next(iter(form.choosers))}: names policy {asked}, but policy {policy} is in use"
     elif "throughput_aware" in form.choosers.values():
         yield (
-            "strategy: throughput_aware is read as policy goodput, which has the same aim and "
-            "its own way of measuring"
+            "strategy: throughput_aware is read as policy goodput, which has the same goal and "
+            "its own measurements"
         )

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.scalars import ByteSize, ObjectName, SecretKey, WebAddress
 
@@ -20,7 +20,7 @@ class TokenSecret(ResourceRecord):
     )
 
 
-class Download(ResourceRecord):
+class DownloadSpec(ResourceRecord):
     """How models of hf:// reach the pods. Target and draft share it."""
 
     cache_claim: ObjectName | None = Field(
@@ -45,7 +45,7 @@ class Download(ResourceRecord):
         json_schema_extra=RESTART,
     )
 
-    rules: ClassVar[tuple["Rule[Download]", ...]] = (
+    rules: ClassVar[tuple["Rule[DownloadSpec]", ...]] = (
         Rule(
             cel="!has(self.cacheClaim) || !has(self.cacheSizeLimit)",
             holds=lambda it: it.cache_claim is None or it.cache_size_limit is None,

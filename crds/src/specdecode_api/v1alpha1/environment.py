@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, StringConstraints
 
 from specdecode_api import names
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.scalars import ObjectName, SecretKey, VariableName
 
@@ -16,7 +16,7 @@ OPERATORS_VARIABLES: Final = (
     "HF_HUB_OFFLINE",
     "HF_TOKEN",
     "OMP_NUM_THREADS",
-    names.VARIABLE_LAST_WORDS,
+    names.VARIABLE_TERMINATION_MESSAGE_PATH,
 )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, StringConstraints
 
 from specdecode_api import names
-from specdecode_api.document import without_nulls
+from specdecode_api.base import without_nulls
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.scalars import text_rule
 

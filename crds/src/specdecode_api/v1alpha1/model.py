@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.v1alpha1.scalars import Int, ServedName, Uri
 
 
@@ -36,7 +36,7 @@ class Model(ResourceRecord):
     )
 
 
-class Draft(ResourceRecord):
+class DraftSpec(ResourceRecord):
     """The checkpoint that proposes tokens."""
 
     uri: Uri = Field(

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.environment import Environment
 from specdecode_api.v1alpha1.labels import Annotations, LabelKey, Labels, LabelValue, OwnLabels

@@ -1,4 +1,4 @@
-"""What a speculation comes to once every default is worked out: the numbers of the boot file."""
+"""Resolves the defaults of a speculation to the numbers of the boot file."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from specdecode_api.v1alpha1.speculation import Speculation
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSpeculation:
-    """The depth at start, and how many nodes a round verifies at that depth.
+    """The draft steps at start, and the number of nodes that such a step verifies.
 
-    `num_draft_tokens` is None where the engine has to work it out for each depth of a table,
-    and where nothing is drafted.
+    `num_draft_tokens` is None if the engine derives it for each candidate of a table, or if
+    nothing is drafted.
     """
 
     num_steps: int
@@ -19,7 +19,7 @@ class ResolvedSpeculation:
 
 
 def resolve(speculation: Speculation) -> ResolvedSpeculation:
-    """Work out the numbers that the user left out."""
+    """Fill in the numbers that the user left out."""
     candidates = speculation.adaptive.candidates()
     num_steps = effective_num_steps(speculation.algorithm, speculation.num_steps, candidates)
     num_draft_tokens = speculation.num_draft_tokens

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
-from specdecode_api.document import RESTART, ResourceRecord, without_nulls
+from specdecode_api.base import RESTART, ResourceRecord, without_nulls
 from specdecode_api.quantity import amount
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.scalars import Quantity

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdecode_api.document import HOT, ResourceRecord
+from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.duration import DURATION_PATTERN, duration_s
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.scalars import Duration, Int, Percent
@@ -14,7 +14,7 @@ _DURATIONS = " && ".join(
 )
 
 
-class Guard(ResourceRecord):
+class GuardSpec(ResourceRecord):
     """What a trial has to show, within which bounds."""
 
     min_gain: Percent = Field(
@@ -63,7 +63,7 @@ class Guard(ResourceRecord):
         description="Rest after a trial before the operator begins one by itself.",
     )
 
-    rules: ClassVar[tuple["Rule[Guard]", ...]] = (
+    rules: ClassVar[tuple["Rule[GuardSpec]", ...]] = (
         Rule(
             cel=f"!({_DURATIONS}) || duration(self.minDuration) < duration(self.maxDuration)",
             holds=lambda it: duration_s(it.min_duration) < duration_s(it.max_duration),
@@ -133,7 +133,7 @@ class Switchback(ResourceRecord):
     )
 
 
-class Rollout(ResourceRecord):
+class RolloutSpec(ResourceRecord):
     """How a change of the configuration gets in force. The operator never writes the spec."""
 
     mode: Literal["Manual", "Recommend", "Auto"] = Field(
@@ -157,7 +157,7 @@ class Rollout(ResourceRecord):
         "configuration, Switchback takes turns on the same pods. Auto takes Hot or, with one "
         "replica, Switchback for tables that running engines can take up, else Canary.",
     )
-    guard: Guard = Field(default=Guard(), description="What a trial has to show.")
+    guard: GuardSpec = Field(default=GuardSpec(), description="What a trial has to show.")
     canary: Canary = Field(default=Canary(), description="Pods of a canary.")
     switchback: Switchback = Field(
         default=Switchback(), description="Turns of strategies Hot and Switchback."

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from specdecode_api.document import ResourceRecord
+from specdecode_api.base import ResourceRecord
 from specdecode_api.speculation import MAX_CANDIDATES, MAX_STEPS, MAX_TABLE_ENTRIES
 from specdecode_api.v1alpha1.scalars import Int
 
@@ -54,7 +54,7 @@ class BandRates(ResourceRecord):
     )
 
 
-class Recommendation(ResourceRecord):
+class RecommendationStatus(ResourceRecord):
     """The table that the fleet's measurements speak for."""
 
     table: TableShown = Field(
@@ -106,7 +106,7 @@ class StratumShown(ResourceRecord):
     candidate_requests: Count = Field(description="Requests of the new one.")
 
 
-class Interval(ResourceRecord):
+class IntervalStatus(ResourceRecord):
     """The relative gain of the candidate, and the interval that it lies in at any time."""
 
     gain: Number = Field(description="Decode time per token that the candidate saves, estimated.")
@@ -126,7 +126,7 @@ class TrialStatus(ResourceRecord):
     started_at: Time = Field(description="When it began.")
     measured_seconds: Count = Field(default=0, description="Time that was measured.")
     arms: list[ArmShown] = Field(max_length=2, description="Old and new configuration.")
-    interval: Interval | None = Field(default=None, description="What is known of the gain.")
+    interval: IntervalStatus | None = Field(default=None, description="What is known of the gain.")
     hold_reason: Sentence = Field(default="", description="Why there is no verdict yet.")
 
 
@@ -145,7 +145,7 @@ class HistoryEntry(ResourceRecord):
     ended_at: Time = Field(description="When the verdict was given.")
     measured_seconds: Count = Field(default=0, description="Time that was measured.")
     arms: list[ArmShown] = Field(max_length=2, description="Old and new configuration.")
-    interval: Interval | None = Field(default=None, description="What was known of the gain.")
+    interval: IntervalStatus | None = Field(default=None, description="What was known of the gain.")
     strata: list[StratumShown] | None = Field(
         default=None, max_length=MAX_STRATA, description="Requests by kind, the commonest first."
     )

@@ -10,7 +10,7 @@ from specdecode_api.duration import (
     PERCENT_PATTERN,
     is_duration,
 )
-from specdecode_api.location import CLAIM_PATTERN, URI_RULES
+from specdecode_api.model_uri import PVC_PATTERN, URI_RULES
 from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
 from specdecode_api.rules import Checked, Rule, as_validations
@@ -58,7 +58,7 @@ ObjectName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
     _text(
-        CLAIM_PATTERN,
+        PVC_PATTERN,
         "write the name of an object of this namespace: lower case letters, digits, '-' and '.'",
     ),
 ]

@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 
 from specdecode_api import names
-from specdecode_api.document import HOT, RESTART, ResourceRecord
+from specdecode_api.base import HOT, RESTART, ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.scalars import ByteSize, Int, ObjectName, RequestLabel, SecretKey
 
@@ -16,7 +16,7 @@ USUAL_GRACE_SECONDS: Final = 90
 """A shorter one would bring no pod to its end sooner."""
 
 
-class ApiKeys(ResourceRecord):
+class ApiKeysSpec(ResourceRecord):
     """Keys that clients must show. Only the pods read the Secret, never the operator."""
 
     secret_name: ObjectName = Field(
@@ -67,7 +67,7 @@ class Serving(ResourceRecord):
         json_schema_extra=RESTART,
         description="Processor threads of an engine on a CPU; the engine's choice where absent.",
     )
-    api_keys: ApiKeys | None = Field(
+    api_keys: ApiKeysSpec | None = Field(
         default=None,
         description="Keys of which clients must show one, as OpenAI's clients do; none is asked "
         "for where absent.",
@@ -81,7 +81,7 @@ class Serving(ResourceRecord):
     )
 
 
-class Lifecycle(ResourceRecord):
+class LifecycleSpec(ResourceRecord):
     """How a pod ends: preStopSeconds, then drainSeconds, within its grace period."""
 
     pre_stop_seconds: Int = Field(
@@ -121,7 +121,7 @@ class Lifecycle(ResourceRecord):
         "goes on in place when nothing is free for the new one.",
     )
 
-    rules: ClassVar[tuple["Rule[Lifecycle]", ...]] = (
+    rules: ClassVar[tuple["Rule[LifecycleSpec]", ...]] = (
         Rule(
             cel="!has(self.terminationGracePeriodSeconds) || self.preStopSeconds + "
             f"self.drainSeconds + {SPARE_SECONDS} <= self.terminationGracePeriodSeconds",

@@ -6,16 +6,16 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from specdecode_api import names
-from specdecode_api.document import HOT, RESTART, ResourceRecord
+from specdecode_api.base import HOT, RESTART, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
-from specdecode_api.v1alpha1.download import Download
+from specdecode_api.v1alpha1.download import DownloadSpec
 from specdecode_api.v1alpha1.model import Model
 from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resources import Resources
-from specdecode_api.v1alpha1.rollout import Rollout
+from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.scalars import Image, Int
-from specdecode_api.v1alpha1.serving import Lifecycle, Serving
+from specdecode_api.v1alpha1.serving import LifecycleSpec, Serving
 from specdecode_api.v1alpha1.speculation import Speculation
 from specdecode_api.v1alpha1.status import Status
 
@@ -38,8 +38,8 @@ class Spec(ResourceRecord):
     """What the user wants."""
 
     model: Model = Field(description="The target model.")
-    download: Download = Field(
-        default=Download(), description="How models of hf:// reach the pods."
+    download: DownloadSpec = Field(
+        default=DownloadSpec(), description="How models of hf:// reach the pods."
     )
     page_size: PageSize = Field(
         default=16,
@@ -48,13 +48,13 @@ class Spec(ResourceRecord):
     )
     speculation: Speculation = Field(default=Speculation(), description="How to draft.")
     serving: Serving = Field(default=Serving(), description="Limits of one engine.")
-    lifecycle: Lifecycle = Field(
-        default=Lifecycle(),
+    lifecycle: LifecycleSpec = Field(
+        default=LifecycleSpec(),
         description="Start and end of a pod: preStopSeconds, then drainSeconds, within "
         "terminationGracePeriodSeconds.",
     )
-    rollout: Rollout = Field(
-        default=Rollout(), description="How a change of the configuration gets in force."
+    rollout: RolloutSpec = Field(
+        default=RolloutSpec(), description="How a change of the configuration gets in force."
     )
     replicas: Int = Field(
         default=1, ge=0, le=1000, json_schema_extra=HOT, description="Engine pods."

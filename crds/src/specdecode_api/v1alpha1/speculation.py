@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.speculation import (
     DEFAULT_STEPS,
@@ -18,7 +18,7 @@ from specdecode_api.speculation import (
     max_tree_tokens,
 )
 from specdecode_api.table import candidates, default_table
-from specdecode_api.v1alpha1.model import Draft
+from specdecode_api.v1alpha1.model import DraftSpec
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.table import Adaptive
 
@@ -85,7 +85,7 @@ class Speculation(ResourceRecord):
         description="Where draft tokens come from; NONE decodes plainly.",
         json_schema_extra=RESTART,
     )
-    draft: Draft | None = Field(
+    draft: DraftSpec | None = Field(
         default=None,
         description="The draft's checkpoint; NONE and NGRAM take none, the others need one.",
         json_schema_extra=RESTART,

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from specdecode_api.document import RESTART, ResourceRecord
+from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.labels import LabelKey
 from specdecode_api.v1alpha1.scalars import Int

@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from specdecode_api.document import ResourceRecord
-from specdecode_api.report import ModelState, Role
+from specdecode_api.base import ResourceRecord
+from specdecode_api.report import ModelRole, ModelState
 from specdecode_api.v1alpha1.rollout_status import (
     DATE_TIME,
     MAX_HISTORY,
     Effective,
     HistoryEntry,
-    Recommendation,
+    RecommendationStatus,
     RolloutRequest,
     TrialStatus,
 )
@@ -46,7 +46,7 @@ class Condition(ResourceRecord):
 class ModelStatus(ResourceRecord):
     """A model that is downloaded: how far it is, and which commit it is."""
 
-    role: Role = Field(description="What the model is there for.")
+    role: ModelRole = Field(description="What the model is there for.")
     uri: Annotated[str, StringConstraints(max_length=1024)] = Field(
         description="Where it comes from, as in the spec."
     )
@@ -110,7 +110,7 @@ class Status(ResourceRecord):
         },
         description="Models that are downloaded; absent where none is.",
     )
-    recommendation: Recommendation | None = Field(
+    recommendation: RecommendationStatus | None = Field(
         default=None, description="The table that the fleet's measurements speak for."
     )
     trial: TrialStatus | None = Field(default=None, description="The trial that runs.")

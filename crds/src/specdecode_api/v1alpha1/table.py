@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from specdecode_api.document import HOT, RESTART, ResourceRecord, without_nulls
+from specdecode_api.base import HOT, RESTART, ResourceRecord, without_nulls
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import (
     BATCH_SIZE_PATTERN,

@@ -1,4 +1,4 @@
-"""Answers how far the downloads are, on the port where the engine listens afterwards."""
+"""Serves the download progress, on the port where the engine listens afterwards."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from specdecode_api.report import Progress
 
 @contextmanager
 def answering(port: int, progress: Callable[[], Progress]) -> Iterator[int]:
-    """Answer while the body runs; gives the port, which is another one for 0."""
+    """Serve while the body runs; yields the port, a free one for 0."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

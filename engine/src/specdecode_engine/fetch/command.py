@@ -1,4 +1,4 @@
-"""`specdecode-engine fetch`: the models that a pod's engine needs, before the engine starts."""
+"""`specdecode-engine fetch`: downloads the models of a pod before its engine starts."""
 
 import argparse
 import json
@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from specdecode_api.location import HubLocation, parse_uri
-from specdecode_api.report import LastWords, ModelState, Reason, Role
+from specdecode_api.model_uri import HubLocation, parse_uri
+from specdecode_api.report import ModelRole, ModelState, TerminationMessage, TerminationReason
 from specdecode_engine.fetch.answering import answering
 from specdecode_engine.fetch.download import Download
 from specdecode_engine.fetch.faults import FetchError
 from specdecode_engine.fetch.folder import ModelFolder, link
 from specdecode_engine.fetch.hub import Hub
 from specdecode_engine.fetch.progress import Counts
-from specdecode_engine.last_words import leave
+from specdecode_engine.process.termination_message import leave
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ FAILED = 1
 
 
 def fetch(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Fetch every model that is named; returns the exit code and leaves last words either way."""
+    """Fetch every named model, write the termination message and return the exit code."""
     options = _parser().parse_args(arguments)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    uris = {role: uri for role in Role if (uri := getattr(options, role)) is not None}
+    uris = {role: uri for role in ModelRole if (uri := getattr(options, role)) is not None}
     if not uris:
         _parser().error("name a model with --target or --draft")
     counts = Counts(uris)
@@ -48,12 +48,12 @@ def fetch(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
             if options.links is not None:
                 link(options.links / role, folder)
             print(f"{role} {folder.path}")
-    leave(_words(Reason.FETCHED, "every model is complete and checked", counts))
+    leave(_words(TerminationReason.FETCHED, "every model is complete and checked", counts))
     return 0
 
 
 def _fetch_one(
-    role: Role, uri: str, pins: Mapping[str, str], cache: Path, hub: Hub, counts: Counts
+    role: ModelRole, uri: str, pins: Mapping[str, str], cache: Path, hub: Hub, counts: Counts
 ) -> ModelFolder:
     location = parse_uri(uri)
     assert isinstance(location, HubLocation), "the parser takes no other URIs"
@@ -62,12 +62,12 @@ def _fetch_one(
     return Download(role, uri, location, cache, hub, counts, threading.Event()).run()
 
 
-def _words(reason: Reason, message: str, counts: Counts) -> LastWords:
-    return LastWords(reason=reason, message=message, models=counts.progress().models)
+def _words(reason: TerminationReason, message: str, counts: Counts) -> TerminationMessage:
+    return TerminationMessage(reason=reason, message=message, models=counts.progress().models)
 
 
 def _pins(path: Path | None) -> dict[str, str]:
-    """Read which commit stands for a URI; a missing file pins nothing."""
+    """Read the commit of each pinned URI; a missing file pins nothing."""
     if path is None or not path.exists():
         return {}
     return {str(uri): str(commit) for uri, commit in json.loads(path.read_text()).items()}
@@ -82,13 +82,17 @@ def _hub_uri(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specdecode-engine fetch",
-        description="Download checkpoints from the Hugging Face hub; resumed, checked, complete.",
-        epilog="HF_TOKEN is the token and HF_ENDPOINT a mirror, as everywhere with the hub.",
+        description="Download checkpoints from the Hugging Face Hub, with resume and checksums.",
+        epilog="HF_TOKEN sets the access token and HF_ENDPOINT a mirror, as in huggingface_hub.",
     )
-    parser.add_argument("--target", type=_hub_uri, metavar="URI", help="hf://ORG/NAME@REVISION")
-    parser.add_argument("--draft", type=_hub_uri, metavar="URI", help="likewise")
-    parser.add_argument("--cache", type=Path, required=True, metavar="DIR", help="where to keep")
-    parser.add_argument("--links", type=Path, metavar="DIR", help="link DIR/target, DIR/draft")
-    parser.add_argument("--pins", type=Path, metavar="FILE", help="JSON: URI to commit")
-    parser.add_argument("--port", type=int, help="answer there how far it is, under /progress")
+    parser.add_argument(
+        "--target", type=_hub_uri, metavar="URI", help="Target: hf://ORG/NAME@REVISION."
+    )
+    parser.add_argument(
+        "--draft", type=_hub_uri, metavar="URI", help="Draft: hf://ORG/NAME@REVISION."
+    )
+    parser.add_argument("--cache", type=Path, required=True, metavar="DIR", help="Cache folder.")
+    parser.add_argument("--links", type=Path, metavar="DIR", help="Link DIR/target, DIR/draft.")
+    parser.add_argument("--pins", type=Path, metavar="FILE", help="JSON: URI to commit.")
+    parser.add_argument("--port", type=int, help="Port to serve /progress on.")
     return parser

@@ -1,4 +1,4 @@
-"""Fetches one model: finds it complete, or takes up what is there, checks it and completes it."""
+"""Downloads one model: resumes partial files and checks every file."""
 
 import hashlib
 import logging
@@ -12,8 +12,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from specdecode_api.location import HubLocation
-from specdecode_api.report import ModelState, Reason, Role
+from specdecode_api.model_uri import HubLocation
+from specdecode_api.report import ModelRole, ModelState, TerminationReason
 from specdecode_engine.fetch.faults import FetchError, explain, out_of_space
 from specdecode_engine.fetch.files import HubFile, needed
 from specdecode_engine.fetch.folder import ModelFolder
@@ -23,7 +23,7 @@ from specdecode_engine.fetch.progress import Counts
 log = logging.getLogger(__name__)
 
 STREAMS = 4
-"""Files at a time: one connection seldom fills a link."""
+"""Concurrent downloads: one connection rarely saturates the network."""
 
 _BLOCK = 1 << 20
 
@@ -34,9 +34,9 @@ class _Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One model on its way into the cache."""
+    """The download of one model into the cache."""
 
-    role: Role
+    role: ModelRole
     uri: str
     location: HubLocation
     cache: Path
@@ -47,10 +47,10 @@ class Download:
     def run(self) -> ModelFolder:
         """Return the folder of the complete model.
 
-        A model named by its commit that is complete costs no request.
+        A complete model that is named by its commit needs no request.
 
         Raises:
-            FetchError: with a reason and a remedy; what was downloaded stays for the next try.
+            FetchError: with a reason and a remedy; downloaded bytes are kept for the next attempt.
         """
         with self._disk_explained():
             return self._known() or self._fetched()
@@ -94,14 +94,14 @@ class Download:
         with ThreadPoolExecutor(STREAMS) as pool:
             tasks = [pool.submit(self._file, folder, snapshot, file) for file in files]
             wait(tasks, return_when=FIRST_EXCEPTION)
-            self.cancelled.set()  # of no effect unless one of them failed
+            self.cancelled.set()  # no effect unless one of them failed
             pool.shutdown(cancel_futures=True)
         for error in _errors(tasks):
             raise error
         folder.finish(files)
 
     def _file(self, folder: ModelFolder, snapshot: Snapshot, file: HubFile) -> None:
-        """Have one file checked and in its place; a damaged one is fetched once more in full."""
+        """Download and check one file; a corrupted file is downloaded again in full, once."""
         final, partial = folder.final(file.name), folder.partial(file.name)
         if final.exists() and final.stat().st_size == file.bytes:
             return
@@ -115,7 +115,7 @@ class Download:
             log.warning("%s: %s has another content than announced", self.role, file.name)
             partial.unlink()
         raise FetchError(
-            Reason.CHECKSUM_MISMATCH,
+            TerminationReason.CHECKSUM_MISMATCH,
             f"{self.uri}: {file.name} came with another content than the hub announces, twice; "
             "look for a proxy or a mirror that changes files",
         )
@@ -140,7 +140,7 @@ class Download:
 
 
 class _Counted(FileIO):
-    """A file that counts what is in it, and refuses to grow once the download is cancelled."""
+    """A file that reports its size, and raises on writes after the download is cancelled."""
 
     def __init__(self, path: Path, download: Download, name: str) -> None:
         super().__init__(path, "r+b" if path.exists() else "w+b")
@@ -179,7 +179,7 @@ def _digest(path: Path, digest: Any) -> str:
 
 
 def _errors(tasks: Sequence[Future[None]]) -> Iterator[BaseException]:
-    """Give what went wrong, without the files that were cancelled for it."""
+    """Yield the errors of failed files; files cancelled because of them are left out."""
     for task in tasks:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, _Cancelled):

@@ -23,25 +23,25 @@ _PARTIAL = ".partial"
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """Where one commit of one repository lies."""
+    """The cache folder of one commit of a repository."""
 
     path: Path
 
     @classmethod
     def of(cls, cache: Path, repository: str, commit: str) -> "ModelFolder":
-        """Name the folder; nothing is created."""
+        """Return the folder without creating it."""
         return cls(cache / "hf" / repository / commit)
 
     def final(self, name: str) -> Path:
-        """Where a file lies once it is checked."""
+        """Path of a file after its check."""
         return self.path / name
 
     def partial(self, name: str) -> Path:
-        """Where a file lies while it is downloaded."""
+        """Path of a file during its download."""
         return self.path / _PARTIAL / name
 
     def complete_bytes(self) -> int | None:
-        """Size of the complete model, None where something is missing or of another size."""
+        """Size of the complete model; None if a file is missing or has another size."""
         try:
             sizes: dict[str, int] = json.loads(self.final(_MARKER).read_text())
             present = all(self.final(name).stat().st_size == sizes[name] for name in sizes)
@@ -61,7 +61,7 @@ class ModelFolder:
         return sum(file.bytes - self.present_bytes(file) for file in files)
 
     def free_bytes(self) -> int:
-        """Bytes that can be written, as the file system says."""
+        """Free bytes of the file system."""
         return shutil.disk_usage(self.path).free
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class ModelFolder:
         self.partial("").mkdir(parents=True, exist_ok=True)
 
     def finish(self, files: Sequence[HubFile]) -> None:
-        """Declare the model complete."""
+        """Mark the model as complete."""
         shutil.rmtree(self.path / _PARTIAL, ignore_errors=True)
         draft = self.final(_MARKER + ".new")
         draft.write_text(json.dumps({file.name: file.bytes for file in files}))
@@ -77,10 +77,10 @@ class ModelFolder:
 
     @contextmanager
     def held(self, on_wait: Callable[[], None]) -> Iterator[None]:
-        """Hold the lock; `on_wait` is called if somebody else has it.
+        """Hold the lock; call `on_wait` if another process has it.
 
-        The lock goes with the process that holds it. Where a file system does not keep locks, two
-        downloads may disturb each other; the check of every file finds that out.
+        The lock is released when its process ends. On a file system without locks, two downloads
+        may corrupt each other's files; the check of every file detects that.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.with_name(f"{self.path.name}.lock").open("a") as lock:
@@ -93,7 +93,7 @@ class ModelFolder:
 
 
 def link(place: Path, folder: ModelFolder) -> None:
-    """Have `place` lead to the folder, whatever it led to before."""
+    """Link `place` to the folder; an existing link is replaced."""
     place.parent.mkdir(parents=True, exist_ok=True)
     new = place.with_name(f".{place.name}.new")
     new.unlink(missing_ok=True)

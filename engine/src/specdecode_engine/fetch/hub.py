@@ -1,4 +1,4 @@
-"""The only conversation with the hub: what a revision holds, and the bytes of its files."""
+"""All requests to the hub: the files of a revision and their contents."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from specdecode_api.location import HubLocation
+from specdecode_api.model_uri import HubLocation
 from specdecode_engine.fetch.faults import FetchError, explain, unreachable
 from specdecode_engine.fetch.files import HubFile
 
@@ -27,11 +27,11 @@ class Snapshot:
 
 
 class Hub:
-    """A hub, or a mirror that speaks its protocol.
+    """The Hugging Face Hub, or a mirror with the same API.
 
     Args:
-        endpoint: address; the public hub, or that of HF_ENDPOINT, where None.
-        token: what to show; nothing is read from this machine where None.
+        endpoint: URL; if None, HF_ENDPOINT or the public hub.
+        token: access token; if None, requests are anonymous and no stored token is used.
     """
 
     def __init__(self, endpoint: str | None, token: str | None) -> None:
@@ -60,12 +60,12 @@ class Hub:
     def stream(
         self, snapshot: Snapshot, file: HubFile, into: BinaryIO, offset: int, uri: str
     ) -> None:
-        """Write a file from `offset` on into `into`, which stands there; short cuts are retried.
+        """Write a file from `offset` to `into`, positioned there; dropped connections are retried.
 
         Raises:
             FetchError: with a reason and a remedy.
         """
-        # A packed transfer could not be taken up again in the middle.
+        # A compressed transfer could not be resumed.
         headers = {"Accept-Encoding": "identity"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -90,6 +90,6 @@ class Hub:
 
 def _file(told: RepoSibling, uri: str) -> HubFile:
     if told.size is None:
-        raise unreachable(uri, f"it tells no size of {told.rfilename}")
+        raise unreachable(uri, f"it reports no size for {told.rfilename}")
     sha256 = told.lfs.sha256 if told.lfs else None
     return HubFile(told.rfilename, told.size, sha256, told.blob_id)

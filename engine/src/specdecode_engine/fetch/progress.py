@@ -1,10 +1,10 @@
-"""How far the downloads are: counted by the threads that write, read by whoever asks."""
+"""Download progress, written by the download threads and readable from any thread."""
 
 import logging
 import threading
 from dataclasses import dataclass, field
 
-from specdecode_api.report import ModelReport, ModelState, Progress, Role
+from specdecode_api.report import ModelReport, ModelRole, ModelState, Progress
 
 log = logging.getLogger(__name__)
 
@@ -13,7 +13,7 @@ _LOGGED_PARTS = 10
 
 @dataclass(slots=True)
 class _Model:
-    role: Role
+    role: ModelRole
     uri: str
     state: ModelState = ModelState.PENDING
     revision: str | None = None
@@ -35,24 +35,24 @@ class _Model:
 class Counts:
     """The state of every model that is fetched. Any thread may write or read."""
 
-    def __init__(self, uris: dict[Role, str]) -> None:
+    def __init__(self, uris: dict[ModelRole, str]) -> None:
         self._lock = threading.Lock()
         self._models = {role: _Model(role, uri) for role, uri in uris.items()}
 
-    def begin(self, role: Role, revision: str, total: int, done: dict[str, int]) -> None:
-        """Note what a model consists of, and what of it is on disk."""
+    def begin(self, role: ModelRole, revision: str, total: int, done: dict[str, int]) -> None:
+        """Record the total size of a model and its bytes on disk."""
         with self._lock:
             model = self._models[role]
             model.revision, model.total, model.done = revision, total, dict(done)
 
-    def move(self, role: Role, state: ModelState) -> None:
-        """Note a new state."""
+    def move(self, role: ModelRole, state: ModelState) -> None:
+        """Record and log a new state."""
         with self._lock:
             self._models[role].state = state
         log.info("%s: %s", role, state)
 
-    def set_bytes(self, role: Role, file: str, count: int) -> None:
-        """Note how many bytes of a file are on disk; a line in the log for every tenth."""
+    def set_bytes(self, role: ModelRole, file: str, count: int) -> None:
+        """Record the bytes of a file on disk; log every tenth of the model."""
         with self._lock:
             model = self._models[role]
             model.done[file] = count
@@ -63,6 +63,6 @@ class Counts:
             log.info("%s: %d of %d bytes (%d %%)", role, done, total, 100 * done // total)
 
     def progress(self) -> Progress:
-        """Tell everything, as of now."""
+        """Return the current progress of every model."""
         with self._lock:
             return Progress(models=tuple(model.report() for model in self._models.values()))

@@ -1,4 +1,4 @@
-"""From a grammar in words to one that knows the vocabulary, within limits of size and work."""
+"""Compiles the source of a grammar for a vocabulary, within limits of size and work."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _MAX_LEXER_STATES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What every token id adds to a text, in the words of the server's detokenizer."""
+    """The bytes that every token id adds to the text, as in the server's detokenizer."""
 
     spellings: Sequence[bytes]
     special_ids: frozenset[int]
@@ -46,7 +46,7 @@ class _Vocabulary:
 class GrammarCompiler:
     """Compiles grammars for one vocabulary; to make one takes about a second per 100 000 tokens.
 
-    Safe in any thread.
+    Safe in any thread; those that compile need `nesting.STACK_BYTES` of stack.
     """
 
     def __init__(self, tokens: TokenBytes) -> None:

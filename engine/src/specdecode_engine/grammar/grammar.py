@@ -11,10 +11,10 @@ from specdecode_engine.grammar.source import GrammarSource
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Grammar and vocabulary, ready to be followed.
+    """A grammar compiled for a vocabulary.
 
-    The answers that start from one grammar share its lexer, and with it its limits: where one is
-    given up, all are. So calls do not share a grammar, however alike their sources.
+    The outputs that start from one grammar share its lexer and its limits: if one fails, all fail.
+    Therefore requests do not share a grammar, even if their sources are equal.
     """
 
     source: GrammarSource
@@ -22,7 +22,7 @@ class Grammar:
     start_state: LLMatcher = field(repr=False, compare=False)
 
     def follow(self, output: Sequence[int], ends_late: bool = False) -> Matcher:
-        """Start an answer, or take one up behind the tokens it has; may raise `GrammarFault`."""
+        """Return a matcher that continues after `output`; may raise `GrammarFault`."""
         matcher = Matcher(self.start_state.deep_copy(), self.eos_token_ids, ends_late)
         for token in output:
             matcher.advance(token)

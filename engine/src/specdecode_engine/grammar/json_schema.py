@@ -1,13 +1,13 @@
-"""JSON Schema: what holds where the schema is silent, and which part of a bad one is bad."""
+"""JSON Schema: default options, and a search for the invalid part of a schema."""
 
 from collections.abc import Callable, Iterator, Mapping
 
 JsonSchema = Mapping[str, object]
 Refuse = Callable[[JsonSchema], str | None]
-"""Says what is wrong with a schema, None if nothing is."""
+"""Returns the error in a schema; None if it is valid."""
 
-# What printers of JSON put between its parts: a space, or a line break and the indentation. Where
-# JSON allows any amount, a model that cannot make up its mind writes white space without end.
+# White space as JSON printers write it: a space, or a line break and the indentation. JSON allows
+# any amount, and a model may then generate white space without end.
 WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,32}"
 OPTIONS = "x-guidance"
 
@@ -29,10 +29,10 @@ def with_defaults(schema: JsonSchema, is_strict: bool) -> dict[str, object]:
 
 
 def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
-    """Find the smallest part of a schema that is refused for the reason that the whole is.
+    """Find the smallest part of a schema that is refused for the same reason as the whole.
 
     Returns:
-        Where it is, as a path from `$`, and what is wrong; None if nothing is.
+        Its path from `$`, and the error; None if the schema is valid.
     """
     reason = refuse(schema)
     if reason is None:

@@ -1,4 +1,4 @@
-"""Where one answer stands in its grammar. Letter: W words of 32 tokens, V tokens in W words."""
+"""The state of one output in its grammar. Letters: V tokens in W words of 32 bits."""
 
 import numpy as np
 from llguidance import LLMatcher
@@ -9,18 +9,18 @@ Words = NDArray[np.int32]
 
 
 class GrammarFault(Exception):
-    """The grammar gave up; the message says why."""
+    """The grammar failed; the message contains the reason."""
 
 
 class Matcher:
-    """One answer's way through its grammar, a token at a time, back and forth.
+    """Advances one output through its grammar token by token, with rollback.
 
-    A token that ends the answer is allowed where the grammar may end, and is not a step of the way.
+    A token that ends the output is allowed where the grammar may end; it is never advanced over.
 
     Args:
-        inner: the library's matcher, at the beginning; used by nobody else.
-        eos_token_ids: tokens that end the answer.
-        ends_late: forbid them as long as anything else is allowed.
+        inner: the library's matcher, in its start state and not shared.
+        eos_token_ids: tokens that end the output.
+        ends_late: forbid them while any other token is allowed.
     """
 
     def __init__(self, inner: LLMatcher, eos_token_ids: frozenset[int], ends_late: bool) -> None:
@@ -30,7 +30,7 @@ class Matcher:
         self._ends_late = ends_late
 
     def ends_with(self, token: int) -> bool:
-        """Whether a token ends the answer."""
+        """Whether a token ends the output."""
         return token in self._eos_token_ids
 
     def fill(self, words: Words) -> None:
@@ -43,7 +43,7 @@ class Matcher:
             raise GrammarFault("no token of the vocabulary can follow")
 
     def advance(self, token: int) -> None:
-        """Take one token further."""
+        """Advance by one token."""
         self._inner.consume_token(token)
         self._check()
 

@@ -1,4 +1,4 @@
-"""A grammar as a client writes it, and its one spelling for the library: Lark."""
+"""A grammar as the client writes it, and its translation to Lark for the library."""
 
 import json
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from specdecode_engine.grammar.json_schema import with_defaults
+from specdecode_engine.grammar.nesting import MAX_DEPTH, lark_depth, schema_depth
 
 MAX_SOURCE_CHARS = 256 * 2**10
 
@@ -17,7 +18,7 @@ _ALL_TOKENS = '\n%llguidance {"no_forcing": true}\n'
 
 
 class GrammarRefused(Exception):
-    """A wish that cannot be granted; the message says where it is wrong."""
+    """The grammar is invalid or too large; the message names the position."""
 
 
 class GrammarKind(StrEnum):
@@ -31,7 +32,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """A grammar in words.
+    """The source text of a grammar.
 
     `is_strict` refuses a JSON Schema with keywords that cannot be enforced; otherwise they are
     ignored.
@@ -42,7 +43,7 @@ class GrammarSource:
     is_strict: bool = True
 
     def as_lark(self) -> str:
-        """Translate, or raise `GrammarRefused`."""
+        """Translate; raises `GrammarRefused`, also for what the library would crash on."""
         if len(self.text) > MAX_SOURCE_CHARS:
             raise GrammarRefused(
                 f"it has {len(self.text)} characters; at most {MAX_SOURCE_CHARS} are taken"
@@ -53,13 +54,24 @@ class GrammarSource:
         match self.kind:
             case GrammarKind.JSON_SCHEMA:
                 schema = with_defaults(_read_object(self.text), self.is_strict)
+                _check_depth(schema_depth(schema), "$", "$ref, properties, items, anyOf …")
                 return f"start: %json {json.dumps(schema, ensure_ascii=False)}"
             case GrammarKind.REGEX:
                 return f"start: /{regex_to_lark(self.text, '')}/"
             case GrammarKind.CHOICE:
                 return "start: " + " | ".join(_quote(choice) for choice in json.loads(self.text))
             case GrammarKind.EBNF:
-                return _ebnf_to_lark(self.text)
+                lark = _ebnf_to_lark(self.text)
+                _check_depth(lark_depth(lark), "the start rule", "rules that lead to other rules")
+                return lark
+
+
+def _check_depth(depth: int, place: str, parts: str) -> None:
+    if depth > MAX_DEPTH:
+        raise GrammarRefused(
+            f"it nests {depth} levels deep from {place}, with references followed ({parts}); at "
+            f"most {MAX_DEPTH} are allowed; shorten the chain of references or split the grammar"
+        )
 
 
 def _read_object(text: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The masks of a draft's nodes: down every branch the grammar allows, and back."""
+"""The token masks of a draft's nodes, by depth-first search."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ def mask_nodes(
 ) -> None:
     """Fill the mask of every node that can be reached; the others allow everything.
 
-    A node whose token its parent forbids can never be accepted, nor can what hangs on it, and
-    nothing is chosen behind a token that ends the answer.
+    A node whose token its parent forbids can never be accepted, nor can its descendants, and no
+    token is sampled after a token that ends the output.
 
     Args:
-        matcher: stands at the root; and again afterwards, unless it raises.
-        tokens: the node's tokens; the root's means nothing.
-        parents: of every node; the root stands first and is its own.
+        matcher: in the state of the root, and restored unless it raises.
+        tokens: the token of every node; the root's is ignored.
+        parents: the parent of every node; the root is node 0 and its own parent.
         rows: [nodes, W] i32, written.
     """
     children: list[list[int]] = [[] for _ in tokens]

@@ -1,6 +1,6 @@
-"""Captured passes and the runtime states made of them; what is captured, `graph_plan` decides.
+"""CUDA graphs of a decode step's forwards: what to capture, the graphs, and how steps find them.
 
-A runner owns no tensor: all runners share one set of inputs, one set of outputs, one memory pool
-and one stream, sized for the largest of them, so that a batch computes the same at every depth.
-Rounds and drafters call `RuntimeStates.run` and do not know whether a pass was captured.
+All graphs share one set of input and output buffers, one memory pool and one stream, so that a
+batch computes the same at every num_steps. Steps and drafters call `GraphCache.run`, which replays
+a graph or runs the forward eagerly.
 """

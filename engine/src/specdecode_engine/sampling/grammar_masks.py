@@ -1,7 +1,7 @@
 """Grammars as masks on logits, for plain rows and for every node of a draft.
 
-The host follows each answer through its grammar and so needs its tokens before it can say what may
-follow; a batch without grammars needs nothing and costs nothing. Letters: R rows with a grammar,
+The host advances each grammar by the tokens of the output, so it needs them before it can compute
+the next mask; a batch without grammars costs nothing. Letters: R rows with a grammar,
 N nodes, W words of 32 tokens.
 """
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdecode_engine.draft import Draft
+from specdecode_engine.batch.draft import Draft
 from specdecode_engine.grammar import Grammar, GrammarFault, Matcher, mask_nodes
 
 Words = NDArray[np.int32]
@@ -33,10 +33,10 @@ class DraftOnHost:
 
 
 class GrammarMasks:
-    """Where the answer in each slot stands in its grammar; slots without one are not here.
+    """The grammar state of each slot; slots without a grammar are not here.
 
-    A grammar that gives up spoils its own slot only: the tokens chosen there count no more, and
-    `follow` says why.
+    A grammar that fails invalidates its own slot only: tokens chosen there no longer count, and
+    `follow` returns the error.
     """
 
     def __init__(self, vocab: int, device: torch.device) -> None:
@@ -47,7 +47,7 @@ class GrammarMasks:
         self._slots: dict[int, Matcher | GrammarFault] = {}
 
     def open(self, slot: int, grammar: Grammar | None, output: list[int], ends_late: bool) -> None:
-        """Start following a slot, behind the output it already has."""
+        """Start following a slot, after the output it already has."""
         self._slots.pop(slot, None)
         if grammar is None:
             return
@@ -61,7 +61,7 @@ class GrammarMasks:
         self._slots.pop(slot, None)
 
     def needs_host_tokens(self, slots: list[int]) -> bool:
-        """Whether the next tokens of any slot depend on `follow` having heard of the last ones."""
+        """Whether `follow` needs the last tokens of any slot before the next are sampled."""
         return bool(self._slots) and any(slot in self._slots for slot in slots)
 
     def follow(self, slot: int, tokens: tuple[int, ...]) -> str | None:

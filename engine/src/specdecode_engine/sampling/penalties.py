@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from specdecode_engine.draft import Draft
-from specdecode_engine.request import SamplingParams
-from specdecode_kernels import DraftedNodes, PenaltyRows, penalise
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.request import SamplingParams
+from specdecode_kernels import Backend, DraftedNodes, PenaltyParamsBatch
 
 
 class Penalties:
@@ -15,7 +15,8 @@ class Penalties:
     need one than ever before, and are never made smaller.
     """
 
-    def __init__(self, vocab: int, device: torch.device) -> None:
+    def __init__(self, vocab: int, device: torch.device, ops: Backend) -> None:
+        self._ops = ops
         self._device = device
         self._params: dict[int, SamplingParams] = {}
         self._states: dict[int, int] = {}  # slot to row of the tables
@@ -72,12 +73,13 @@ class Penalties:
         """
         if not any(slot in self._states for slot in slots):
             return logits
-        return penalise(logits, self._rows(slots), None if draft is None else _nodes(draft))
+        drafted = None if draft is None else _nodes(draft)
+        return self._ops.apply_penalties(logits, self._params_of(slots), drafted)
 
-    def _rows(self, slots: list[int]) -> PenaltyRows:
+    def _params_of(self, slots: list[int]) -> PenaltyParamsBatch:
         states = [self._states.get(slot, -1) for slot in slots]
         numbers = [_numbers(self._params.get(slot)) for slot in slots]
-        return PenaltyRows(
+        return PenaltyParamsBatch(
             counts=self._counts,
             in_prompt=self._in_prompt,
             bias=self._bias,

@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor
 
-import specdecode_kernels as ops
-from specdecode_engine.draft import Draft
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.grammar import Grammar
-from specdecode_engine.request import SamplingParams
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
 from specdecode_engine.sampling.penalties import Penalties
 from specdecode_engine.sampling.table import SamplingTable
-from specdecode_kernels import reference
+from specdecode_kernels import TORCH, Backend
 
 
 class Sampler:
@@ -19,10 +18,11 @@ class Sampler:
     Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike.
     """
 
-    def __init__(self, slots: int, vocab: int, device: torch.device) -> None:
+    def __init__(self, slots: int, vocab: int, device: torch.device, ops: Backend = TORCH) -> None:
+        self.ops = ops
         self.grammars = GrammarMasks(vocab, device)
         self._table = SamplingTable(slots, device)
-        self._penalties = Penalties(vocab, device)
+        self._penalties = Penalties(vocab, device, ops)
 
     def open(
         self,
@@ -46,7 +46,7 @@ class Sampler:
         self._penalties.close(slot)
         self.grammars.close(slot)
 
-    def choose(
+    def sample(
         self,
         logits: Tensor,
         slots: list[int],
@@ -54,13 +54,13 @@ class Sampler:
         draft: Draft | None = None,
         on_host: DraftOnHost | None = None,
     ) -> Tensor:
-        """Choose the token of every node by the target's rule.
+        """Sample the token of every node by the target's rule.
 
         Args:
             logits: [batch, nodes, vocab] float, the target's, unprocessed.
             slots: the slot of each batch row.
             positions: [batch, nodes] i64, absolute positions of the tokens to be chosen.
-            draft: what the nodes behind the first one were drafted as.
+            draft: the drafted tokens of the nodes after the first one.
             on_host: what `grammars.ship` returned for the draft.
 
         Returns:
@@ -68,16 +68,17 @@ class Sampler:
         """
         processed = self._penalties.apply(logits, slots, draft)
         processed = self.grammars.apply(processed, slots, on_host)
-        return ops.choose(processed, self._table.rows(slots, with_filters=True), positions)
+        params = self._table.rows(slots, with_filters=True)
+        return self.ops.sample(processed, params, positions, None)
 
-    def choose_draft(
+    def sample_draft(
         self,
         logits: Tensor,
         slots: list[int],
         positions: Tensor,
         target_ids: Tensor | None = None,
     ) -> Tensor:
-        """Choose a draft token per row with the request's temperature and the same noise.
+        """Sample a draft token per row with the request's temperature and the same noise.
 
         Sharing the noise makes a draft that resembles the target choose the target's token also
         at temperature > 0. Filters and penalties are left out: they cost more than they gain here.
@@ -91,7 +92,7 @@ class Sampler:
             [batch] i64 ids of the target.
         """
         rows = self._table.rows(slots, with_filters=False)
-        ids = ops.choose(logits[:, None], rows, positions[:, None], target_ids)[:, 0]
+        ids = self.ops.sample(logits[:, None], rows, positions[:, None], target_ids)[:, 0]
         return ids if target_ids is None else target_ids[ids]
 
     def score_draft(
@@ -117,6 +118,6 @@ class Sampler:
         if rows is not None:
             sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
             chosen = torch.tensor(sampled, device=logits.device)
-            perturbed = reference.perturb(logits, rows, positions, target_ids, chosen)
+            perturbed = self.ops.perturb_logits(logits, rows, positions, target_ids, chosen)
             logits = logits.index_copy(0, chosen, perturbed)
         return torch.log_softmax(logits.float(), dim=-1)

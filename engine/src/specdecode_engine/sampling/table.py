@@ -2,15 +2,15 @@
 
 import torch
 
-from specdecode_engine.request import SamplingParams
-from specdecode_kernels import SamplingRows
+from specdecode_engine.batch.request import SamplingParams
+from specdecode_kernels import SamplingParamsBatch
 
 
 class SamplingTable:
     """One row of numbers per slot; written when a sequence gets its slot, read by gathers.
 
-    The host-side sets say which optional work any slot needs, so that a round in which nobody asks
-    for it skips it without looking at the device.
+    The host-side sets contain the slots that need optional work, so that a step without such slots
+    skips it without a device synchronisation.
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
@@ -30,13 +30,13 @@ class SamplingTable:
         keeps = is_sampled and is_filtered
         self.filtered = self.filtered | {slot} if keeps else self.filtered - {slot}
 
-    def rows(self, slots: list[int], *, with_filters: bool) -> SamplingRows | None:
+    def rows(self, slots: list[int], *, with_filters: bool) -> SamplingParamsBatch | None:
         """Gather the parameters of a batch; None where nobody samples."""
         if not any(slot in self.sampled for slot in slots):
             return None
         places = torch.tensor(slots, device=self._seeds.device)
         numbers = self._numbers[places]
-        return SamplingRows(
+        return SamplingParamsBatch(
             temperature=numbers[:, 0],
             top_k=numbers[:, 2].to(torch.int64),
             top_p=numbers[:, 1],

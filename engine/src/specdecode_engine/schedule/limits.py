@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Limits:
     """How much fits.
 
-    `max_draft_tokens` is the widest verify of any round, the bonus token's row included: 1 without
-    speculation. Every reservation is made with it, whatever depth a round really uses.
+    `max_draft_tokens` is the widest verify of any step, the bonus token's row included: 1 without
+    speculation. Every reservation uses it, whatever the actual depth of the step.
     """
 
     max_running: int
@@ -18,7 +18,7 @@ class Limits:
     max_draft_tokens: int
     page_size: int
     pages: int
-    lag_tokens: int = 0  # tokens that a round in flight may add before the host knows
+    lag_tokens: int = 0  # tokens that a step in flight may add before the host knows
 
     @property
     def longest_sequence(self) -> int:
@@ -33,5 +33,5 @@ class Limits:
 
     @property
     def pages_per_sequence(self) -> int:
-        """Width of a page table that holds the longest sequence and its widest round."""
+        """Width of a page table that holds the longest sequence and its widest step."""
         return -(-(self.longest_sequence + self.reserve_tokens) // self.page_size)

@@ -9,7 +9,7 @@ class PageAllocator:
 
     def __init__(self, pages: int, page_size: int) -> None:
         if pages < 2:
-            raise ValueError(f"a pool of {pages} pages has no page beside the dummy; give it more")
+            raise ValueError(f"a pool of {pages} pages has only the dummy page; use at least 2")
         self.page_size = page_size
         self.total = pages - 1
         self._free = list(range(pages - 1, 0, -1))

@@ -1,13 +1,13 @@
 """Computed prefixes kept for later requests: which pages hold which tokens, who uses them.
 
 Only full pages of committed tokens are kept, and a page that is kept is never written again: a
-sequence that takes up a prefix starts computing at the page boundary behind it, in its own pages.
+sequence that reuses a prefix starts computing at the page boundary after it, in its own pages.
 
 Target and draft share page numbers, so a page is only right for a sequence if its draft rows are
 too. Draft row i of the EAGLE family is computed from token i + 1; the last row of a page therefore
 depends on the first token of the next one. So with `lookahead` 1 a page is keyed by its own tokens
-and the one behind them: a match then never ends in a row that was computed for another
-continuation, and no row of a shared page has to be computed anew. It costs a page per different
+and the one after them: a match then never ends in a row that was computed for another
+continuation, and no row of a shared page has to be computed again. It costs a page per different
 continuation right at its end. Drafts that read token i alone, and none at all, have `lookahead` 0.
 
 Pages that nobody uses stay until memory is short, and go in the order in which their last use
@@ -127,7 +127,7 @@ class PrefixCache:
         return set(pages)
 
     def _walk(self, node: Node, done: int, tokens: Items[int], limit: int) -> Match:
-        """Go on from the end of a node, `done` pages down, while the first `limit` are cached."""
+        """Continue after a node, `done` pages down, while the first `limit` are cached."""
         paging, used, idle = self._paging, len(node.pages), 0
         pages: list[int] = []
         if not self.pages:

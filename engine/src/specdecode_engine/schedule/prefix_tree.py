@@ -18,7 +18,7 @@ def pack(tokens: Items[int]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """How token runs are cut: by pages, each compared with the `lookahead` tokens behind it."""
+    """How token runs are cut: by pages, each compared with the `lookahead` tokens after it."""
 
     page_size: int
     lookahead: int
@@ -34,7 +34,7 @@ class Paging:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of pages behind its parent's; owned by the cache, changed by nobody else.
+    """A run of pages after its parent's; owned by the cache, changed by nobody else.
 
     Children are found by the bytes of their first page. `held` counts the sequences whose prefix
     ends here and the children that are held themselves: where it is 0, nobody uses the node or

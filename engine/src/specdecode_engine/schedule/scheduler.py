@@ -1,29 +1,28 @@
-"""Who runs next: admission by memory, chunked prefill, decode batches, retraction."""
+"""Who runs next: admission by memory, chunked prefill, decode batches, preemption."""
 
 from collections import deque
 
-from specdecode_engine.depth.decision import DepthPolicy
-from specdecode_engine.request import FinishReason, QueueFull, Request, RequestTooLong
+from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
+from specdecode_engine.batch.scheduler_output import PrefillChunk, SchedulerOutput
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.sequence import Sequence
-from specdecode_engine.step import Chunk, Plan
 
 
 class Scheduler:
-    """Owns every sequence, slot and page; asked once a step for a `Plan`.
+    """Owns every sequence, slot and page; returns one `SchedulerOutput` per step.
 
-    A sequence waits, prefills in chunks, then decodes. When a decode round cannot be given its
-    pages, the sequence admitted last is retracted: its pages go back, its tokens stay, and it waits
-    at the front. Sampling is keyed by position, so a retracted sequence goes on as if nothing
-    had happened.
+    A sequence waits, prefills in chunks, then decodes. When there are no pages for a decode step,
+    the sequence admitted last is preempted: its pages are freed, its tokens stay, and it waits at
+    the front of the queue. Sampling is keyed by position, so preemption does not change the output.
 
     What a sequence has computed goes to the prefix cache when it leaves. Pages that only the cache
     holds are as good as free; they are evicted when free ones run out.
     """
 
-    def __init__(self, limits: Limits, depth: DepthPolicy, cache: PrefixCache) -> None:
+    def __init__(self, limits: Limits, depth: AdaptivePolicy, cache: PrefixCache) -> None:
         self.limits = limits
         self.depth = depth
         self.cache = cache
@@ -55,33 +54,35 @@ class Scheduler:
             )
         if self._queue_is_full():
             raise QueueFull(
-                f"{len(self.waiting)} requests wait already, the limit is "
-                f"{self.limits.max_queued}; try again later"
+                f"the queue is full: {len(self.running)} requests are running (limit "
+                f"{self.limits.max_running}) and {len(self.waiting)} are waiting (limit "
+                f"{self.limits.max_queued}); try again later"
             )
         self.waiting.append(sequence)
         return sequence
 
     def _queue_is_full(self) -> bool:
-        has_room = not self.waiting and len(self.running) < self.limits.max_running
-        return not has_room and len(self.waiting) >= self.limits.max_queued
+        """Whether a request would wait beyond `max_queued`; the first to wait take free slots."""
+        free_slots = self.limits.max_running - len(self.running)
+        return len(self.waiting) >= self.limits.max_queued + free_slots
 
     def must_retract(self) -> bool:
         """Whether the next plan has to take a sequence's memory.
 
-        A retracted sequence starts over from the tokens the host knows, so everything in flight
-        has to be collected before such a plan is made.
+        A preempted sequence starts over from the tokens that the host knows, so everything in
+        flight has to be collected before such a plan is made.
         """
         missing = sum(self._missing_pages(sequence) for sequence in self._decoding())
         return missing > self.available_pages
 
-    def plan(self) -> Plan:
+    def plan(self) -> SchedulerOutput:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
         decoding = self._reserve_decode()
         self._admit()
         chunks = self._cut_chunks()
         kv_tokens = sum(sequence.computed for sequence in decoding)
         decision = self.depth.decide(len(decoding), kv_tokens) if decoding else None
-        return Plan(chunks, tuple(decoding), decision, kv_tokens)
+        return SchedulerOutput(chunks, tuple(decoding), decision, kv_tokens)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""
@@ -93,8 +94,8 @@ class Scheduler:
         self._release(sequence)
 
     def retract(self, sequence: Sequence) -> None:
-        """Take a running sequence's memory; it waits at the front and starts over."""
-        assert sequence.in_flight_rounds == 0, "collect what is in flight before retracting"
+        """Preempt a running sequence: free its pages; it waits at the front and starts over."""
+        assert sequence.in_flight_rounds == 0, "collect what is in flight before preempting"
         self.running.remove(sequence)
         self._release(sequence)
         sequence.computed = 0
@@ -131,7 +132,7 @@ class Scheduler:
         sequence.slot = None
 
     def _reserve_decode(self) -> list[Sequence]:
-        """Give every decoding sequence the rows of its next round; the oldest come first."""
+        """Reserve the rows of the next step for every decoding sequence, oldest first."""
         decoding, retracted = self._decoding(), self.retracted_total
         # Nearly nobody lacks a page: `_missing_pages`, without a call for each.
         ahead, page_size = self.limits.max_draft_tokens, self.limits.page_size
@@ -141,7 +142,7 @@ class Scheduler:
         return decoding if self.retracted_total == retracted else self._decoding()
 
     def _decoding(self) -> list[Sequence]:
-        """Sequences of the next decode round; one that is sure to end is left out."""
+        """Sequences of the next decode step; one that is sure to end is left out."""
         return [s for s in self.running if not s.is_prefilling and not s.will_end]
 
     def _reserve(self, sequence: Sequence) -> None:
@@ -179,7 +180,7 @@ class Scheduler:
             sequence.prefill_end = len(sequence.tokens)
             self.running.append(sequence)
 
-    def _cut_chunks(self) -> tuple[Chunk, ...]:
+    def _cut_chunks(self) -> tuple[PrefillChunk, ...]:
         chunks = []
         budget = self.limits.chunk_tokens
         for sequence in self.running:
@@ -188,6 +189,6 @@ class Scheduler:
             start = sequence.computed
             if start < sequence.prefill_end:
                 end = min(len(sequence.tokens), start + budget)
-                chunks.append(Chunk(sequence, start, end))
+                chunks.append(PrefillChunk(sequence, start, end))
                 budget -= end - start
         return tuple(chunks)

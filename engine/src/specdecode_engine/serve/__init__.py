@@ -1,12 +1,13 @@
-"""HTTP in front of the core: OpenAI's wire form outside, ids and numbers inside.
+"""The HTTP server of one engine: OpenAI-compatible API, probes, metrics and admin endpoints.
 
-Text exists only here. Torch does not: the core is met through the protocol in `core`, runs in one
-thread of its own (`engine_thread`) and is spoken to by messages. Everything else lives on one
-event loop and needs no locks. Pydantic ends at `wire`; errors take OpenAI's form in `errors`.
+Text exists only here, and torch does not: the server uses the core through the protocol in
+`engine.core`. The core runs in one thread of its own (`engine.engine_thread`); everything else
+lives on one event loop and needs no locks. Request bodies are pydantic models (`openai.protocol`)
+and become one `GenerationRequest`; errors are in OpenAI's format (`errors`).
 """
 
-from specdecode_engine.serve.core import Core, LoadedEngine, Progress
+from specdecode_engine.serve.control.table_watch import ConfigurationError
+from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.server import serve
-from specdecode_engine.serve.table_watch import BadConfiguration
 
-__all__ = ["BadConfiguration", "Core", "LoadedEngine", "Progress", "serve"]
+__all__ = ["ConfigurationError", "Core", "LoadedEngine", "Progress", "serve"]

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's form, with the status that tells a client what to do next."""
+"""Errors in OpenAI's format, with the HTTP status from which a client learns whether to retry."""
 
 import json
 
@@ -8,15 +8,15 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from specdecode_engine.request import QueueFull, RequestRefused, RequestTooLong
-from specdecode_engine.serve.core import EngineFailed
+from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTooLong
+from specdecode_engine.serve.engine.core import EngineFailed
 
 INVALID = "invalid_request_error"
 SHOWN_VALUE_CHARS = 80
 
 
-class ApiError(Exception):
-    """An answer that is an error: what to say, and how soon to come back if that helps."""
+class HttpError(Exception):
+    """An error response: the message, its status, and the delay before a retry where one helps."""
 
     def __init__(
         self,
@@ -47,42 +47,48 @@ class ApiError(Exception):
         }
 
     def response(self) -> JSONResponse:
-        """Return the whole HTTP answer."""
+        """Return the HTTP response."""
         retry = self.retry_after_s
         headers = {} if retry is None else {"retry-after": str(retry)}
         return JSONResponse(self.body(), self.status, headers)
 
 
-def invalid(param: str, message: str, code: str | None = None) -> ApiError:
-    """Blame one field of the request."""
-    return ApiError(400, message, param=param, code=code)
+def invalid(param: str, message: str, code: str | None = None) -> HttpError:
+    """A field of the request is invalid."""
+    return HttpError(400, message, param=param, code=code)
 
 
-def too_long(message: str, param: str) -> ApiError:
-    """Say that prompt and answer do not fit."""
+def too_long(message: str, param: str) -> HttpError:
+    """Prompt and generated tokens exceed the context."""
     return invalid(param, message, "context_length_exceeded")
 
 
-def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
-    """Say that this pod takes nothing now."""
-    return ApiError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
+def model_not_found(model: str, served_name: str) -> HttpError:
+    """The request names another model than the served one."""
+    message = f"model {model!r} is not served here; use {served_name!r}"
+    return HttpError(404, message, param="model", code="model_not_found")
 
 
-def unauthorized(message: str) -> ApiError:
-    """Say that a key is missing or wrong, in the code that OpenAI's clients know."""
-    return ApiError(401, message, code="invalid_api_key")
+def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
+    """This pod accepts no requests now."""
+    return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
-def failed(message: str) -> ApiError:
-    """Say that this answer cannot be completed, though the engine goes on."""
-    return ApiError(500, message, "server_error", code="answer_failed")
+def unauthorized(message: str) -> HttpError:
+    """An API key is missing or wrong."""
+    return HttpError(401, message, code="invalid_api_key")
 
 
-def from_validation(error: ValidationError) -> ApiError:
-    """Blame the first field that pydantic refused, with its value and what is allowed."""
+def generation_failed(message: str) -> HttpError:
+    """This response cannot be completed; the engine continues to serve."""
+    return HttpError(500, message, "server_error", code="answer_failed")
+
+
+def from_validation(error: ValidationError) -> HttpError:
+    """Name the first field that pydantic refused, with its value and what is allowed."""
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+        return HttpError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
     field = _field(first["loc"])
     if first["type"] == "missing":
         return invalid(field, f"{field} is missing; it is required")
@@ -102,33 +108,33 @@ def _shown(value: object) -> str:
     return text if len(text) <= SHOWN_VALUE_CHARS else text[:SHOWN_VALUE_CHARS] + "…"
 
 
-def from_exception(error: Exception) -> ApiError:
-    """Turn whatever ended a call into an answer."""
+def from_exception(error: Exception) -> HttpError:
+    """Return the error response to whatever ended a request."""
     match error:
-        case ApiError():
+        case HttpError():
             return error
         case RequestTooLong():
             return too_long(str(error), "max_tokens")
         case QueueFull():
-            return ApiError(429, str(error), "rate_limit_error", None, "queue_full", 1)
+            return HttpError(429, str(error), "rate_limit_error", None, "queue_full", 1)
         case RequestRefused():
-            return ApiError(400, str(error))
+            return HttpError(400, str(error))
         case ClientDisconnect():
-            return ApiError(499, "the client left before its request was complete")
+            return HttpError(499, "the client disconnected before its request was complete")
         case HTTPException():
-            return ApiError(error.status_code, str(error.detail), code=_code(error.status_code))
+            return HttpError(error.status_code, str(error.detail), code=_code(error.status_code))
         case EngineFailed():
-            return ApiError(500, f"{error}; it restarts", "server_error", code="engine_failed")
+            return HttpError(500, f"{error}; it restarts", "server_error", code="engine_failed")
         case _:
-            return ApiError(500, "internal error", "server_error", code="internal_error")
+            return HttpError(500, "internal error", "server_error", code="internal_error")
 
 
 def _code(status: int) -> str:
     return {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
 
 
-async def answer_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an exception that left a route."""
-    answer = from_exception(error)
-    request.app.state.service.metrics.count_error(answer.status)
-    return answer.response()
+async def respond_to_error(request: Request, error: Exception) -> JSONResponse:
+    """Return the response to an exception that left a route, and count it."""
+    http_error = from_exception(error)
+    request.app.state.service.metrics.count_error(http_error.status)
+    return http_error.response()

@@ -1,4 +1,4 @@
-"""What this pod is up to: loading, ready, draining, stopping, failed; and how many calls run."""
+"""The state of this pod: loading, ready, draining, stopping or failed; and its running requests."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from specdecode_engine.serve import errors
 
 
-class Lifecycle:
+class ServerLifecycle:
     """The pod's state. Owned by the event loop, except `progress`, which the loader writes.
 
-    Draining is not ready but serving, for the seconds until every router knows. Stopping refuses
-    new calls and lets the running ones finish.
+    A draining pod is not ready but serves, until every router has removed it. A stopping pod
+    refuses new requests and finishes the running ones.
     """
 
     def __init__(self) -> None:
@@ -20,33 +20,33 @@ class Lifecycle:
         self.is_loaded = False
         self.is_draining = False
         self.is_stopping = False
-        self.is_hurried = False
-        self.calls = 0
+        self.is_immediate = False
+        self.running_requests = 0
         self._changed = asyncio.Event()
 
     def load(self) -> None:
-        """Note that the engine can be used."""
+        """Record that the engine can be used."""
         self.is_loaded = True
-        self._tell()
+        self._notify()
 
     def fail(self, reason: str) -> None:
-        """Note that the engine will never work (again)."""
+        """Record that the engine cannot be used any more."""
         self.failure = reason
-        self._tell()
+        self._notify()
 
     def drain(self) -> None:
-        """Be not ready from now on, and serve on."""
+        """Report not ready from now on, and continue to serve."""
         self.is_draining = True
-        self._tell()
+        self._notify()
 
     def stop(self) -> None:
-        """Refuse new calls; when asked twice, end the running ones too."""
-        self.is_hurried = self.is_stopping
+        """Refuse new requests; on the second call, end the running ones too."""
+        self.is_immediate = self.is_stopping
         self.is_draining = self.is_stopping = True
-        self._tell()
+        self._notify()
 
     def not_ready_reason(self) -> str | None:
-        """Say why no traffic should come, or None when it may."""
+        """Return why no traffic should be routed here, or None when the pod is ready."""
         if self.failure is not None:
             return f"failed: {self.failure}"
         if self.is_stopping:
@@ -56,43 +56,39 @@ class Lifecycle:
         return None if self.is_loaded else f"loading: {self.progress}"
 
     def check_admission(self) -> None:
-        """Raise unless calls are taken now."""
+        """Raise unless requests are accepted now."""
         if self.failure is not None:
             raise errors.unavailable("the engine failed; it restarts", "engine_failed", 10)
         if self.is_stopping:
             raise errors.unavailable("this pod is stopping; try again", "draining", 1)
         if not self.is_loaded:
-            raise errors.unavailable(f"the model loads: {self.progress}", "loading", 5)
+            raise errors.unavailable(f"the model is loading: {self.progress}", "loading", 5)
 
     @contextmanager
-    def call(self) -> Iterator[None]:
-        """Count a call while it runs; raises unless calls are taken now."""
+    def count_request(self) -> Iterator[None]:
+        """Count a request while it runs; raises unless requests are accepted now."""
         self.check_admission()
-        self.calls += 1
+        self.running_requests += 1
         try:
             yield
         finally:
-            self.calls -= 1
-            self._tell()
+            self.running_requests -= 1
+            self._notify()
 
-    async def ending(self) -> None:
-        """Wait until the process should end: asked to, or failed."""
+    async def wait_for_end(self) -> None:
+        """Wait until the process should end: it was stopped, or the engine failed."""
         while not self.is_stopping and self.failure is None:
-            await self._change()
+            await self.wait_for_change()
 
-    async def idle(self) -> None:
-        """Wait until nothing runs, or waiting is pointless: hurried, or failed."""
-        while self.calls and not self.is_hurried and self.failure is None:
-            await self._change()
+    async def wait_until_idle(self) -> None:
+        """Wait until no request runs, or an immediate stop or a failure ends the wait."""
+        while self.running_requests and not self.is_immediate and self.failure is None:
+            await self.wait_for_change()
 
-    async def emptied(self) -> None:
-        """Wait until nothing runs."""
-        while self.calls:
-            await self._change()
-
-    async def _change(self) -> None:
+    async def wait_for_change(self) -> None:
+        """Wait until the state or the number of running requests changes."""
         await self._changed.wait()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

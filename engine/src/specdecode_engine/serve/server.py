@@ -1,4 +1,4 @@
-"""Runs the server from the first probe to the last answer."""
+"""Runs the HTTP server of one engine until a signal or a failure ends the process."""
 
 import asyncio
 import logging
@@ -11,11 +11,11 @@ import uvloop
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.api_keys import NoApiKeys
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.farewell import close_idle
-from specdecode_engine.serve.service import Failed, Load, Service
-from specdecode_engine.serve.table_watch import Reread
+from specdecode_engine.serve.connection_drain import close_idle
+from specdecode_engine.serve.control.api_keys import NoApiKeys
+from specdecode_engine.serve.control.table_watch import ReadBoot
+from specdecode_engine.serve.service import Load, OnFailure, Service
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ JOIN_SECONDS = 5.0
 
 
 class SignalledServer(uvicorn.Server):
-    """Uvicorn that leaves it to the service what a signal means."""
+    """Uvicorn whose signals go to the service's lifecycle."""
 
     def __init__(self, service: Service, sock: socket.socket) -> None:
         config = uvicorn.Config(
@@ -34,6 +34,7 @@ class SignalledServer(uvicorn.Server):
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # a header must not replace the peer's address
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=FLUSH_SECONDS,
         )
@@ -43,11 +44,11 @@ class SignalledServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take SIGTERM or SIGINT: the first stops gently, the next at once."""
+        """Handle SIGTERM or SIGINT: the first one stops gracefully, the second one at once."""
         self._loop.call_soon_threadsafe(self._service.lifecycle.stop)
 
     async def run_until_end(self) -> int:
-        """Serve until stopped or failed; return the process's exit code."""
+        """Serve until stopped or failed; return the exit code of the process."""
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
         watch, keys = self._service.watch, self._service.keys
@@ -61,7 +62,7 @@ class SignalledServer(uvicorn.Server):
 
     async def _end(self) -> int:
         lifecycle = self._service.lifecycle
-        await lifecycle.ending()
+        await lifecycle.wait_for_end()
         close_idle(self.server_state.connections)
         if lifecycle.failure is None:
             await self._drain()
@@ -70,13 +71,13 @@ class SignalledServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         lifecycle, seconds = self._service.lifecycle, self._service.boot.server.drain_seconds
-        log.info("stopping: %d calls have %g s to finish", lifecycle.calls, seconds)
+        log.info("stopping: %d requests have %g s to finish", lifecycle.running_requests, seconds)
         try:
-            await asyncio.wait_for(lifecycle.idle(), seconds)
+            await asyncio.wait_for(lifecycle.wait_until_idle(), seconds)
         except TimeoutError:
-            log.warning("stopping: %d calls were cut off", lifecycle.calls)
-        self._service.engine.end_all(
-            errors.unavailable("this pod stopped before the answer was complete", "draining", 1)
+            log.warning("stopping: %d requests were cut off", lifecycle.running_requests)
+        self._service.engine.fail_all(
+            errors.unavailable("this pod stopped before the response was complete", "draining", 1)
         )
 
 
@@ -84,8 +85,8 @@ async def run(
     boot: EngineBoot,
     load: Load,
     sock: socket.socket,
-    on_failure: Failed,
-    reread: Reread | None = None,
+    on_failure: OnFailure,
+    reread: ReadBoot | None = None,
 ) -> tuple[int, bool]:
     """Serve on a bound socket; return the exit code and whether the engine thread has ended."""
     try:
@@ -101,25 +102,25 @@ async def run(
 def serve(
     boot: EngineBoot,
     load: Load,
-    on_failure: Failed = lambda error: None,
-    reread: Reread | None = None,
+    on_failure: OnFailure = lambda error: None,
+    reread: ReadBoot | None = None,
 ) -> int:
-    """Listen at once, load meanwhile, serve until a signal; return the process's exit code.
+    """Listen at once, load the engine, serve until a signal; return the exit code of the process.
 
     Args:
         boot: the whole boot file.
         load: builds the engine, on the engine's thread.
-        on_failure: told why the engine did not load or cannot go on, before the process ends.
-        reread: reads the configuration anew: a table that changes in it is taken up.
+        on_failure: called with the error that ends the engine, before the process ends.
+        reread: reads the configuration again; a changed table is then applied.
     """
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]
     log.info("listening on %s port %d", host, port)
-    # A token is a message of its own: an event loop and a parser in C send twice as many.
+    # Every token is a message: uvloop and httptools send twice as many as the defaults.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code, has_ended = runner.run(run(boot, load, sock, on_failure, reread))
     if not has_ended:
-        log.warning("the engine thread is still busy; leaving without it")
+        log.warning("the engine thread is still busy; the process ends without it")
         logging.shutdown()
         os._exit(code)
     return code

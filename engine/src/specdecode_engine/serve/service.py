@@ -1,63 +1,65 @@
-"""What every route works with: the boot file, the engine, its text side, state and metrics."""
+"""The state that all routes share: boot file, engine, text processing, lifecycle and metrics."""
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.metrics import EngineMetrics
-from specdecode_engine.serve.admission import Limits
-from specdecode_engine.serve.api_keys import ApiKeys, read_digests
-from specdecode_engine.serve.async_engine import AsyncEngine
-from specdecode_engine.serve.core import Core, LoadedEngine, Progress
-from specdecode_engine.serve.grammars import Grammars
-from specdecode_engine.serve.lifecycle import Lifecycle
-from specdecode_engine.serve.table_watch import Reread, TableWatch
-from specdecode_engine.serve.tables import Tables
-from specdecode_engine.serve.text_model import TextModel, load_text_model
+from specdecode_engine.serve.control.api_keys import ApiKeyStore, read_digests
+from specdecode_engine.serve.control.table_watch import ReadBoot, TableWatch
+from specdecode_engine.serve.control.tables import Tables
+from specdecode_engine.serve.engine.async_engine import AsyncEngine
+from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
+from specdecode_engine.serve.lifecycle import ServerLifecycle
+from specdecode_engine.serve.openai.admission import RequestLimits
+from specdecode_engine.serve.text.grammars import Grammars
+from specdecode_engine.serve.text.tokenizer import TextProcessor, load_text_model
+from specdecode_engine.stats.prometheus import EngineMetrics
 
+# Longer than any step, the first one with its compilation included.
 STUCK_SECONDS = 300.0
 
 Load = Callable[[Progress], LoadedEngine]
-Failed = Callable[[Exception], None]
+OnFailure = Callable[[Exception], None]
 
 
 class Service:
-    """One engine behind one server. Made on the event loop it will live on.
+    """One engine and its server. Created on the event loop that it lives on.
 
     Args:
         boot: the whole boot file.
         load: builds the engine, on the engine's thread.
-        reread: reads the configuration anew, to take up a changed table.
+        reread: reads the configuration again, to apply a changed table.
         stuck_seconds: a step that takes longer counts as dead.
         clock: seconds, monotonic.
-        on_failure: told why the engine did not load or cannot go on.
+        on_failure: called with the error that ends the engine.
 
     Raises:
-        NoApiKeys: when the boot file asks for keys and there is none.
+        NoApiKeys: the boot file names a file of keys, and no key can be read from it.
     """
 
     def __init__(
         self,
         boot: EngineBoot,
         load: Load,
-        reread: Reread | None = None,
+        reread: ReadBoot | None = None,
         stuck_seconds: float = STUCK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        on_failure: Failed = lambda error: None,
+        on_failure: OnFailure = lambda error: None,
     ) -> None:
         self.boot = boot
         self.keys = _keys(boot)
         self.clock = clock
         self.created = int(time.time())
-        self.lifecycle = Lifecycle()
+        self.lifecycle = ServerLifecycle()
         self._load = load
-        self._tell_failure = on_failure
+        self._on_failure = on_failure
         self._stuck_seconds = stuck_seconds
-        self._text: TextModel | None = None
+        self._text: TextProcessor | None = None
         self._facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
         self.grammars = Grammars(lambda: self.text.token_bytes(self._eos_token_ids))
@@ -73,22 +75,22 @@ class Service:
 
     @property
     def served_name(self) -> str:
-        """The name that clients call the model by."""
+        """The name of the model in requests."""
         return self.boot.model.served_name or Path(self.boot.model.path).name
 
     @property
-    def text(self) -> TextModel:
-        """The text side; only calls that were admitted may ask."""
+    def text(self) -> TextProcessor:
+        """Tokenizer, chat template and sampling defaults; available once the engine is loaded."""
         assert self._text is not None, "the engine is not loaded"
         return self._text
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What the engine said about itself when it was loaded."""
+        """The loaded engine's facts about itself, for /server_info."""
         return self._facts
 
     def describe(self) -> Mapping[str, str]:
-        """What this engine runs, by the labels of `series.INFO`."""
+        """The configuration of this engine, by the labels of `series.INFO`."""
         boot, speculation = self.boot, self.boot.speculation
         return {
             "config_hash": boot.config_hash,
@@ -104,19 +106,20 @@ class Service:
             "dtype": str(self._facts.get("dtype", "")),
         }
 
-    @property
-    def limits(self) -> Limits:
-        """What one call may ask for."""
+    @cached_property
+    def limits(self) -> RequestLimits:
+        """What one request may ask for; available once the engine is loaded, then constant."""
         scheduling = self.boot.scheduling
-        return Limits(
+        return RequestLimits(
             served_name=self.served_name,
             context_length=self.engine.context_length,
             vocab_size=self.text.vocab_size,
             max_sequences=scheduling.max_running_requests + scheduling.max_queued_requests,
+            defaults=self.text.defaults,
         )
 
     def dead_reason(self) -> str | None:
-        """Say why the process should be restarted, or None while it lives."""
+        """Return why the process should be restarted, or None while it is alive."""
         if not self.engine.is_alive():
             return "the engine thread has ended"
         step_s = self.engine.step_seconds()
@@ -125,7 +128,7 @@ class Service:
         return None
 
     def _fail(self, error: Exception) -> None:
-        self._tell_failure(error)
+        self._on_failure(error)
         self.lifecycle.fail(str(error))
 
     def _load_all(self) -> Core:
@@ -137,19 +140,19 @@ class Service:
         self._eos_token_ids = loaded.core.eos_token_ids
         return loaded.core
 
-    def _note_progress(self, words: str) -> None:
-        self.lifecycle.progress = words
+    def _note_progress(self, description: str) -> None:
+        self.lifecycle.progress = description
 
 
-def _keys(boot: EngineBoot) -> ApiKeys | None:
+def _keys(boot: EngineBoot) -> ApiKeyStore | None:
     if boot.server.api_key_path is None:
         return None
     path = Path(boot.server.api_key_path)
-    return ApiKeys(path, read_digests(path))
+    return ApiKeyStore(path, read_digests(path))
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that a request came to."""
+    """Return the service that received a request."""
     service = request.app.state.service
     assert isinstance(service, Service)
     return service

@@ -1,5 +1,5 @@
-"""Drafters: each proposes tokens for a batch and follows what the target computes.
+"""Drafters: each drafts tokens for a batch and updates its state after the target verified them.
 
-A drafter owns its model, its KV and its notion of how far it has followed each slot. Drafters do
-not know each other, and nothing here decides what is accepted: a new kind of draft is one file.
+A drafter owns its model, its KV and the record of which rows it has computed. Drafters do not
+import each other, and none decides what is accepted: a new kind of draft is one file.
 """

@@ -1,9 +1,9 @@
-"""Growing a draft tree: topk children per node, the best nodes kept, as in EAGLE-2.
+"""Grows a draft tree: topk children per node, the best nodes kept, as in EAGLE-2.
 
 Source: Li et al., "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees", 2024.
 Every step expands the k best nodes of the step before; all candidates stay in a pool, from which
 the best are taken at the end. Scores are sums of log-probabilities in float32, so a child never
-scores above its parent; ties go to the lower index, where the parent stands. Hence the chosen set
+scores above its parent; ties go to the lower index, which is the parent's. Hence the chosen set
 always contains the ancestors of its members. Letters: B batch, k topk, S steps, V draft vocabulary.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdecode_engine.draft import Draft, Tree
-from specdecode_engine.draft_shape import DraftShape
-from specdecode_kernels import link_nodes, select_nodes
+from specdecode_engine.batch.draft import Draft, Tree
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_kernels import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
+class TreeLevel:
     """The nodes that a step expands.
 
     `mask` marks which scratch rows each node sees: its ancestors and itself; rows are numbered
@@ -28,7 +28,7 @@ class Frontier:
 
     step: int
     tokens: Tensor  # [B, k] i64, ids of the draft's vocabulary
-    parents: Tensor  # [B, k] i64, places in the frontier before; 0 at step 0
+    parents: Tensor  # [B, k] i64, indices into the previous level; 0 at step 0
     mask: Tensor  # [B, k, (step + 1) * k] bool
 
 
@@ -48,12 +48,14 @@ class _Pool:
         )
 
 
-def grow_tree(shape: DraftShape, first: Tensor, advance: Callable[[Frontier], Tensor]) -> Draft:
+def grow_tree(
+    ops: Backend, shape: DraftShape, first: Tensor, advance: Callable[[TreeLevel], Tensor]
+) -> Draft:
     """Grow a tree; its tokens are ids of the draft's vocabulary.
 
     Args:
-        first: [B, V] f32 log-probabilities of the tokens behind the root.
-        advance: gives the log-probabilities [B, k, V] f32 behind the nodes of a frontier.
+        first: [B, V] f32 log-probabilities of the tokens after the root.
+        advance: returns the log-probabilities [B, k, V] f32 after the nodes of a level.
     """
     k = shape.topk
     scores, tokens = _best(first, k)
@@ -61,7 +63,7 @@ def grow_tree(shape: DraftShape, first: Tensor, advance: Callable[[Frontier], Te
     pool = _Pool(scores, tokens, root)
     places = torch.arange(k, device=first.device).expand_as(tokens)
     own_rows = torch.eye(k, dtype=torch.bool, device=first.device).expand(len(tokens), k, k)
-    frontier = Frontier(0, tokens, torch.zeros_like(tokens), own_rows)
+    frontier = TreeLevel(0, tokens, torch.zeros_like(tokens), own_rows)
     for step in range(1, shape.num_steps):
         children, ids = _best(advance(frontier), k)  # [B, k, k]
         scores = (scores[:, :, None] + children).flatten(1)
@@ -74,13 +76,15 @@ def grow_tree(shape: DraftShape, first: Tensor, advance: Callable[[Frontier], Te
             frontier = _next_frontier(
                 frontier, chosen // k, ids.flatten(1).gather(1, chosen), own_rows
             )
-    return _take_best(shape, pool)
+    return _take_best(ops, shape, pool)
 
 
-def _next_frontier(before: Frontier, parents: Tensor, tokens: Tensor, own_rows: Tensor) -> Frontier:
+def _next_frontier(
+    before: TreeLevel, parents: Tensor, tokens: Tensor, own_rows: Tensor
+) -> TreeLevel:
     width = before.mask.shape[2]
     inherited = before.mask.gather(1, parents[:, :, None].expand(-1, -1, width))
-    return Frontier(before.step + 1, tokens, parents, torch.cat([inherited, own_rows], dim=2))
+    return TreeLevel(before.step + 1, tokens, parents, torch.cat([inherited, own_rows], dim=2))
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -94,13 +98,14 @@ def _stable_top(scores: Tensor, count: int) -> Tensor:
     return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
 
 
-def _take_best(shape: DraftShape, pool: _Pool) -> Draft:
+def _take_best(ops: Backend, shape: DraftShape, pool: _Pool) -> Draft:
     """Take the best nodes of the pool, in breadth-first order, and link them."""
-    tokens, parents = select_nodes(pool.scores, pool.tokens, pool.parents, shape.num_tokens - 1)
-    return Draft(shape, tokens, link(parents, shape.num_steps))
+    count = shape.num_tokens - 1
+    tokens, parents = ops.select_tree_nodes(pool.scores, pool.tokens, pool.parents, count)
+    return Draft(shape, tokens, link(ops, parents, shape.num_steps))
 
 
-def link(parents: Tensor, num_steps: int) -> Tree:
-    """Work out depths and ancestry of nodes that name their parents; [B, N] i64."""
-    depths, ancestry = link_nodes(parents, num_steps)
+def link(ops: Backend, parents: Tensor, num_steps: int) -> Tree:
+    """Compute the depths and ancestry of nodes from their parents [B, N] i64."""
+    depths, ancestry = ops.build_tree_mask(parents, num_steps)
     return Tree(parents, depths, ancestry)

@@ -1,16 +1,28 @@
-"""For tests and benchmarks of the ops: random attentions, a call of every op, the interpreter."""
+"""For tests and benchmarks: random arguments, checked and counting backends, the interpreter."""
 
-from specdecode_kernels.testing.attention import DEVICE, Case, Shape, draw_case, seen_rows
-from specdecode_kernels.testing.every_op import backend_for, calls
+from specdecode_kernels.testing.attention import (
+    DEVICE,
+    AttentionArgs,
+    Shape,
+    draw_case,
+    seen_rows,
+)
+from specdecode_kernels.testing.checked import checked
 from specdecode_kernels.testing.interpreter import computed_loop_bounds
+from specdecode_kernels.testing.launch_counter import OPS, LaunchCounter, implementation_of
+from specdecode_kernels.testing.op_calls import backend_of, calls
 
 __all__ = [
     "DEVICE",
-    "Case",
+    "OPS",
+    "AttentionArgs",
+    "LaunchCounter",
     "Shape",
-    "backend_for",
+    "backend_of",
     "calls",
+    "checked",
     "computed_loop_bounds",
     "draw_case",
+    "implementation_of",
     "seen_rows",
 ]

@@ -1,7 +1,7 @@
-"""Kernels of our own, one file per op: the kernel, below it what launches it.
+"""Triton kernels, one file per op: the kernel, below it what launches it.
 
 Nothing is imported here, so that a machine without Triton can run the references. Arguments are
-trusted: the public ops check them. Each launcher is safe to capture in a CUDA graph: it asks the
-device nothing, its grid follows from shapes alone, and what it allocates are outputs and scratch
-of fixed size. Sums are taken in float32, offsets in 64 bits.
+trusted. Each launcher is safe to capture in a CUDA graph: it never synchronises, its grid
+follows from shapes alone, and what it allocates are outputs and scratch of fixed size.
+Sums are taken in float32, offsets in 64 bits.
 """

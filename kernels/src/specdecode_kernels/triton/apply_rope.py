@@ -4,8 +4,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels import launches
-
 HEADS = 8
 """Heads that one program turns."""
 
@@ -59,7 +57,6 @@ def apply_rope_kernel(
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Launch on q and k [rows, heads, dim] of any row and head stride; both are overwritten."""
-    launches.count("apply_rope", "triton")
     q, k, cos, sin = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, cos, sin))
     rows, q_heads, dim = q.shape
     parts = triton.cdiv(q_heads, HEADS) + triton.cdiv(k.shape[1], HEADS)

@@ -1,10 +1,10 @@
-"""Attention over paged keys and values and over a tail, for any number of query rows per request.
+"""Attention over paged keys and values and over tree KV, for any number of query rows per request.
 
 Flash attention (Dao et al. 2022) with an online softmax; few programs are split over the rows of
 keys and values (flash-decoding, Dao et al. 2023), and `merge_splits` puts the parts together. One
 kernel serves decode, verify, tree and extend: a program holds a tile of the (query row, query head)
 pairs that share a kv head, walks the pages up to the furthest row that one of them sees, then, in
-the last split, the tail. Both go through the same softmax, which merges them as log-sum-exp would.
+the last split, tree KV. Both go through the same softmax, which merges them as log-sum-exp would.
 
 Letters: P pairs of a tile, R rows of keys at a time, D dim filled up to a power of two.
 """
@@ -16,8 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.launches import count
-from specdecode_kernels.layout import AttentionLayout, KvScale, Tail
+from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
 from specdecode_kernels.triton.numeric import dot_type
 from specdecode_kernels.triton.tiles import Tile
 
@@ -48,15 +47,15 @@ def _attend_kernel(
     v_ptr,
     table_ptr,
     starts_ptr,
-    visible_ptr,
-    tail_k_ptr,
-    tail_v_ptr,
-    tail_mask_ptr,
+    kv_lens_ptr,
+    tree_k_ptr,
+    tree_v_ptr,
+    tree_mask_ptr,
     out_ptr,
     lse_ptr,
     queries,
     tiles,
-    tail_rows,
+    tree_rows,
     score_scale,
     k_scale,
     v_scale,
@@ -71,14 +70,14 @@ def _attend_kernel(
     stride_v_dim,
     stride_table_request,
     stride_table_page,
-    stride_tail_k_request,
-    stride_tail_k_row,
-    stride_tail_k_head,
-    stride_tail_k_dim,
-    stride_tail_v_request,
-    stride_tail_v_row,
-    stride_tail_v_head,
-    stride_tail_v_dim,
+    stride_tree_k_request,
+    stride_tree_k_row,
+    stride_tree_k_head,
+    stride_tree_k_dim,
+    stride_tree_v_request,
+    stride_tree_v_row,
+    stride_tree_v_head,
+    stride_tree_v_dim,
     stride_mask_request,
     stride_mask_query,
     stride_mask_row,
@@ -122,8 +121,8 @@ def _attend_kernel(
     total = tl.zeros([PAIRS], tl.float32)
     mixed = tl.zeros([PAIRS, BLOCK_DIM], tl.float32)
 
-    visible = tl.load(visible_ptr + row, mask=is_pair, other=0).to(tl.int32)
-    end = tl.max(visible, axis=0)
+    kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
+    end = tl.max(kv_lens, axis=0)
     steps = tl.cdiv(tl.cdiv(end, ROWS), tl.num_programs(2))  # of each split
     begin = split * steps * ROWS
     stop = tl.minimum(begin + steps * ROWS, end)
@@ -145,40 +144,40 @@ def _attend_kernel(
             mask=is_row[:, None] & is_dim[None, :],
             other=0.0,
         )
-        shown = is_row[None, :] & (places[None, :] < visible[:, None])
+        shown = is_row[None, :] & (places[None, :] < kv_lens[:, None])
         scale = score_scale * k_scale
         peak, total, mixed = _fold(q, k, v, shown, scale, peak, total, mixed, DOT)
     mixed *= v_scale
 
-    if tail_k_ptr is not None:
+    if tree_k_ptr is not None:
         # The last split has the fewest rows of the prefix. Others walk an empty range.
-        walked = tl.where(split == tl.num_programs(2) - 1, tail_rows, 0)
+        walked = tl.where(split == tl.num_programs(2) - 1, tree_rows, 0)
         for start in range(0, walked, ROWS):
             places = start + tl.arange(0, ROWS)
-            is_row = places < tail_rows
+            is_row = places < tree_rows
             mask_at = request * stride_mask_request + query[:, None] * stride_mask_query
             shown = tl.load(
-                tail_mask_ptr + mask_at + places[None, :] * stride_mask_row,
+                tree_mask_ptr + mask_at + places[None, :] * stride_mask_row,
                 mask=is_pair[:, None] & is_row[None, :],
                 other=0,
             ).to(tl.int32)
             # 0 * NaN is NaN: rows that no pair sees must be zeros, their weight of 0 is not enough.
             is_seen = tl.max(shown, axis=0) > 0
-            k_at = request * stride_tail_k_request + kv_head * stride_tail_k_head
-            v_at = request * stride_tail_v_request + kv_head * stride_tail_v_head
+            k_at = request * stride_tree_k_request + kv_head * stride_tree_k_head
+            v_at = request * stride_tree_v_request + kv_head * stride_tree_v_head
             k = tl.load(
-                tail_k_ptr
+                tree_k_ptr
                 + k_at
-                + places[None, :] * stride_tail_k_row
-                + dims[:, None] * stride_tail_k_dim,
+                + places[None, :] * stride_tree_k_row
+                + dims[:, None] * stride_tree_k_dim,
                 mask=is_dim[:, None] & is_seen[None, :],
                 other=0.0,
             )
             v = tl.load(
-                tail_v_ptr
+                tree_v_ptr
                 + v_at
-                + places[:, None] * stride_tail_v_row
-                + dims[None, :] * stride_tail_v_dim,
+                + places[:, None] * stride_tree_v_row
+                + dims[None, :] * stride_tree_v_dim,
                 mask=is_seen[:, None] & is_dim[None, :],
                 other=0.0,
             )
@@ -203,54 +202,51 @@ def _attend_kernel(
 
 def attend(
     q: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
-    layout: AttentionLayout,
-    tail: Tail | None,
-    scale: KvScale,
+    kv: LayerKV,
+    metadata: AttentionMetadata,
+    tree_kv: TreeKV | None,
     tile: Tile,
     out: Tensor,  # [splits, rows, q_heads, dim], of the queries' type or float32
     lse: Tensor | None,  # [splits, rows, q_heads] f32; needed where there is more than one split
 ) -> None:
     """Attend within each of `out.shape[0]` splits. Parts that see nothing have an lse of -inf."""
     splits, _, q_heads, dim = out.shape
-    kv_heads = k_pool.shape[1]
+    kv_heads = kv.k.shape[1]
     shared = q_heads // kv_heads
-    most = max(layout.query_lens)
+    most = max(metadata.qo_lens)
     tiles = triton.cdiv(most * shared, tile.pairs)
-    batch = len(layout.query_lens)
-    tail_strides: tuple[int, ...] = (0,) * 11
-    if tail is not None:
-        tail_strides = (*tail.k.stride(), *tail.v.stride(), *tail.mask.stride())
-    count("attend", "triton")
+    batch = len(metadata.qo_lens)
+    tree_strides: tuple[int, ...] = (0,) * 11
+    if tree_kv is not None:
+        tree_strides = (*tree_kv.k.stride(), *tree_kv.v.stride(), *tree_kv.tree_mask.stride())
     _attend_kernel[(batch * tiles, kv_heads, splits)](
         q,
-        k_pool,
-        v_pool,
-        layout.page_table,
-        None if layout.queries_each is not None else starts_of(layout),
-        layout.visible,
-        None if tail is None else tail.k,
-        None if tail is None else tail.v,
-        None if tail is None else tail.mask.view(torch.uint8),
+        kv.k,
+        kv.v,
+        metadata.page_table,
+        None if metadata.uniform_qo_len is not None else starts_of(metadata),
+        metadata.kv_lens,
+        None if tree_kv is None else tree_kv.k,
+        None if tree_kv is None else tree_kv.v,
+        None if tree_kv is None else tree_kv.tree_mask.view(torch.uint8),
         out,
         lse,
         most,
         tiles,
-        0 if tail is None else tail.k.shape[1],
+        0 if tree_kv is None else tree_kv.k.shape[1],
         LOG2_E / math.sqrt(dim),
-        scale.k,
-        scale.v,
+        kv.scale.k,
+        kv.scale.v,
         *q.stride(),
-        *k_pool.stride(),
-        *v_pool.stride(),
-        *layout.page_table.stride(),
-        *tail_strides,
+        *kv.k.stride(),
+        *kv.v.stride(),
+        *metadata.page_table.stride(),
+        *tree_strides,
         *out.stride()[:3],
         *((0, 0) if lse is None else lse.stride()[:2]),
         SHARED=shared,
         DIM=dim,
-        PAGE_SIZE=layout.page_size,
+        PAGE_SIZE=metadata.page_size,
         IS_PARTIAL=splits > 1,
         DOT=dot_type(q.dtype),
         PAIRS=tile.pairs,
@@ -261,18 +257,18 @@ def attend(
     )
 
 
-def starts_of(layout: AttentionLayout) -> Tensor:
+def starts_of(metadata: AttentionMetadata) -> Tensor:
     """Answer where the rows of every request begin; a copy to the device if nobody made it.
 
     Raises:
         RuntimeError: nobody made it and a CUDA graph is being captured, which cannot hold the copy.
     """
-    if layout.query_starts is not None:
-        return layout.query_starts
-    if layout.page_table.is_cuda and torch.cuda.is_current_stream_capturing():
+    if metadata.cu_seqlens_q is not None:
+        return metadata.cu_seqlens_q
+    if metadata.page_table.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "attend: requests differ in query rows within a CUDA graph; give the layout "
-            "query_starts, made before the capture"
+            "attend: requests differ in query rows within a CUDA graph; give the metadata "
+            "cu_seqlens_q, made before the capture"
         )
-    lens = torch.tensor((0, *layout.query_lens), device=layout.page_table.device)
+    lens = torch.tensor((0, *metadata.qo_lens), device=metadata.page_table.device)
     return lens.cumsum(0)

@@ -137,7 +137,7 @@ def _tighten(
 
 @triton.jit
 def _floor_key(peak, min_p, key):
-    # The lowest key, from `key` on, that is likely enough beside the likeliest.
+    # The lowest key, from `key` on, that is likely enough compared with the likeliest.
     low, high = key, key_of(peak)
     while low < high:
         middle = _halfway(low, high)

@@ -4,7 +4,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.launches import count
 from specdecode_kernels.triton.tiles import power_of_two
 
 
@@ -54,7 +53,6 @@ def _merge_splits_kernel(
 def merge_splits(parts: Tensor, lses: Tensor, out: Tensor, lse: Tensor | None) -> None:
     """Merge parts [splits, rows, heads, dim] f32, lses [splits, rows, heads] f32 into out, lse."""
     splits, rows, heads, dim = parts.shape
-    count("merge_splits", "triton")
     _merge_splits_kernel[(rows, heads)](
         parts,
         lses,

@@ -5,7 +5,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.launches import count
 from specdecode_kernels.triton.tiles import power_of_two
 
 ELEMENTS = 2048
@@ -79,7 +78,6 @@ def merge_states(
         return out, lse
     dims = power_of_two(dim)
     block = max(1, min(1 << (heads - 1).bit_length(), ELEMENTS // dims))
-    count("merge_states", "triton")
     _merge_states_kernel[(rows, triton.cdiv(heads, block))](
         out_a,
         lse_a,

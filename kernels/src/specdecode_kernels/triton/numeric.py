@@ -14,7 +14,7 @@ def _probe():
 
 
 def is_interpreted() -> bool:
-    """Say whether TRITON_INTERPRET was set when kernels were defined: they then run on CPU."""
+    """Whether TRITON_INTERPRET was set when kernels were defined: they then run on CPU."""
     return isinstance(_probe, InterpretedFunction)
 
 

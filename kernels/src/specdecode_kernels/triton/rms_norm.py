@@ -1,13 +1,12 @@
-"""The norm of each row, one program per row."""
+"""The norm of each row, or of its sum with an update: one program per row."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels import launches
 from specdecode_kernels.rows import as_rows
-from specdecode_kernels.triton.warps import warps_for
+from specdecode_kernels.triton.tiles import warps_for
 
 
 @triton.jit
@@ -41,14 +40,21 @@ def rms_norm_kernel(
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Launch on x [..., dim]."""
-    launches.count("rms_norm", "triton")
     rows = as_rows(x)
     normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    launch(rows, None, weight, eps, None, normed)
+    _launch(rows, None, weight, eps, None, normed)
     return normed
 
 
-def launch(
+def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Launch on x and update [..., dim]; the sum and its norm."""
+    summed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    normed = torch.empty_like(summed)
+    _launch(as_rows(x), as_rows(update), weight, eps, summed, normed)
+    return summed, normed
+
+
+def _launch(
     rows: Tensor,
     update: Tensor | None,
     weight: Tensor,

@@ -5,7 +5,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels import launches
 from specdecode_kernels.rows import as_rows
 
 BLOCK = 1024
@@ -26,7 +25,6 @@ def silu_and_mul_kernel(
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     """Launch on gate and up [..., dim]."""
-    launches.count("silu_and_mul", "triton")
     product = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     gates, ups = as_rows(gate), as_rows(up)
     count, dim = gates.shape

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.launches import count
-from specdecode_kernels.layout import KvScale
+from specdecode_kernels.metadata import FLOAT8, LayerKV
 from specdecode_kernels.triton.tiles import power_of_two
 
 BLOCK = 1024
@@ -26,7 +25,7 @@ def _cast(x, inverse_scale, MOST: tl.constexpr):
 def _store_kv_kernel(
     k_pool_ptr,
     v_pool_ptr,
-    rows_ptr,
+    slot_mapping_ptr,
     k_ptr,
     v_ptr,
     width,
@@ -38,7 +37,7 @@ def _store_kv_kernel(
     stride_v_pool_row,
     stride_v_pool_head,
     stride_v_pool_dim,
-    stride_rows,
+    stride_slot_mapping,
     stride_k_row,
     stride_k_head,
     stride_k_dim,
@@ -50,7 +49,7 @@ def _store_kv_kernel(
     ELEMENTS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    pool_row = tl.load(rows_ptr + row * stride_rows)
+    pool_row = tl.load(slot_mapping_ptr + row * stride_slot_mapping)
     element = tl.program_id(1) * ELEMENTS + tl.arange(0, ELEMENTS)
     is_element = element < width
     head = (element // DIM).to(tl.int64)
@@ -67,33 +66,30 @@ def _store_kv_kernel(
     tl.store(v_pool_ptr + v_to, v.to(v_pool_ptr.dtype.element_ty), mask=is_element)
 
 
-def store_kv(
-    k_pool: Tensor, v_pool: Tensor, rows: Tensor, k: Tensor, v: Tensor, scale: KvScale
-) -> None:
+def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
     """Write row by row; which of two writes to one row wins is left open."""
     new, kv_heads, dim = k.shape
     width = kv_heads * dim
     if not new or not width:
         return
-    is_scaled = k_pool.dtype == torch.float8_e4m3fn
+    is_scaled = kv.k.dtype == FLOAT8
     elements = min(BLOCK, power_of_two(width))
-    count("store_kv", "triton")
     _store_kv_kernel[(new, triton.cdiv(width, elements))](
-        k_pool,
-        v_pool,
-        rows,
+        kv.k,
+        kv.v,
+        slot_mapping,
         k,
         v,
         width,
-        1.0 / scale.k,
-        1.0 / scale.v,
-        *k_pool.stride(),
-        *v_pool.stride(),
-        rows.stride(0),
+        1.0 / kv.scale.k,
+        1.0 / kv.scale.v,
+        *kv.k.stride(),
+        *kv.v.stride(),
+        slot_mapping.stride(0),
         *k.stride(),
         *v.stride(),
         DIM=dim,
-        MOST=torch.finfo(k_pool.dtype).max if is_scaled else 0.0,
+        MOST=torch.finfo(kv.k.dtype).max if is_scaled else 0.0,
         ELEMENTS=elements,
         num_warps=4,
     )

@@ -1,4 +1,4 @@
-"""How attention is cut into programs: a pure choice from static shapes, none of it measured yet.
+"""How ops are cut into programs: a pure choice from static shapes, none of it measured yet.
 
 A pair is one query row of one query head. All pairs of a request that share a kv head lie side by
 side, so that a tile of pairs loads keys and values once for every one of them.
@@ -37,16 +37,21 @@ def choose_tile(pairs: int, dim: int, itemsize: int) -> Tile:
     return Tile(held, rows, wide, warps=8 if is_large else 4, stages=2 if itemsize > 2 else 3)
 
 
-def choose_splits(programs: int, max_visible: int, block_rows: int, processors: int) -> int:
+def choose_splits(programs: int, max_kv_len: int, block_rows: int, processors: int) -> int:
     """Split the rows of keys and values until `programs` times splits fill the processors.
 
     Every request takes the same number; on the device it is divided by what it really sees.
     """
     wanted = PROGRAMS_PER_PROCESSOR * processors // max(1, programs)
-    useful = -(-max_visible // (BLOCKS_PER_SPLIT * block_rows))
+    useful = -(-max_kv_len // (BLOCKS_PER_SPLIT * block_rows))
     return max(1, min(wanted, useful, MAX_SPLITS))
 
 
 def power_of_two(size: int) -> int:
     """Round up to a power of two that a dot product takes."""
     return max(MIN_DOT, 1 << (size - 1).bit_length())
+
+
+def warps_for(block: int) -> int:
+    """Warps for a program that treats `block` elements at a time: eight or more a thread."""
+    return min(max(block // 256, 1), 16)

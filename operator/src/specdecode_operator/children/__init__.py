@@ -1,6 +1,6 @@
-"""Pure builders of what a resource owns: one object per file, JSON in, JSON out.
+"""Pure builders of the objects that a custom resource owns, one kind per file.
 
-`build` composes them. Nothing here reads a clock, a cluster or the environment.
+`build` composes them. Nothing reads a clock, a cluster or the environment.
 """
 
 from specdecode_operator.children.build import Built, build, finished

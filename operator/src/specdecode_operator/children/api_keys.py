@@ -1,7 +1,8 @@
-"""How an engine gets the keys that its clients must show: a Secret as a volume, never a variable.
+"""The API keys of an engine: a Secret mounted as a volume, not as environment variables.
 
-A volume follows the Secret, so a new key counts without a restart. It is optional: an engine that
-finds no key says so as its last words, where a pod that waits for a volume can say nothing.
+The kubelet updates the volume with the Secret, so a new key needs no restart. The volume is
+optional: an engine without keys reports this in its termination message, whereas a pod that waits
+for a volume reports nothing.
 """
 
 from specdecode_api import names
@@ -12,7 +13,7 @@ VOLUME = "api-keys"
 
 
 def volumes(spec: Spec) -> list[Manifest]:
-    """The Secret's volume, if keys are asked for."""
+    """The Secret's volume, if API keys are configured."""
     keys = spec.serving.api_keys
     if keys is None:
         return []
@@ -22,12 +23,12 @@ def volumes(spec: Spec) -> list[Manifest]:
 
 
 def volume_mounts(spec: Spec) -> list[Manifest]:
-    """Its mount in the engine."""
+    """The mount of the volume in the engine."""
     if spec.serving.api_keys is None:
         return []
     return [{"name": VOLUME, "mountPath": names.API_KEYS_FOLDER, "readOnly": True}]
 
 
 def path(spec: Spec) -> str | None:
-    """Where the engine finds the keys."""
+    """Path of the keys in the engine's container."""
     return names.API_KEYS_FOLDER if spec.serving.api_keys is not None else None

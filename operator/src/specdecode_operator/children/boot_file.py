@@ -24,10 +24,10 @@ _NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
 def boot_file(
     name: str, uid: str, spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry] = _NOTHING
 ) -> EngineBoot:
-    """Say to an engine what the resource says to the operator, and the table that was learned.
+    """Build the boot file from a spec and the learned table.
 
     Raises:
-        ValueError: when the contract's own checks refuse the combination.
+        ValueError: the contract rejects the combination.
     """
     return EngineBoot(
         model=ModelBoot(
@@ -46,7 +46,7 @@ def boot_file(
         server=ServerBoot(
             drain_seconds=spec.lifecycle.drain_seconds,
             api_key_path=api_keys.path(spec),
-            # Only those who may read the resource or its boot file know it.
+            # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
         ),
@@ -56,9 +56,9 @@ def boot_file(
 
 
 def threads(spec: Spec) -> int | None:
-    """Processor threads of an engine on a CPU: as told, else what its limit pays for.
+    """Threads of an engine on a CPU: as configured, else its CPU limit.
 
-    An engine that starts a thread per processor of the node and may use two of them is throttled.
+    An engine that starts a thread per CPU of the node but is limited to two CPUs is throttled.
     """
     if spec.serving.threads is not None:
         return spec.serving.threads

@@ -1,4 +1,4 @@
-"""Composes all children of a resource, the workload last."""
+"""Builds all objects that a custom resource owns, the workload last."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-from specdecode_api.series import table_hash
+from specdecode_api.metrics import table_hash
 from specdecode_api.table import TableEntry, candidates
 from specdecode_operator.children.boot_file import boot_file
 from specdecode_operator.children.config_map import config_map
@@ -29,7 +29,7 @@ _NO_TABLE: Mapping[str, TableEntry] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A resource's children, complete, with the boot file that they carry."""
+    """The complete owned objects of a custom resource, and their boot file."""
 
     config_hash: str
     boot: EngineBoot
@@ -37,17 +37,17 @@ class Built:
 
     @property
     def arm(self) -> ArmKey:
-        """What pods of it run, as they call it themselves."""
+        """Config hash and table hash, as the pods report them."""
         return ArmKey(self.config_hash, table_hash(self.boot.speculation.policy, self.entries))
 
     @property
     def entries(self) -> Mapping[str, TableEntry]:
-        """The table by which its pods choose depths."""
+        """The table by which the pods choose draft steps."""
         return self.boot.speculation.tuned or self.boot.speculation.entries
 
     @property
     def depths(self) -> frozenset[int]:
-        """Depths that its pods prepare at start, so that a table may have them while they run."""
+        """Draft steps that the pods prepare at start and a replaced table may use."""
         speculation = self.boot.speculation
         return frozenset((speculation.num_steps, *candidates(speculation.entries)))
 
@@ -98,7 +98,7 @@ def build(
 
 
 def finished(child: Manifest, resource: Resource) -> Manifest:
-    """Give a child its namespace, its owner and the hash of all that is desired of it."""
+    """Add namespace, owner reference and desired hash to an owned object."""
     metadata = {**child["metadata"], "namespace": resource.namespace}
     if resource.uid:
         metadata["ownerReferences"] = [owner_reference(resource)]
@@ -111,9 +111,9 @@ def finished(child: Manifest, resource: Resource) -> Manifest:
 
 
 def owner_reference(resource: Resource) -> Manifest:
-    """Reference by which the garbage collector removes a child after its resource.
+    """Owner reference, by which the garbage collector removes an object after its resource.
 
-    Without `blockOwnerDeletion`, which would need rights on finalizers.
+    Without `blockOwnerDeletion`, which would need permissions on finalizers.
     """
     return {
         "apiVersion": names.API_VERSION,

@@ -1,8 +1,8 @@
-"""The ConfigMap that holds the boot file of one configuration, and what its models are pinned to.
+"""The ConfigMap with the boot file of one configuration and the pinned commits of its models.
 
-Its name carries the config hash: pods of the previous configuration that restart in the middle of
-a rollout still find their own boot file. `plan` removes it when no pod needs it any more. Pins are
-no part of the hash: pods that run are of the commit already.
+Its name contains the config hash: pods of the previous configuration that restart during a rollout
+still find their boot file. `plan` removes it when no pod needs it. Pins are not part of the hash,
+because running pods already use the pinned commit.
 """
 
 import json
@@ -20,9 +20,9 @@ def config_map_name(name: str, config_hash: str) -> str:
 
 
 def boot_text(boot: EngineBoot) -> str:
-    """The boot file as written: readable, keys in the order of the contract.
+    """The boot file as text: indented, keys in the order of the contract.
 
-    What is null is left out: an engine of an older release need not know a field that says nothing.
+    Nulls are left out, so that an engine of an older release does not reject an unused new field.
     """
     return boot.model_dump_json(indent=2, exclude_none=True) + "\n"
 

@@ -27,8 +27,8 @@ def deployment(
 ) -> Manifest:
     """Deployment that runs `pod_template` with the boot file of `config_hash`.
 
-    In place, an engine ends before the next one starts; else that needs room of its own. The
-    annotation tells for which configuration it was decided so.
+    In place, an engine terminates before its replacement starts; otherwise the replacement needs
+    additional capacity. The annotation records the configuration for which this was decided.
     """
     decided = {"annotations": {names.ANNOTATION_IN_PLACE: config_hash}} if is_in_place else {}
     return {
@@ -40,19 +40,19 @@ def deployment(
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": _deadline_seconds(spec),
             "selector": {"matchLabels": pod_selector(name, role)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _pace(is_in_place)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(is_in_place)},
             "template": _stamped(name, pod_template, config_hash, role),
         },
     }
 
 
 def _deadline_seconds(spec: Spec) -> int:
-    """Loading and capturing take their time, and the image and the models have to arrive first."""
+    """Startup timeout with a margin, plus time to pull the image and download the models."""
     arrival = 300 + (fetch.ALLOWANCE_SECONDS if fetch.fetched(spec) else 0)
     return math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds) + arrival
 
 
-def _pace(is_in_place: bool) -> Manifest:
+def _rolling_update(is_in_place: bool) -> Manifest:
     if is_in_place:
         return {"maxSurge": 0, "maxUnavailable": 1}
     return {"maxSurge": 1, "maxUnavailable": 0}
@@ -60,7 +60,7 @@ def _pace(is_in_place: bool) -> Manifest:
 
 def _stamped(name: str, pod_template: Manifest, config_hash: str, role: str) -> Manifest:
     stamped = copy.deepcopy(pod_template)
-    # After hashing: a canary's pods run what those that follow its promotion will run.
+    # After hashing: a canary's pods have the same hash as pods after its promotion.
     stamped["metadata"]["labels"] |= pod_selector(name, role)
     stamped["metadata"].setdefault("annotations", {})[names.ANNOTATION_CONFIG_HASH] = config_hash
     boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}

@@ -5,9 +5,9 @@ from specdecode_operator.kinds import DISRUPTION_BUDGET, Manifest
 
 
 def disruption_budget(name: str) -> Manifest:
-    """Let a node drain take one engine at a time; one that serves nothing may always go.
+    """Allow one voluntary disruption at a time; an engine that is not ready may always be evicted.
 
-    With a single replica a budget would only block node drains, so there is none.
+    There is no budget for a single replica, because it would block node drains.
     """
     return {
         "apiVersion": DISRUPTION_BUDGET.api_version,

@@ -1,35 +1,38 @@
-"""The init container that fetches models of `hf://` into the pod's cache before the engine starts.
+"""The init container that downloads models of `hf://` into the cache before the engine starts.
 
-The cache is a claim that pods share, or a volume of the pod's own. The engine finds each model
-under a link, because at which commit it lies is known only when it has been fetched.
+The cache is a PVC shared by pods, or a volume of the pod. The engine finds each model through a
+link, because the commit in its path is known only after the download.
 """
 
 from specdecode_api import names
-from specdecode_api.location import HubLocation, parse_uri
-from specdecode_api.report import Role
+from specdecode_api.model_uri import HubLocation, parse_uri
+from specdecode_api.report import ModelRole
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children.placement import variables
 from specdecode_operator.kinds import Manifest
 
 LINKS_FOLDER = f"{names.MODELS_FOLDER}/fetched"
 ALLOWANCE_SECONDS = 4 * 3600
-"""What the deadline of a rollout leaves for downloads."""
+"""Allowance for downloads in the progress deadline of a rollout."""
 
 _CACHE = "model-cache"
 _LINKS = "model-links"
 
 
-def fetched(spec: Spec) -> dict[Role, str]:
-    """URIs of the models that are on the hub, by role."""
+def fetched(spec: Spec) -> dict[ModelRole, str]:
+    """URIs of models on the hub, by role."""
     draft = spec.speculation.draft
-    uris = {Role.TARGET: spec.model.uri, Role.DRAFT: draft.uri if draft is not None else None}
+    uris = {
+        ModelRole.TARGET: spec.model.uri,
+        ModelRole.DRAFT: draft.uri if draft is not None else None,
+    }
     return {
         role: uri for role, uri in uris.items() if uri and isinstance(parse_uri(uri), HubLocation)
     }
 
 
-def fetched_path(role: Role) -> str:
-    """Where the engine finds a fetched model."""
+def fetched_path(role: ModelRole) -> str:
+    """Path of a downloaded model in the engine's container."""
     return f"{LINKS_FOLDER}/{role}"
 
 
@@ -55,12 +58,12 @@ def volume_mounts(*, read_only: bool) -> list[Manifest]:
 
 
 def shares_cache(spec: Spec) -> bool:
-    """Whether downloads go into a claim, whose files the pods' group must be able to write."""
+    """Whether models are downloaded to a PVC, whose files the pods' group must be able to write."""
     return bool(fetched(spec)) and spec.download.cache_claim is not None
 
 
 def fetch_container(spec: Spec, image: str) -> Manifest:
-    """The container that fetches: the engine's image, the engine's limits, no accelerator."""
+    """The init container: image and limits of the engine, no accelerator."""
     return {
         "name": names.FETCH_CONTAINER,
         "image": image,
@@ -98,7 +101,7 @@ def _environment(spec: Spec) -> list[Manifest]:
     download = spec.download
     plain = {
         "HOME": "/tmp",
-        names.VARIABLE_LAST_WORDS: names.TERMINATION_LOG,
+        names.VARIABLE_TERMINATION_MESSAGE_PATH: names.TERMINATION_LOG,
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **({"HF_ENDPOINT": download.endpoint} if download.endpoint is not None else {}),
     }
@@ -110,7 +113,7 @@ def _environment(spec: Spec) -> list[Manifest]:
 
 
 def _resources(spec: Spec) -> Manifest:
-    """What the engine may use: init containers run before it, so this reserves nothing more."""
+    """Resources of the engine: init containers run before it, so this reserves nothing extra."""
     kinds = {"limits": spec.resources.limits, "requests": spec.resources.requests}
     plain = {
         kind: {name: amount for name, amount in amounts.items() if "/" not in name}

@@ -1,14 +1,14 @@
-"""Labels of children and pods.
+"""Labels of owned objects and pods.
 
-Selectors hold only keys that never change during the life of a resource; anything that varies by
-revision is an annotation, so that a Deployment's selector (immutable) never needs an edit.
+Selectors contain only keys that never change during the lifetime of a resource; everything that
+varies by revision is an annotation, because the selector of a Deployment is immutable.
 """
 
 from specdecode_api import names
 
 
 def service_selector(name: str) -> dict[str, str]:
-    """Selects every engine pod of a resource, whatever its role."""
+    """Select every engine pod of a resource, of any role."""
     return {
         names.LABEL_INSTANCE: name,
         names.LABEL_COMPONENT: names.COMPONENT_ENGINE,
@@ -17,14 +17,14 @@ def service_selector(name: str) -> dict[str, str]:
 
 
 def pod_selector(name: str, role: str = names.ROLE_STABLE) -> dict[str, str]:
-    """Selects the engine pods of one role."""
+    """Select the engine pods of one role."""
     return service_selector(name) | {names.LABEL_ROLE: role}
 
 
 def child_labels(name: str) -> dict[str, str]:
-    """Labels of every child; the resource's own labels are not copied.
+    """Labels of every owned object; the labels of the resource are not copied.
 
-    Copied labels make GitOps tools believe that they own the children and prune them.
+    With copied labels, GitOps tools would consider the objects their own and prune them.
     """
     return service_selector(name) | {
         names.LABEL_NAME: "specdecode-engine",
@@ -39,5 +39,5 @@ def pod_labels(name: str) -> dict[str, str]:
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A selector as `status.selector` and query strings spell it."""
+    """A selector in the format of `status.selector` and query strings."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

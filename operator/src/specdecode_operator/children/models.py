@@ -1,17 +1,17 @@
-"""Where checkpoints lie: a model's URI as a volume, a mount and a path inside the pod."""
+"""Maps model URIs to volumes, mounts and paths in the pod."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from specdecode_api import names
-from specdecode_api.location import (
-    ClaimLocation,
+from specdecode_api.model_uri import (
     HubLocation,
     ImageLocation,
     NodeLocation,
+    PvcLocation,
     parse_uri,
 )
-from specdecode_api.report import Role
+from specdecode_api.report import ModelRole
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children import fetch
 from specdecode_operator.kinds import Manifest
@@ -19,9 +19,9 @@ from specdecode_operator.kinds import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A checkpoint's place: a volume source and the folder inside it.
+    """A checkpoint's volume source, and the folder in that volume.
 
-    No source means that the model is fetched, into volumes that all fetched models share.
+    No source means that the model is downloaded, to volumes that all downloaded models share.
     """
 
     source: Manifest | None
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Volumes and mounts of a pod, and the paths at which its engine finds the checkpoints."""
+    """Volumes and mounts of a pod, and the paths of the checkpoints in its engine."""
 
     volumes: list[Manifest]
     volume_mounts: list[Manifest]
@@ -39,10 +39,10 @@ class Mounts:
 
 
 def locate(uri: str) -> Place:
-    """Place of a model URI that the contract accepted."""
+    """Source and folder of a valid model URI."""
     match parse_uri(uri):
-        case ClaimLocation(claim=claim, folder=folder):
-            return Place(_claim(claim), folder)
+        case PvcLocation(pvc=pvc, folder=folder):
+            return Place(_pvc(pvc), folder)
         case ImageLocation(reference=reference):
             return Place({"image": {"reference": reference, "pullPolicy": "IfNotPresent"}}, "")
         case NodeLocation(folder=folder):
@@ -52,26 +52,26 @@ def locate(uri: str) -> Place:
 
 
 def mounts(spec: Spec) -> Mounts:
-    """Mount what the target and the draft lie on, read-only, and each claim once.
+    """Mount the volumes of target and draft, read-only, and each PVC once.
 
-    Claims are mounted whole and not by `subPath`: the kubelet creates a missing sub-path, so a
-    misspelt folder would appear in the user's volume instead of in an error message.
+    A PVC is mounted without `subPath`: the kubelet creates a missing sub-path, so a misspelled
+    folder would be created in the user's volume instead of causing an error.
     """
-    places = {Role.TARGET: locate(spec.model.uri)}
+    places = {ModelRole.TARGET: locate(spec.model.uri)}
     if spec.speculation.draft is not None:
-        places[Role.DRAFT] = locate(spec.speculation.draft.uri)
-    # The cache is mounted anyway, and some kubelets wait for ever for a claim that is named twice.
-    cache = _claim(spec.download.cache_claim or "") if fetch.shares_cache(spec) else None
+        places[ModelRole.DRAFT] = locate(spec.speculation.draft.uri)
+    # The cache is mounted anyway, and some kubelets never mount a PVC that is named twice.
+    cache = _pvc(spec.download.cache_claim or "") if fetch.shares_cache(spec) else None
     volumes: list[Manifest] = []
     volume_mounts: list[Manifest] = []
-    paths: dict[Role, str] = {}
+    paths: dict[ModelRole, str] = {}
     for role, place in places.items():
         if place.source is None:
             paths[role] = fetch.fetched_path(role)
         elif place.source == cache:
             paths[role] = str(PurePosixPath(names.CACHE_FOLDER, place.folder))
-        elif role is Role.DRAFT and place.source == places[Role.TARGET].source:
-            paths[role] = _inside(Role.TARGET, place)
+        elif role is ModelRole.DRAFT and place.source == places[ModelRole.TARGET].source:
+            paths[role] = _inside(ModelRole.TARGET, place)
         else:
             paths[role] = _inside(role, place)
             volumes.append({"name": f"model-{role}", **place.source})
@@ -79,14 +79,14 @@ def mounts(spec: Spec) -> Mounts:
     if fetch.fetched(spec):
         volumes += fetch.volumes(spec)
         volume_mounts += fetch.volume_mounts(read_only=True)
-    return Mounts(volumes, volume_mounts, paths[Role.TARGET], paths.get(Role.DRAFT))
+    return Mounts(volumes, volume_mounts, paths[ModelRole.TARGET], paths.get(ModelRole.DRAFT))
 
 
-def _claim(name: str) -> Manifest:
+def _pvc(name: str) -> Manifest:
     return {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
 
 
-def _mount(role: Role) -> Manifest:
+def _mount(role: ModelRole) -> Manifest:
     return {
         "name": f"model-{role}",
         "mountPath": f"{names.MODELS_FOLDER}/{role}",
@@ -94,5 +94,5 @@ def _mount(role: Role) -> Manifest:
     }
 
 
-def _inside(role: Role, place: Place) -> str:
+def _inside(role: ModelRole, place: Place) -> str:
     return str(PurePosixPath(names.MODELS_FOLDER, role, place.folder))

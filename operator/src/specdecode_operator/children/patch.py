@@ -1,7 +1,7 @@
-"""The user's patch of a pod template: merged into it, or refused with the field to use instead.
+"""The user's patch of the pod template: merged, or rejected with the field to use instead.
 
-Objects are merged. Lists of things that have a name are merged by it; other lists, and single
-values, are replaced. Null removes.
+Objects are merged. Lists of named objects are merged by name; other lists and single values are
+replaced. Null removes a field.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _KEYS: Final = {
     "volumeMounts": "mountPath",
     "hostAliases": "ip",
 }
-"""By what items of a list are told apart; lists under other names are replaced."""
+"""Merge keys of lists; lists under other names are replaced."""
 
 _OF_THE_POD: Final = {
     "affinity": "use pod.affinity",
@@ -37,26 +37,26 @@ _OF_THE_POD: Final = {
     "topologySpreadConstraints": "use pod.topologySpreadConstraints",
 }
 _OF_OUR_CONTAINERS: Final = {
-    "args": "they are the operator's",
-    "command": "it is the operator's",
+    "args": "the operator sets them",
+    "command": "the operator sets it",
     "env": "use pod.env",
     "image": "use image",
     "imagePullPolicy": "use imagePullPolicy",
     "lifecycle": "use lifecycle.preStopSeconds and drainSeconds",
-    "livenessProbe": "it is the operator's",
-    "ports": "they are the operator's",
-    "readinessProbe": "it is the operator's",
+    "livenessProbe": "the operator sets it",
+    "ports": "the operator sets them",
+    "readinessProbe": "the operator sets it",
     "resources": "use resources",
     "startupProbe": "use lifecycle.startupTimeoutSeconds",
-    "terminationMessagePath": "it is the operator's",
-    "terminationMessagePolicy": "it is the operator's",
+    "terminationMessagePath": "the operator sets it",
+    "terminationMessagePolicy": "the operator sets it",
 }
 _OPEN_VOLUMES: Final = frozenset({"tmp", "shm"})
-"""Volumes of ours whose shape, a size for instance, concerns nobody else."""
+"""Volumes of the operator that may be patched, for example their size."""
 
 
 def patched(template: Manifest, patch: Template) -> Manifest:
-    """A template with a patch that `refusals` has nothing against."""
+    """The template with a patch for which `refusals` is empty."""
     metadata = template["metadata"]
     labels = {**patch.metadata.labels, **metadata["labels"]}
     annotations = {**patch.metadata.annotations, **metadata.get("annotations", {})}
@@ -68,7 +68,7 @@ def patched(template: Manifest, patch: Template) -> Manifest:
 
 
 def refusals(template: Manifest, patch: Template) -> tuple[str, ...]:
-    """What of a patch touches what the operator answers for: place, fault and remedy."""
+    """Errors for parts of a patch that the operator manages: path, error and remedy."""
     return tuple(_refusals(template["spec"], patch.spec))
 
 
@@ -90,7 +90,7 @@ def _refusals(spec: Manifest, patch: Mapping[str, Any]) -> Iterator[str]:
             place = f"{PLACE}.{field}[{item['name']}]"
             if field == "volumes":
                 if item["name"] in ours and item["name"] not in _OPEN_VOLUMES:
-                    yield f"{place}: is the operator's; choose another name"
+                    yield f"{place}: is managed by the operator; choose another name"
             else:
                 yield from _of_container(spec.get(field, ()), item, place)
 
@@ -105,7 +105,7 @@ def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str)
     known = next((each for each in ours if each["name"] == item["name"]), None)
     if known is None:
         if item["name"] in (names.ENGINE_CONTAINER, names.FETCH_CONTAINER):
-            yield f"{place}: the name is kept for the operator's containers; choose another"
+            yield f"{place}: the name is reserved for containers of the operator; choose another"
         return
     for field, remedy in _OF_OUR_CONTAINERS.items():
         if field in item:
@@ -118,8 +118,8 @@ def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str)
     for mount in mounts:
         if str(mount.get("mountPath", "")).rstrip("/") in paths:
             yield (
-                f"{place}.volumeMounts: {mount['mountPath']} is the operator's; "
-                "mount somewhere else"
+                f"{place}.volumeMounts: {mount['mountPath']} is managed by the operator; "
+                "use another path"
             )
 
 
@@ -140,7 +140,7 @@ def _merged(base: Any, patch: Any, name: str = "") -> Any:
 
 
 def _merged_by(key: str, base: list[Any], patch: list[Any]) -> list[Any]:
-    """Items of `base` in their order, changed where `patch` has them, then those it adds."""
+    """Items of `base` in their order with the changes of `patch`, then the added items."""
     given = {item.get(key): item for item in patch}
     known = {item.get(key) for item in base}
     changed = [_merged(item, given.get(item.get(key), {})) for item in base]

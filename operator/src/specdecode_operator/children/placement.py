@@ -1,4 +1,4 @@
-"""Where a resource's pods may run: the fields of `spec.pod` in a pod's own words."""
+"""Scheduling fields of a pod, from `spec.pod`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ GPU = "nvidia.com/gpu"
 
 
 def placement(name: str, spec: Spec) -> Manifest:
-    """Fields of a pod's spec that choose nodes; what nobody asked for is absent."""
+    """Scheduling fields of a pod spec; empty fields are left out."""
     pod = spec.pod
     fields: Manifest = {
         "nodeSelector": dict(pod.node_selector),
@@ -30,14 +30,14 @@ def placement(name: str, spec: Spec) -> Manifest:
 
 
 def tolerations(spec: Spec) -> list[Manifest]:
-    """The user's, and that of GPU nodes: they are commonly tainted to keep other pods away."""
+    """The user's tolerations; GPU pods tolerate the `nvidia.com/gpu` taint automatically."""
     taint = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
     own = [_written(each) for each in spec.pod.tolerations]
     return [*([taint] if spec.device == "GPU" and taint not in own else []), *own]
 
 
 def variables(spec: Spec) -> list[Manifest]:
-    """Environment variables of the user; an empty value is left out, as the API server does."""
+    """Environment variables of the user, without empty values, as the API server stores them."""
     written = [_written(each) for each in spec.pod.env]
     return [{key: it[key] for key in it if (key, it[key]) != ("value", "")} for it in written]
 

@@ -3,7 +3,7 @@
 import math
 
 from specdecode_api import names
-from specdecode_api.v1alpha1 import Lifecycle, Resources, Spec
+from specdecode_api.v1alpha1 import LifecycleSpec, Resources, Spec
 from specdecode_operator.children import api_keys, fetch
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
@@ -21,23 +21,24 @@ _GROUP = {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch"}
 PRE_STOP = """\
 import time, urllib.request
 try:
-    urllib.request.urlopen("http://127.0.0.1:{port}{path}", timeout=5).read()
+    drain = urllib.request.Request("http://127.0.0.1:{port}{path}", method="POST")
+    urllib.request.urlopen(drain, timeout=5).read()
 finally:
     time.sleep({seconds})
 """
-"""Stops being ready at once, and goes on serving while endpoints forget the pod.
+"""Makes the pod unready at once, and keeps serving while endpoints are updated.
 
 A `sleep` action alone would leave the pod ready, an `httpGet` alone would not wait.
 """
 
 
 def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    """Pod template without what names the configuration: the volume `boot` and the hash.
+    """Pod template without the volume `boot` and the config hash.
 
-    `deployment` adds those two after hashing what is here.
+    `deployment` adds these two after hashing the template.
 
     Raises:
-        ResourceError: when the user's patch touches what the operator answers for.
+        ResourceError: the user's patch changes a field that the operator manages.
     """
     template = _template(name, spec, image, mounts)
     if refused := refusals(template, spec.pod.template):
@@ -116,7 +117,7 @@ def _environment(spec: Spec) -> list[Manifest]:
     environment = {
         "HOME": "/tmp",
         "HF_HUB_OFFLINE": "1",
-        names.VARIABLE_LAST_WORDS: names.TERMINATION_LOG,
+        names.VARIABLE_TERMINATION_MESSAGE_PATH: names.TERMINATION_LOG,
         **({"OMP_NUM_THREADS": str(count)} if count is not None else {}),
     }
     written = [{"name": name, "value": value} for name, value in environment.items()]
@@ -135,8 +136,8 @@ def _resources(resources: Resources, on_gpu: bool) -> Manifest:
     }
 
 
-def _probes(lifecycle: Lifecycle) -> Manifest:
-    """Probes; liveness is the scheduler's heartbeat and never a generation."""
+def _probes(lifecycle: LifecycleSpec) -> Manifest:
+    """Probes; liveness checks the scheduler's heartbeat and never generates tokens."""
     attempts = math.ceil(lifecycle.startup_timeout_seconds / STARTUP_PERIOD_SECONDS)
     return {
         "startupProbe": _probe(names.PATH_STARTUP, STARTUP_PERIOD_SECONDS, attempts),
@@ -154,7 +155,7 @@ def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
     }
 
 
-def _pre_stop(lifecycle: Lifecycle) -> list[str]:
+def _pre_stop(lifecycle: LifecycleSpec) -> list[str]:
     script = PRE_STOP.format(
         port=names.ENGINE_PORT, path=names.PATH_DRAIN, seconds=lifecycle.pre_stop_seconds
     )

@@ -11,7 +11,7 @@ def record_name(name: str) -> str:
 
 
 def record_map(name: str, text: str) -> Manifest:
-    """ConfigMap with the record, which belongs to no configuration."""
+    """ConfigMap with the record, independent of any configuration."""
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.kind,

@@ -27,5 +27,5 @@ def service(name: str) -> Manifest:
 
 
 def url(name: str, namespace: str) -> str:
-    """Where clients inside the cluster reach the API."""
+    """URL of the API inside the cluster."""
     return f"http://{name}.{namespace}.svc/v1"

@@ -1,4 +1,4 @@
-"""The identity of engine pods: one of their own, without a token and without rights."""
+"""The ServiceAccount of engine pods, without a token and without permissions."""
 
 from specdecode_operator.children.labels import child_labels
 from specdecode_operator.kinds import SERVICE_ACCOUNT, Manifest

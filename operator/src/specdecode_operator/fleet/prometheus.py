@@ -9,15 +9,15 @@ from typing import Any
 
 import httpx
 
-from specdecode_api import series
+from specdecode_api import metrics
 from specdecode_operator.fleet.reading import BadScrape, Reading, Sample, Scraped, reading_of
 
 TIMEOUT_S = 20.0
 MAX_BYTES = 64 * 2**20
 
 READ = (
-    *series.IDENTITY, *series.DEPTHS, *series.PORTIONS, *series.LATENCIES[:2],
-    series.REQUESTS, series.HTTP_ERRORS, series.RETRACTED_REQUESTS,
+    *metrics.IDENTITY, *metrics.DEPTHS, *metrics.PORTIONS, *metrics.LATENCIES[:2],
+    metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.RETRACTED_REQUESTS,
 )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
-from specdecode_api import series
-from specdecode_api.series import Series
+from specdecode_api import metrics
+from specdecode_api.metrics import MetricSpec
 from specdecode_operator.judge.evidence import (
     ArmEvidence,
     ArmKey,
@@ -19,9 +19,9 @@ from specdecode_operator.judge.evidence import (
 )
 
 ANSWERED = ("stop", "length")
-ROUNDS = (series.DEPTH_ROUNDS, series.DEPTH_REQUEST_ROUNDS, series.DEPTH_BUSY_SECONDS)
-POSITIONS = (series.POSITION_REACHED, series.POSITION_ACCEPTED)
-LATENCIES = (series.FIRST_TOKEN_SECONDS, series.INTER_TOKEN_SECONDS)
+ROUNDS = (metrics.DEPTH_ROUNDS, metrics.DEPTH_REQUEST_ROUNDS, metrics.DEPTH_BUSY_SECONDS)
+POSITIONS = (metrics.POSITION_REACHED, metrics.POSITION_ACCEPTED)
+LATENCIES = (metrics.FIRST_TOKEN_SECONDS, metrics.INTER_TOKEN_SECONDS)
 
 
 class Sample(NamedTuple):
@@ -55,7 +55,7 @@ class Reading:
 
     `key` is what the pod runs now; `arms` has what it counted since `start_s` under every table
     that it still tells of. `depths` and `positions` go by (band, depth) and (band, position);
-    `facts` are the labels of `series.INFO`.
+    `facts` are the labels of `metrics.INFO`.
     """
 
     pod_uid: str
@@ -102,13 +102,13 @@ Found = Mapping[str, list[Sample]]
 
 
 def _reading(pod_uid: str, found: Found) -> Reading:
-    facts = _only(found, series.INFO).labels
+    facts = _only(found, metrics.INFO).labels
     config_hash = facts["config_hash"]
     key = ArmKey(config_hash, facts["table_hash"])
     arms = _arms(found, config_hash)
     return Reading(
         pod_uid=pod_uid,
-        start_s=_only(found, series.PROCESS_START).value,
+        start_s=_only(found, metrics.PROCESS_START).value,
         key=key,
         arms={key: ArmEvidence()} | arms,
         depths={at: DepthTotals(*row) for at, row in _cells(found, ROUNDS).items()},
@@ -117,7 +117,7 @@ def _reading(pod_uid: str, found: Found) -> Reading:
     )
 
 
-def _only(found: Found, wanted: Series) -> Sample:
+def _only(found: Found, wanted: MetricSpec) -> Sample:
     samples = found.get(wanted.sample, [])
     if len(samples) != 1:
         raise ValueError(f"{wanted.sample} has {len(samples)} values in place of one")
@@ -127,9 +127,9 @@ def _only(found: Found, wanted: Series) -> Sample:
 def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
     strata = _strata(found)
     first, later = (_latencies(found, each) for each in LATENCIES)
-    answered = _by_table(found, series.REQUESTS, "finish_reason", ANSWERED.__contains__)
-    failed = _by_table(found, series.HTTP_ERRORS, "status", _is_failure)
-    retracted = _by_table(found, series.RETRACTED_REQUESTS)
+    answered = _by_table(found, metrics.REQUESTS, "finish_reason", ANSWERED.__contains__)
+    failed = _by_table(found, metrics.HTTP_ERRORS, "status", _is_failure)
+    retracted = _by_table(found, metrics.RETRACTED_REQUESTS)
     tables = {*strata, *first, *later, *answered, *failed, *retracted}
     return {
         ArmKey(config_hash, table): ArmEvidence(
@@ -150,20 +150,20 @@ def _is_failure(status: str) -> bool:
 
 
 def _strata(found: Found) -> dict[str, dict[Stratum, RequestSums]]:
-    labels = (series.TABLE, *series.STRATUM)
+    labels = (metrics.TABLE, *metrics.STRATUM)
     arms: dict[str, dict[Stratum, RequestSums]] = defaultdict(dict)
-    for (table, band, *words), row in _rows(found, series.PORTIONS, labels).items():
+    for (table, band, *words), row in _rows(found, metrics.PORTIONS, labels).items():
         arms[table][Stratum(int(band), *words)] = RequestSums(*row)
     return arms
 
 
-def _cells(found: Found, wanted: Sequence[Series]) -> dict[tuple[int, int], list[float]]:
+def _cells(found: Found, wanted: Sequence[MetricSpec]) -> dict[tuple[int, int], list[float]]:
     rows = _rows(found, wanted, wanted[0].labels)
     return {(int(band), int(place)): row for (band, place), row in rows.items()}
 
 
 def _rows(
-    found: Found, wanted: Sequence[Series], labels: Sequence[str]
+    found: Found, wanted: Sequence[MetricSpec], labels: Sequence[str]
 ) -> dict[tuple[str, ...], list[float]]:
     """Values of several series side by side, by their labels; each has all, or it is no answer."""
     rows: dict[tuple[str, ...], list[float]] = defaultdict(list)
@@ -177,14 +177,14 @@ def _rows(
     return rows
 
 
-def _latencies(found: Found, wanted: Series) -> dict[str, Latencies]:
+def _latencies(found: Found, wanted: MetricSpec) -> dict[str, Latencies]:
     cumulative: dict[str, dict[float, float]] = defaultdict(dict)
     for sample in found.get(wanted.sample, ()):
-        cumulative[sample.labels[series.TABLE]][float(sample.labels["le"])] = _amount(sample)
+        cumulative[sample.labels[metrics.TABLE]][float(sample.labels["le"])] = _amount(sample)
     return {table: _by_bucket(wanted, below) for table, below in cumulative.items()}
 
 
-def _by_bucket(wanted: Series, below: Mapping[float, float]) -> Latencies:
+def _by_bucket(wanted: MetricSpec, below: Mapping[float, float]) -> Latencies:
     if tuple(sorted(below)) != (*wanted.bounds_s, math.inf):
         raise ValueError(f"{wanted.sample} has the bounds {sorted(below)}")
     totals = [0.0, *(below[bound] for bound in sorted(below))]
@@ -194,14 +194,14 @@ def _by_bucket(wanted: Series, below: Mapping[float, float]) -> Latencies:
 
 def _by_table(
     found: Found,
-    wanted: Series,
-    label: str = series.TABLE,
+    wanted: MetricSpec,
+    label: str = metrics.TABLE,
     counts: Callable[[str], bool] = lambda value: True,
 ) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for sample in found.get(wanted.sample, ()):
         if counts(sample.labels[label]):
-            totals[sample.labels[series.TABLE]] += _amount(sample)
+            totals[sample.labels[metrics.TABLE]] += _amount(sample)
     return totals
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from specdecode_api import names
-from specdecode_operator.asking import AnswerTooLong, read_answer, url_of
+from specdecode_operator.engine_http import ResponseTooLong, read_response, url_of
 from specdecode_operator.fleet import exposition
 from specdecode_operator.fleet.reading import BadScrape, Reading, Scraped, reading_of
 from specdecode_operator.kinds import Manifest
@@ -42,10 +42,10 @@ class Scraper:
             return "has no address yet"
         try:
             async with self._turns:
-                body = await read_answer(self._client, url, MAX_BYTES, TIMEOUT_S, _HEADERS)
+                body = await read_response(self._client, url, MAX_BYTES, TIMEOUT_S, _HEADERS)
             text = body.decode(errors="replace")
             return reading_of(pod["metadata"]["uid"], exposition.read(text))
-        except (BadScrape, AnswerTooLong) as error:
+        except (BadScrape, ResponseTooLong) as error:
             return str(error)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             return f"{url} does not answer: {str(error) or type(error).__name__}"

@@ -1,5 +1,5 @@
-"""`kubectl specdecode`: what a person asks about resources, answered with that person's rights.
+"""`kubectl specdecode`: shows custom resources and engines, with the user's permissions.
 
-Deciding and drawing (`story`, `scrape`, `rates`, `*_view`) is pure; `reach` alone talks to the API
-server; the commands bring the two together.
+Deciding and drawing (`diagnosis`, `scrape`, `rates`, `*_view`) is pure; only `reach` sends requests
+to the API server; the commands combine both.
 """

@@ -20,7 +20,7 @@ from specdecode_operator.settings import version
 
 FAILED, INTERRUPTED = 1, 130
 PIPE_WIDTH = 2000
-"""Columns of what is not shown on a terminal: enough that a row stays a line."""
+"""Width of output that is not a terminal, so that a row is never wrapped."""
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
@@ -35,15 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # for example after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _console() -> Console:
-    """A terminal as it is; a pipe as wide as a row needs, and no wider than what stands in it.
+    """A console with the width of the terminal, or wide enough for every row.
 
-    `status -w` draws over a terminal; elsewhere every frame follows the last one.
+    `status -w` redraws a terminal; other outputs get one frame after the other.
     """
     if sys.stdout.isatty():
         return Console(highlight=False)
@@ -52,7 +52,7 @@ def _console() -> Console:
 
 
 class Unpadded(io.StringIO):
-    """Standard output without the blanks that fill a table's last column."""
+    """Standard output without trailing blanks of tables."""
 
     def write(self, text: str) -> int:
         """Write whole lines, as a console does."""
@@ -67,30 +67,36 @@ class Unpadded(io.StringIO):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kubectl specdecode",
-        description="Looks at SpecDecodeDeployment resources and their engines.",
+        description="Show SpecDecodeDeployment resources and their engines.",
     )
     parser.add_argument("--version", action="version", version=version())
     common = _common()
     actions = parser.add_subparsers(required=True, metavar="COMMAND")
-    status = actions.add_parser(
-        "status", parents=[common], help="how resources are, or the whole story of one"
-    )
+    status = actions.add_parser("status", parents=[common], help="list resources, or diagnose one")
     top = actions.add_parser(
-        "top", parents=[common], help="what engines do now: depth, accept length, tokens, load"
+        "top",
+        parents=[common],
+        help="show engines: draft steps, accept length, tokens per second, load",
     )
     recommend = actions.add_parser(
-        "recommend", parents=[common], help="the table that measurements speak for, and its patch"
+        "recommend", parents=[common], help="show the recommended table and the command to apply it"
     )
     recommend.add_argument("name", metavar="NAME")
     recommend.set_defaults(action=_recommend, all_namespaces=False)
-    logs = actions.add_parser("logs", parents=[common], help="lines of all engines of a resource")
+    logs = actions.add_parser(
+        "logs", parents=[common], help="print the logs of all engines of a resource"
+    )
     for each in (status, top):
         each.add_argument("name", nargs="?", metavar="NAME")
-        each.add_argument("-A", "--all-namespaces", action="store_true")
-        each.add_argument("-w", "--watch", action="store_true", help="go on showing it")
+        each.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces")
+        each.add_argument("-w", "--watch", action="store_true", help="refresh until interrupted")
     status.set_defaults(action=_status, interval=2.0)
     top.add_argument(
-        "--interval", type=_interval, default=2.0, metavar="S", help="seconds to measure over (2)"
+        "--interval",
+        type=_interval,
+        default=2.0,
+        metavar="S",
+        help="measurement interval in seconds (2)",
     )
     top.set_defaults(action=_top)
     _add_logs(logs)
@@ -99,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _common() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("-n", "--namespace", metavar="NS", help="default: that of the context")
+    common.add_argument("-n", "--namespace", metavar="NS", help="namespace (that of the context)")
     common.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     common.add_argument("--kubeconfig", metavar="FILE")
     return common
@@ -107,15 +113,21 @@ def _common() -> argparse.ArgumentParser:
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as lines appear")
-    parser.add_argument("-p", "--previous", action="store_true", help="of the run before")
-    parser.add_argument("--tail", type=int, default=100, metavar="N", help="lines of each pod; -1")
-    parser.add_argument("--since", type=seconds_of, metavar="AGE", help="such as 90s, 5m, 2h")
+    parser.add_argument("-f", "--follow", action="store_true", help="stream new lines")
+    parser.add_argument(
+        "-p", "--previous", action="store_true", help="logs of the previous container"
+    )
+    parser.add_argument(
+        "--tail", type=int, default=100, metavar="N", help="lines per pod (100); -1: all"
+    )
+    parser.add_argument(
+        "--since", type=seconds_of, metavar="AGE", help="only newer lines, such as 5m"
+    )
     parser.set_defaults(action=_logs, all_namespaces=False)
 
 
 async def _status(options: argparse.Namespace, console: Console) -> None:
-    # Here, because the client takes a second to import and `--help` does not need it.
+    # Imported here: the client takes a second to import, and `--help` does not need it.
     from specdecode_operator.plugin.reach import connect
     from specdecode_operator.plugin.status import status
 
@@ -137,7 +149,7 @@ async def _top(options: argparse.Namespace, console: Console) -> None:
 
     async with connect(options.kubeconfig, options.context) as reader:
         memory, scope = Memory(), _scope(options)
-        await top(reader, scope, memory)  # what the first frame is measured from
+        await top(reader, scope, memory)  # the baseline of the first frame
         await asyncio.sleep(options.interval)
         await _show(lambda: top(reader, scope, memory), options, console)
 
@@ -165,7 +177,7 @@ Draw = Callable[[], Coroutine[Any, Any, RenderableType]]
 
 
 async def _show(draw: Draw, options: argparse.Namespace, console: Console) -> None:
-    """Draw once, or again and again."""
+    """Draw once, or repeatedly with --watch."""
     if not options.watch:
         console.print(await draw())
         return
@@ -179,7 +191,7 @@ async def _show(draw: Draw, options: argparse.Namespace, console: Console) -> No
 
 
 async def _frames(draw: Draw, interval_s: float) -> AsyncIterator[RenderableType]:
-    """Frames for ever; a refusal in between is shown, for the next one may be an answer."""
+    """Endless frames; an error is shown as a frame, because the next request may succeed."""
     yield await draw()
     while True:
         await asyncio.sleep(interval_s)

@@ -1,32 +1,32 @@
-"""What ends a command: sentences for the person who typed it."""
+"""Errors that end a command, as messages for its user."""
 
 from http import HTTPStatus
 
 from specdecode_api import names
 from specdecode_operator.kinds import RESOURCE
 
-DEFINITION = f"{RESOURCE.plural}.{RESOURCE.group}"
+CRD = f"{RESOURCE.plural}.{RESOURCE.group}"
 
 
 class PluginError(Exception):
-    """A command that cannot be carried out; the text names value, place and remedy."""
+    """A failed command; the message contains value, object and remedy."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.code = code
-        """HTTP status of the answer, if there was one."""
+        """HTTP status of the response, if there was one."""
 
 
 def refusal(code: int, message: str, what: str, user: str) -> PluginError:
-    """Say why the API server refused to give `what`, and what helps."""
+    """Explain why the API server rejected a request for `what`, with a remedy."""
     if code == HTTPStatus.UNAUTHORIZED:
-        text = f"the API server does not know {user}; log in again, or choose another --context"
+        text = f"the API server does not accept {user}; log in again, or use another --context"
     elif code == HTTPStatus.FORBIDDEN:
-        text = f"{user} may not read {what}: {message}; ask for {_role(what)} in that namespace"
-    elif code == HTTPStatus.NOT_FOUND and what.startswith(DEFINITION):
+        text = f"{user} may not read {what}: {message}; request {_role(what)} in that namespace"
+    elif code == HTTPStatus.NOT_FOUND and what.startswith(CRD):
         text = (
-            f"this cluster has no definition {DEFINITION}; install it with the chart "
-            "(helm install … --set crds.install=true), or choose another --context"
+            f"this cluster has no CRD {CRD}; install it with the chart "
+            "(helm install … --set crds.install=true), or use another --context"
         )
     else:
         text = f"{what}: {message} ({code})"
@@ -34,22 +34,22 @@ def refusal(code: int, message: str, what: str, user: str) -> PluginError:
 
 
 def unreachable(server: str, why: str) -> PluginError:
-    """Say that nobody answered."""
+    """Explain that the API server does not respond."""
     return PluginError(
-        f"no answer from {server}: {why}; is the cluster up, and is this the right --context? "
-        "`kubectl cluster-info` asks the same server"
+        f"no response from {server}: {why}; is the cluster up, and is this the right --context? "
+        "`kubectl cluster-info` queries the same server"
     )
 
 
 def nobody(name: str, namespace: str, others: list[str]) -> PluginError:
-    """Say that there is no resource of this name, and which there are."""
+    """Explain that no resource has this name, and list the others."""
     there = f"there are {', '.join(others)}" if others else "there is none"
     return PluginError(
         f"no {names.KIND} {name} in namespace {namespace}; {there}; "
-        "-n chooses another namespace, `kubectl specdecode status -A` lists all"
+        "use -n for another namespace; `kubectl specdecode status -A` lists all"
     )
 
 
 def _role(what: str) -> str:
-    # The built-in role view has no pods/proxy, for a proxy can do more than read.
+    # The built-in role view lacks pods/proxy, because a proxy allows more than reading.
     return "the role edit (or get on pods/proxy)" if "proxy" in what else "the role view"

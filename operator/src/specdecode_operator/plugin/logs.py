@@ -1,4 +1,4 @@
-"""`kubectl specdecode logs`: lines of all engine pods of a resource, each with its pod's name."""
+"""`kubectl specdecode logs`: lines of all engine pods of a resource, prefixed by pod name."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from specdecode_api import names
 from specdecode_operator.kinds import POD, Manifest
 from specdecode_operator.plugin import lookup
+from specdecode_operator.plugin.diagnosis import pod_state
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.reach import Reader
-from specdecode_operator.plugin.story import pod_state
 
 LOOK_AGAIN_S = 2.0
 
@@ -20,7 +20,7 @@ Write = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which lines are wanted."""
+    """Options of the log request."""
 
     follow: bool
     previous: bool
@@ -29,7 +29,7 @@ class Wanted:
     since_s: int | None
 
     def query(self) -> dict[str, str]:
-        """As the API server spells it."""
+        """Query parameters of the API server."""
         query = {"container": names.ENGINE_CONTAINER, "follow": str(self.follow).lower()}
         if self.previous:
             query["previous"] = "true"
@@ -41,24 +41,24 @@ class Wanted:
 
 
 async def logs(reader: Reader, scope: Scope, wanted: Wanted, write: Write) -> None:
-    """Write the lines of every engine; when following, also of pods that come later, for ever.
+    """Write the lines of every engine; when following, also of new pods, until interrupted.
 
     Raises:
-        PluginError: when the resource is not there, has no pods, or no pod gives its lines.
+        PluginError: the resource does not exist, has no pods, or no pod returns lines.
     """
     (resource,) = await lookup.resources(reader, scope)
     found = await lookup.pods(reader, resource)
     if not found and not wanted.follow:
         raise PluginError(
             f"{resource['metadata']['name']} has no pods; `kubectl specdecode status "
-            f"{resource['metadata']['name']} -n {resource['metadata']['namespace']}` says why"
+            f"{resource['metadata']['name']} -n {resource['metadata']['namespace']}` shows why"
         )
     if wanted.follow:
         await _follow(reader, resource, wanted, write)
         return
     outcomes = await asyncio.gather(*(_copy(reader, pod, wanted, write) for pod in found))
     if not any(outcomes):
-        raise PluginError("no pod gave any lines")
+        raise PluginError("no pod returned log lines")
 
 
 async def _follow(reader: Reader, resource: Manifest, wanted: Wanted, write: Write) -> None:
@@ -73,7 +73,7 @@ async def _follow(reader: Reader, resource: Manifest, wanted: Wanted, write: Wri
 
 
 async def _copy(reader: Reader, pod: Manifest, wanted: Wanted, write: Write) -> bool:
-    """Copy one pod's lines; a pod that has none says so in a line of its own."""
+    """Copy the lines of one pod; a pod without lines gets a line with its state."""
     metadata, lines = pod["metadata"], 0
     path, short = POD.path(metadata["namespace"], metadata["name"]) + "/log", short_name(pod)
     try:
@@ -89,7 +89,7 @@ async def _copy(reader: Reader, pod: Manifest, wanted: Wanted, write: Write) -> 
 
 
 def short_name(pod: Manifest) -> str:
-    """A pod's name without what all pods of its resource share."""
+    """A pod's name without the name of its resource."""
     owner = (pod["metadata"].get("labels") or {}).get(names.LABEL_DEPLOYMENT, "")
     return str(pod["metadata"]["name"]).removeprefix(f"{owner}-")
 
@@ -99,7 +99,7 @@ def _starts(pod: Manifest) -> int:
 
 
 def _has_lines(pod: Manifest) -> bool:
-    """Whether its engine ever started; before that the API server has nothing to follow."""
+    """Whether its engine has started; before that there is no log to follow."""
     engine = _engine_state(pod)
     return "waiting" not in (engine.get("state") or {"waiting": {}})
 

@@ -7,28 +7,28 @@ from specdecode_operator.plugin.sample import EngineSample, Totals
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class EngineRates:
     """Work in an interval; a figure is None where there was nothing to measure it by."""
 
     tokens_per_s: float
     rounds_per_s: float
     accept_length: float | None
-    """Tokens that a round added to a request."""
+    """Output tokens per request and step."""
     kept: float | None
-    """Share of the drafted tokens that the target kept."""
+    """Share of the draft tokens that the target accepted."""
     decoding: float
-    """Share of the time spent in decode rounds; of several engines, their sum."""
+    """Share of the time spent in decode steps; summed over engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRates:
-    """What all engines did in one range of batch sizes, and the depths they would use."""
+    """Rates of all engines in one range of batch sizes, and its draft steps."""
 
     bound: int
     end: int | None
     """The last batch size of the range; None where it has no end."""
     num_steps: tuple[int, ...]
-    rates: Rates
+    rates: EngineRates
 
 
 Pair = tuple[EngineSample, EngineSample]
@@ -36,12 +36,12 @@ Pair = tuple[EngineSample, EngineSample]
 
 
 def is_same_run(earlier: EngineSample, later: EngineSample) -> bool:
-    """Whether the engine did not start anew in between, which makes its counters begin at 0."""
+    """Whether the engine did not restart in between, which resets its counters."""
     steps = zip(astuple(earlier.totals), astuple(later.totals), strict=True)
     return later.at_s > earlier.at_s and all(after >= before for before, after in steps)
 
 
-def engine_rates(pairs: Sequence[Pair]) -> Rates:
+def engine_rates(pairs: Sequence[Pair]) -> EngineRates:
     """Rates of one engine, or of several together."""
     seconds = max((later.at_s - earlier.at_s for earlier, later in pairs), default=0.0)
     return _rates([(earlier.totals, later.totals) for earlier, later in pairs], seconds)
@@ -68,18 +68,18 @@ def mean_accept_length(samples: Iterable[EngineSample]) -> float | None:
 
 
 def hit_share(pairs: Sequence[Pair]) -> float | None:
-    """Share of the interval's prompt tokens that the prefix cache had."""
+    """Share of the interval's prompt tokens that were in the prefix cache."""
     hit = sum(later.hit_tokens - earlier.hit_tokens for earlier, later in pairs)
-    asked = sum(later.queried_tokens - earlier.queried_tokens for earlier, later in pairs)
-    return _ratio(hit, asked)
+    queried = sum(later.queried_tokens - earlier.queried_tokens for earlier, later in pairs)
+    return _ratio(hit, queried)
 
 
-def _rates(pairs: Sequence[tuple[Totals, Totals]], seconds: float) -> Rates:
+def _rates(pairs: Sequence[tuple[Totals, Totals]], seconds: float) -> EngineRates:
     def grown(field: str) -> float:
         return sum(float(getattr(to, field) - getattr(since, field)) for since, to in pairs)
 
     emitted = grown("emitted_tokens")
-    return Rates(
+    return EngineRates(
         tokens_per_s=emitted / seconds if seconds else 0.0,
         rounds_per_s=grown("rounds") / seconds if seconds else 0.0,
         accept_length=_ratio(emitted, grown("request_rounds")),

@@ -11,7 +11,7 @@ import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from specdecode_operator.kinds import Kind, Manifest
+from specdecode_operator.kinds import Manifest, ResourceKind
 from specdecode_operator.plugin.errors import PluginError, refusal, unreachable
 
 PAGE = 500
@@ -41,14 +41,16 @@ async def connect(kubeconfig: str | None, context: str | None) -> AsyncIterator[
 
 
 class Reader:
-    """Reads; `namespace` is that of the context, `user` how messages call who asks."""
+    """Reads; `namespace` is that of the context, `user` is the user's name in messages."""
 
     def __init__(self, client: ApiClient, namespace: str, user: str) -> None:
         self._client = client
         self.namespace = namespace
         self.user = user
 
-    async def items(self, kind: Kind, namespace: str | None, **query: str) -> list[Manifest]:
+    async def items(
+        self, kind: ResourceKind, namespace: str | None, **query: str
+    ) -> list[Manifest]:
         """All objects of a kind that match a query (labelSelector, fieldSelector)."""
         found: list[Manifest] = []
         query["limit"] = str(PAGE)
@@ -62,10 +64,10 @@ class Reader:
             query["continue"] = page["metadata"]["continue"]
 
     async def text(self, path: str, what: str, **query: str) -> str:
-        """The body of an answer.
+        """The body of a response.
 
         Raises:
-            PluginError: when there is none, or a refusal.
+            PluginError: there is no response, or its status is an error.
         """
         try:
             response = await self._open(path, query, aiohttp.ClientTimeout(total=TIMEOUT_S))
@@ -78,7 +80,7 @@ class Reader:
         return text
 
     async def lines(self, path: str, what: str, **query: str) -> AsyncIterator[str]:
-        """The lines of an answer as they arrive, without their ends."""
+        """The lines of a streamed response, without line ends."""
         patience = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S)
         try:
             response = await self._open(path, query, patience)

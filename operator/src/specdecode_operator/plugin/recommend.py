@@ -1,4 +1,4 @@
-"""`kubectl specdecode recommend NAME`: the table that the fleet's measurements speak for."""
+"""`kubectl specdecode recommend NAME`: the recommended table and its evidence."""
 
 from rich.console import RenderableType
 
@@ -9,6 +9,6 @@ from specdecode_operator.plugin.recommend_view import draw_recommendation
 
 
 async def recommend(reader: Reader, scope: Scope) -> RenderableType:
-    """What there is to show now."""
+    """The current output."""
     found = await lookup.resources(reader, scope)
     return draw_recommendation(found[0])

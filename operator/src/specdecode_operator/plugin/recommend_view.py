@@ -1,4 +1,4 @@
-"""Draws a recommendation: its table, what each depth would bring, and the command that takes it."""
+"""Draws a recommendation: table, tokens per second by draft steps, command to apply it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,16 +15,16 @@ GOOD, FAINT = "green", "dim"
 
 
 def draw_recommendation(resource: Manifest) -> RenderableType:
-    """Everything that the status says of it, or why there is none."""
+    """The recommendation in the status, or why there is none."""
     metadata, status = resource["metadata"], resource.get("status") or {}
     title = Text(f"{metadata['namespace']}/{metadata['name']}", "bold")
-    told = status.get("recommendation")
-    if not told:
-        return Group(title, Text(f"nothing is recommended: {_why_not(resource)}"))
-    parts: list[RenderableType] = [title, _headline(told), Text(""), _table(resource, told)]
-    for band in told.get("bands") or ():
+    advice = status.get("recommendation")
+    if not advice:
+        return Group(title, Text(f"no recommendation: {_why_not(resource)}"))
+    parts: list[RenderableType] = [title, _headline(advice), Text(""), _table(resource, advice)]
+    for band in advice.get("bands") or ():
         parts += [Text(""), *_plot(band)]
-    parts += [Text(""), Text("To take it by hand:", "bold"), Text(told["patchHint"])]
+    parts += [Text(""), Text("To apply it manually:", "bold"), Text(advice["patchHint"])]
     return Group(*parts)
 
 
@@ -42,28 +42,28 @@ def _why_not(resource: Manifest) -> str:
     found: Manifest = next(
         (each for each in conditions if each["type"] == "RecommendationReady"), {}
     )
-    return f"{found['reason']}, {found['message']}" if found else "no engine was looked at yet"
+    return f"{found['reason']}, {found['message']}" if found else "no engine has been observed yet"
 
 
-def _headline(told: Mapping[str, Any]) -> Text:
-    seen = f"{told['expectedGain']} tokens per second"
-    if told.get("gainLow"):
-        seen += f" ({told['gainLow']} to {told['gainHigh']})"
-    return Text(f"{seen}, from {told['rounds']} decode rounds; made at {told['madeAt']}")
+def _headline(advice: Mapping[str, Any]) -> Text:
+    seen = f"{advice['expectedGain']} tokens per second"
+    if advice.get("gainLow"):
+        seen += f" ({advice['gainLow']} to {advice['gainHigh']})"
+    return Text(f"{seen}, from {advice['rounds']} decode steps; made at {advice['madeAt']}")
 
 
-def _table(resource: Manifest, told: Mapping[str, Any]) -> Table:
+def _table(resource: Manifest, advice: Mapping[str, Any]) -> Table:
     adaptive = (resource["spec"].get("speculation") or {}).get("adaptive") or {}
     now = adaptive.get("batchSizes") or {}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
-    for column in ("BATCH SIZE FROM", "DEPTHS IN THE SPEC", "RECOMMENDED"):
+    for column in ("BATCH SIZE FROM", "STEPS IN THE SPEC", "RECOMMENDED"):
         table.add_column(column)
-    for bound, entry in sorted(told["table"].items(), key=lambda item: int(item[0])):
-        table.add_row(bound, _depths_at(now, int(bound)), _shown(entry))
+    for bound, entry in sorted(advice["table"].items(), key=lambda item: int(item[0])):
+        table.add_row(bound, _steps_at(now, int(bound)), _shown(entry))
     return table
 
 
-def _depths_at(table: Mapping[str, Any], batch_size: int) -> str:
+def _steps_at(table: Mapping[str, Any], batch_size: int) -> str:
     below = [bound for bound in table if int(bound) <= batch_size]
     return _shown(table[max(below, key=int)]) if below else "default"
 
@@ -73,16 +73,16 @@ def _shown(entry: Mapping[str, Any]) -> str:
 
 
 def _plot(band: Mapping[str, Any]) -> list[RenderableType]:
-    """Tokens per second by depth at one band, the best marked."""
+    """Tokens per second by draft steps in one batch bucket, the best marked."""
     rates = {int(depth): float(rate) for depth, rate in band["rates"].items()}
-    title = f"Batch size from {band['batchSize']} ({band['rounds']} rounds), tokens per second"
+    title = f"Batch size from {band['batchSize']} ({band['rounds']} steps), tokens per second"
     lines: list[RenderableType] = [Text(title, "bold")]
     most = max(rates.values(), default=0.0) or 1.0
     for depth, rate in sorted(rates.items()):
         is_best = depth == band.get("best")
-        line = Text(f"  depth {depth:>2}  {rate:>9.1f}  ")
+        line = Text(f"  {depth:>2} draft steps  {rate:>9.1f}  ")
         line.append(bar(rate / most), GOOD if is_best else "")
         lines.append(line.append("  best" if is_best else ""))
     if not rates:
-        lines.append(Text("  what depths cost here is not known yet", FAINT))
+        lines.append(Text("  the cost of draft steps is not known here yet", FAINT))
     return lines

@@ -1,11 +1,11 @@
-"""What one engine said at one moment."""
+"""One sample of an engine's metrics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What decode rounds came to since the engine's start."""
+    """Totals of decode steps since the engine's start."""
 
     rounds: float = 0.0
     request_rounds: float = 0.0
@@ -17,7 +17,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class RangeSample:
-    """A range of batch sizes: its lower bound, the depth it would use, what it did."""
+    """A range of batch sizes: lower bound, draft steps, totals."""
 
     bound: int
     num_steps: int
@@ -26,7 +26,7 @@ class RangeSample:
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """One engine at one moment."""
+    """The metrics of one engine at one time."""
 
     at_s: float
     num_steps: int
@@ -42,6 +42,6 @@ class EngineSample:
 
     @property
     def kv_use(self) -> float | None:
-        """Share of the key-value cache that is taken."""
+        """Share of the KV cache in use."""
         pages = self.kv_pages_free + self.kv_pages_used
         return self.kv_pages_used / pages if pages else None

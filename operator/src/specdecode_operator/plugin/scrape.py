@@ -1,11 +1,11 @@
-"""Reads what an engine exports into numbers; the names are those of the contract's series."""
+"""Parses the metrics of an engine; names are those of `specdecode_api.metrics`."""
 
 from collections import defaultdict
 from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdecode_api.series import Series, core, depths
+from specdecode_api.metrics import MetricSpec, core, depths
 from specdecode_operator.plugin.sample import EngineSample, RangeSample, Totals
 
 _TOTALS: Final = {
@@ -16,19 +16,19 @@ _TOTALS: Final = {
     "emitted_tokens": (core.EMITTED_TOKENS, depths.RANGE_EMITTED_TOKENS),
     "decode_seconds": (core.DECODE_SECONDS, depths.RANGE_DECODE_SECONDS),
 }
-"""Fields of `Totals` with their series, of the whole engine and of a range."""
+"""Fields of `Totals` with their metrics, of the whole engine and of a range."""
 
 
 def read(text: str, at_s: float) -> EngineSample:
-    """Read an answer of `/metrics`.
+    """Parse a response of `/metrics`.
 
     Raises:
-        ValueError: when it is no such text, or not an engine's.
+        ValueError: the text is invalid, or not from an engine.
     """
     values = _values(text)
 
-    def value(series: Series, label: str = "") -> float:
-        return values[series.sample][label]
+    def value(metric: MetricSpec, label: str = "") -> float:
+        return values[metric.sample][label]
 
     try:
         return EngineSample(
@@ -45,11 +45,13 @@ def read(text: str, at_s: float) -> EngineSample:
             ranges=_ranges(values),
         )
     except KeyError as error:
-        raise ValueError(f"it exports no {error}; is it an engine of this release?") from error
+        raise ValueError(
+            f"metric {error} is missing; is this an engine of this release?"
+        ) from error
 
 
 Values = dict[str, dict[str, float]]
-"""Series to its values by their one label, "" where it has none."""
+"""Sample name to values by its only label; "" without a label."""
 
 
 def _values(text: str) -> Values:
@@ -70,5 +72,5 @@ def _ranges(values: Values) -> tuple[RangeSample, ...]:
 
 
 def _range_totals(values: Values, bound: str) -> Totals:
-    totals = {name: values[series.sample][bound] for name, (_, series) in _TOTALS.items()}
+    totals = {name: values[metric.sample][bound] for name, (_, metric) in _TOTALS.items()}
     return Totals(**totals)

@@ -1,4 +1,4 @@
-"""Draws stories: one in full, or many as a table."""
+"""Draws diagnoses: one in full, or many as a table."""
 
 from collections.abc import Sequence
 
@@ -7,53 +7,53 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from specdecode_operator.plugin.story import ConditionLine, PodLine, Story
+from specdecode_operator.plugin.diagnosis import ConditionLine, Diagnosis, PodLine
 from specdecode_operator.plugin.wording import age
 
 GOOD, BAD, FAINT = "green", "red", "dim"
 
 
-def draw_story(story: Story) -> RenderableType:
-    """Everything about one resource."""
-    parts: list[RenderableType] = [_title(story)]
-    if story.why:
-        parts.append(Text(story.why))
-    parts += [Text(""), _facts(story)]
-    if story.conditions:
-        parts += _section("Conditions", _conditions(story.conditions))
-    parts += _section("Pods", _pods(story.pods) if story.pods else Text("none", FAINT))
-    parts += _section("Events", _events(story) if story.events else Text("none", FAINT))
+def draw_diagnosis(diagnosis: Diagnosis) -> RenderableType:
+    """One resource in full."""
+    parts: list[RenderableType] = [_title(diagnosis)]
+    if diagnosis.why:
+        parts.append(Text(diagnosis.why))
+    parts += [Text(""), _facts(diagnosis)]
+    if diagnosis.conditions:
+        parts += _section("Conditions", _conditions(diagnosis.conditions))
+    parts += _section("Pods", _pods(diagnosis.pods) if diagnosis.pods else Text("none", FAINT))
+    parts += _section("Events", _events(diagnosis) if diagnosis.events else Text("none", FAINT))
     return Group(*parts)
 
 
-def draw_list(stories: Sequence[Story], *, with_namespace: bool) -> RenderableType:
+def draw_list(diagnoses: Sequence[Diagnosis], *, with_namespace: bool) -> RenderableType:
     """A line per resource."""
     first = ["NAMESPACE"] if with_namespace else []
     table = _table(*first, "NAME", "STATE", "REPLICAS", "SPECULATION", "AGE", "WHY")
-    for story in stories:
-        facts = dict(story.facts)
+    for diagnosis in diagnoses:
+        facts = dict(diagnosis.facts)
         table.add_row(
-            *([story.namespace] if with_namespace else []),
-            story.name,
-            Text(story.headline, GOOD if story.is_ready else BAD),
+            *([diagnosis.namespace] if with_namespace else []),
+            diagnosis.name,
+            Text(diagnosis.headline, GOOD if diagnosis.is_ready else BAD),
             facts.get("Replicas", "").partition(" ready")[0],
             facts.get("Speculation", ""),
-            age(story.age_s),
-            "" if story.is_ready else Text(story.why),
+            age(diagnosis.age_s),
+            "" if diagnosis.is_ready else Text(diagnosis.why),
         )
     return table
 
 
-def _title(story: Story) -> Text:
-    title = Text(f"{story.namespace}/{story.name}", "bold")
+def _title(diagnosis: Diagnosis) -> Text:
+    title = Text(f"{diagnosis.namespace}/{diagnosis.name}", "bold")
     title.append("  ")
-    title.append(story.headline, GOOD if story.is_ready else BAD)
-    return title.append(f"  {age(story.age_s)} old", FAINT)
+    title.append(diagnosis.headline, GOOD if diagnosis.is_ready else BAD)
+    return title.append(f"  {age(diagnosis.age_s)} old", FAINT)
 
 
-def _facts(story: Story) -> Table:
+def _facts(diagnosis: Diagnosis) -> Table:
     table = Table.grid(padding=(0, 2))
-    for label, text in story.facts:
+    for label, text in diagnosis.facts:
         table.add_row(Text(label, FAINT), Text(text))
     return table
 
@@ -77,9 +77,9 @@ def _pods(lines: Sequence[PodLine]) -> Table:
     return table
 
 
-def _events(story: Story) -> Table:
+def _events(diagnosis: Diagnosis) -> Table:
     table = _table("AGE", "REASON", "ABOUT", "MESSAGE")
-    for line in story.events:
+    for line in diagnosis.events:
         reason = Text(line.reason, BAD if line.is_warning else "")
         times = f" (×{line.count})" if line.count > 1 else ""
         table.add_row(age(line.age_s), reason, line.about, Text(line.message + times))
@@ -91,7 +91,7 @@ def _section(title: str, body: RenderableType) -> list[RenderableType]:
 
 
 def _table(*columns: str) -> Table:
-    """A table as kubectl prints one; only the last column gives way when space is short."""
+    """A table in the style of kubectl; only the last column is wrapped."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
     for column in columns[:-1]:
         table.add_column(column, no_wrap=True)

@@ -1,4 +1,4 @@
-"""`kubectl specdecode top`: what engines do now, read from their own metrics through the server."""
+"""`kubectl specdecode top`: current metrics of engines, read through the API server."""
 
 import asyncio
 import time
@@ -10,25 +10,25 @@ from rich.text import Text
 from specdecode_api import names
 from specdecode_operator.kinds import POD, Manifest
 from specdecode_operator.plugin import lookup, scrape
+from specdecode_operator.plugin.diagnosis import pod_state, speculation_text
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.reach import Reader
 from specdecode_operator.plugin.sample import EngineSample
-from specdecode_operator.plugin.story import pod_state, speculation_text
 from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
 
-ASLEEP = frozenset({"Pending", "Unschedulable", "ContainerCreating", "Succeeded", "Failed"})
+NOT_STARTED = frozenset({"Pending", "Unschedulable", "ContainerCreating", "Succeeded", "Failed"})
 
 
 @dataclass(slots=True)
 class Memory:
-    """The latest sample of each pod, by its uid; owned by the command that samples."""
+    """The latest sample of each pod by uid; owned by the command."""
 
     samples: dict[str, EngineSample] = field(default_factory=dict)
 
 
 async def top(reader: Reader, scope: Scope, memory: Memory) -> RenderableType:
-    """What there is to show now, as rates since the samples in memory."""
+    """The current output: rates since the samples in memory."""
     found = await lookup.resources(reader, scope)
     if not found:
         return Text(f"no {names.KIND}")
@@ -46,7 +46,7 @@ async def _fleet(reader: Reader, resource: Manifest, memory: Memory) -> Fleet:
 async def _engine(reader: Reader, pod: Manifest, memory: Memory) -> Engine:
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     before = memory.samples.pop(uid, None)
-    if (state := pod_state(pod)) in ASLEEP:
+    if (state := pod_state(pod)) in NOT_STARTED:
         return Engine(name, problem=state)
     path = f"{POD.path(pod['metadata']['namespace'], name)}:{_port(pod)}/proxy{names.PATH_METRICS}"
     try:
@@ -58,7 +58,7 @@ async def _engine(reader: Reader, pod: Manifest, memory: Memory) -> Engine:
 
 
 def _port(pod: Manifest) -> int:
-    """The port that the pod calls by the name of the engine's; the usual one if none is."""
+    """The container port with the name of the engine's port; else the default."""
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():
             if port.get("name") == names.ENGINE_PORT_NAME:

@@ -1,4 +1,4 @@
-"""Draws what the engines of resources do now."""
+"""Draws the current metrics of engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FAINT, BAD = "dim", "red"
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A pod, what its engine said now and before, or why it said nothing."""
+    """A pod with its current and previous sample, or the problem that prevents them."""
 
     pod: str
     now: EngineSample | None = None
@@ -27,7 +27,7 @@ class Engine:
 
     @property
     def pair(self) -> Pair | None:
-        """The two samples, when the engine did not start anew between them."""
+        """Both samples, if the engine did not restart between them."""
         if self.now is None or self.before is None:
             return None
         return (self.before, self.now) if rates.is_same_run(self.before, self.now) else None
@@ -44,7 +44,7 @@ class Fleet:
 
 
 def draw_top(fleets: Sequence[Fleet]) -> RenderableType:
-    """Engines and ranges of every resource."""
+    """Tables of engines and ranges of every resource."""
     parts: list[RenderableType] = []
     for fleet in fleets:
         parts += [Text(""), *_fleet(fleet)] if parts else _fleet(fleet)
@@ -68,9 +68,9 @@ def _engines(engines: Sequence[Engine]) -> Table:
     table.add_column("NOTE", overflow="fold")
     for engine in engines:
         table.add_row(engine.pod, *_figures([engine]), Text(_note(engine), BAD))
-    told = [engine for engine in engines if engine.now is not None]
-    if len(told) > 1:
-        table.add_row("all", *_figures(told), "", style="bold")
+    sampled = [engine for engine in engines if engine.now is not None]
+    if len(sampled) > 1:
+        table.add_row("all", *_figures(sampled), "", style="bold")
     return table
 
 
@@ -84,7 +84,7 @@ def _figures(engines: Sequence[Engine]) -> list[str]:
         sum(getattr(s, f"kv_pages_{state}") for s in samples) for state in ("free", "used")
     )
     return [
-        _depths(sorted({sample.num_steps for sample in samples})),
+        _steps(sorted({sample.num_steps for sample in samples})),
         number(done.accept_length if done else None, 2),
         number(rates.mean_accept_length(samples), 2),
         number(done.tokens_per_s if done else None, 1),
@@ -97,12 +97,12 @@ def _figures(engines: Sequence[Engine]) -> list[str]:
 
 
 def _ranges(ranges: Sequence[RangeRates]) -> Table:
-    table = _table("BATCH", "STEPS", "ACCEPT", "TOK/S", "ROUNDS/S", "KEPT", "DECODING")
+    table = _table("BATCH", "STEPS", "ACCEPT", "TOK/S", "STEPS/S", "KEPT", "DECODING")
     for each in ranges:
         end = "+" if each.end is None else "" if each.end == each.bound else f"–{each.end}"
         table.add_row(
             f"{each.bound}{end}",
-            _depths(each.num_steps),
+            _steps(each.num_steps),
             number(each.rates.accept_length, 2),
             number(each.rates.tokens_per_s, 1),
             number(each.rates.rounds_per_s, 1),
@@ -115,14 +115,14 @@ def _ranges(ranges: Sequence[RangeRates]) -> Table:
 def _note(engine: Engine) -> str:
     if engine.problem or engine.now is None:
         return engine.problem
-    return "" if engine.before is None or engine.pair else "started anew"
+    return "" if engine.before is None or engine.pair else "restarted"
 
 
 def _pairs(engines: Sequence[Engine]) -> list[Pair]:
     return [engine.pair for engine in engines if engine.pair is not None]
 
 
-def _depths(steps: Sequence[int]) -> str:
+def _steps(steps: Sequence[int]) -> str:
     return str(steps[0]) if len(steps) == 1 else f"{steps[0]}–{steps[-1]}"
 
 

@@ -1,10 +1,10 @@
-"""How tables spell ages, rates and shares."""
+"""Formats ages, rates and shares."""
 
 import argparse
 
 
 def age(seconds: float | None) -> str:
-    """An age in at most two units, as kubectl spells it."""
+    """An age in at most two units, as in kubectl."""
     if seconds is None:
         return ""
     whole = int(seconds)
@@ -20,12 +20,12 @@ def age(seconds: float | None) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number, or a dash where there is none."""
+    """A number, or a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def share(value: float | None) -> str:
-    """A part of one as percent, or a dash."""
+    """A fraction as percent, or a dash for None."""
     return "–" if value is None else f"{value:.0%}"
 
 
@@ -36,9 +36,9 @@ def seconds_of(text: str) -> int:
     """Read an age such as 90s, 5m, 2h or 1d.
 
     Raises:
-        argparse.ArgumentTypeError: when it is none.
+        argparse.ArgumentTypeError: the text is not an age.
     """
     digits, unit = text[:-1], text[-1:]
     if not digits.isdigit() or unit not in _UNITS or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age; write 90s, 5m, 2h or 1d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age; use 90s, 5m, 2h or 1d")
     return int(digits) * _UNITS[unit]

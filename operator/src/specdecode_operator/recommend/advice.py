@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specdecode_api.series import table_hash
+from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry, candidates
 from specdecode_operator.recommend.gain import Outlook, gain, interval, outlook

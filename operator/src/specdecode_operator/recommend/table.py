@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specdecode_api.series import BATCH_BANDS
+from specdecode_api.metrics import BATCH_BANDS
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 

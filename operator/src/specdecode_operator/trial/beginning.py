@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api.duration import duration_s
-from specdecode_api.v1alpha1 import Rollout
+from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.wealth import spend
@@ -51,7 +51,7 @@ def edit_target(
 
 
 def begin_edit(
-    record: Record, now: InForce, target: Target, rollout: Rollout, at_s: float
+    record: Record, now: InForce, target: Target, rollout: RolloutSpec, at_s: float
 ) -> Record:
     """Try an edit."""
     kind = _kind(now, rollout) if target.table is not None else Kind.CANARY
@@ -82,14 +82,14 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     return ""
 
 
-def _kind(now: InForce, rollout: Rollout) -> Kind:
+def _kind(now: InForce, rollout: RolloutSpec) -> Kind:
     if rollout.strategy == "Switchback" or now.resource.spec.replicas == 1:
         return Kind.SWITCHBACK
     return Kind.HOT
 
 
 def _trial(
-    now: InForce, target: Target, kind: Kind, origin: Origin, rollout: Rollout, at_s: float
+    now: InForce, target: Target, kind: Kind, origin: Origin, rollout: RolloutSpec, at_s: float
 ) -> Trial:
     return Trial(
         target=target,

@@ -40,7 +40,7 @@ def _broken(trial: Trial, scene: Scene) -> Ruling | None:
     found = scene.pods(names.ROLE_CANARY)
     failing = [pod for pod in found if reading_pods.restarts(pod) >= MAX_RESTARTS]
     trouble = reading_pods.trouble(failing, trial.target.arm.config_hash, {}, scene.observed.at)
-    if trouble is None or not trouble.is_fault:
+    if trouble is None or not trouble.is_error:
         return None
     return Ruling(End.ROLLED_BACK, trouble.reason, f"the canary does not start: {trouble.message}")
 
@@ -56,7 +56,7 @@ def _prepare(trial: Trial, scene: Scene) -> Trial:
         why = trouble.message if trouble else "it starts"
         hold = f"{missing} of {scene.canary_replicas} canary pods do not serve yet: {why}"
         if late or is_over(trial, scene):
-            end = End.ROLLED_BACK if trouble and trouble.is_fault else End.INCONCLUSIVE
+            end = End.ROLLED_BACK if trouble and trouble.is_error else End.INCONCLUSIVE
             return replace(trial, ruling=Ruling(end, "CanaryNotReady", hold))
         return replace(trial, hold=hold)
     if trial.has_fresh_baseline and not _has_fresh(trial, scene):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specdecode_api.duration import duration_s, part_of_one
-from specdecode_api.v1alpha1 import Rollout
+from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
@@ -29,7 +29,7 @@ class Pace:
         return min(LOOK_S, max(1.0, shortest / LOOKS_PER_TURN))
 
 
-def guard_of(rollout: Rollout, trial: Trial | None = None) -> Guard:
+def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:
     """What a trial must show: an edit no loss, a recommendation a gain."""
     wanted = rollout.guard
     is_edit = trial is not None and trial.origin is Origin.EDIT
@@ -46,7 +46,7 @@ def guard_of(rollout: Rollout, trial: Trial | None = None) -> Guard:
     )
 
 
-def pace_of(rollout: Rollout) -> Pace:
+def pace_of(rollout: RolloutSpec) -> Pace:
     """How fast a trial goes."""
     return Pace(
         warm_up_s=duration_s(rollout.guard.warm_up),

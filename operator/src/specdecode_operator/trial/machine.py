@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specdecode_api import names
-from specdecode_api.v1alpha1 import Rollout
+from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children, pods
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
 from specdecode_operator.observed import Observed
@@ -106,7 +106,7 @@ class Situation:
     image: str
 
     @property
-    def rollout(self) -> Rollout:
+    def rollout(self) -> RolloutSpec:
         """What the spec says about trials."""
         return self.resource.spec.rollout
 
@@ -316,7 +316,7 @@ def _serves_nobody(now: InForce, situation: Situation) -> bool:
     old = now.built.config_hash
     mine = [pod for pod in situation.observed.pods if pods.config_hash_of(pod) == old]
     trouble = pods.trouble(mine, old, {}, situation.observed.at)
-    return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_fault
+    return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_error
 
 
 def _with_pods(record: Record, target: Target | None, now: InForce, situation: Situation) -> Step:

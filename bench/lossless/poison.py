@@ -1,0 +1,39 @@
+"""Engines for tests, with NaN in the KV cache so that a read of an unwritten row shows."""
+
+import torch
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.device import choose_device
+from specdecode_engine.startup.sizes import reserve_tokens
+
+
+def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineCore:
+    """Build an engine and fill its KV caches with NaN.
+
+    Args:
+        cache_tokens: limit the cache to the pages of one request of this many tokens.
+    """
+    if cache_tokens is not None:
+        most = cache_tokens + reserve_tokens(boot, choose_device(boot.device))
+        memory = boot.memory.model_copy(update={"max_total_tokens": most})
+        boot = boot.model_copy(update={"memory": memory})
+    core = build_core(boot)
+    poison(core.parts.pool)
+    drafter = core.parts.drafter
+    for part in vars(drafter).values() if drafter else ():
+        if isinstance(part, KVCache):
+            poison(part)
+    return core
+
+
+def poison(cache: KVCache) -> None:
+    """Fill a cache with NaN."""
+    for rows in (cache.k, cache.v):
+        if rows.dtype.itemsize == 1:  # as bits: no device fills float8
+            bits = torch.tensor(torch.nan).to(rows.dtype).view(torch.uint8)
+            rows.view(torch.uint8).fill_(int(bits))
+        else:
+            rows.fill_(torch.nan)

@@ -1,0 +1,78 @@
+"""Metrics of the engine core: steps, tokens, seconds, KV cache, CUDA graphs."""
+
+from typing import Final
+
+from specdecode_api.metrics.form import counter, gauge
+
+TABLE: Final = "table"
+"""Label with the hash of the speculation table in use."""
+
+ROUNDS = counter("rounds", "Decode steps.")
+REQUEST_ROUNDS = counter("request_rounds", "Decode steps, counted once per request in the batch.")
+DRAFTED_TOKENS = counter("drafted_tokens", "Draft tokens proposed.")
+ACCEPTED_TOKENS = counter("accepted_tokens", "Draft tokens accepted by the target.")
+EMITTED_TOKENS = counter("emitted_tokens", "Output tokens of decode steps.")
+PROMPT_TOKENS = counter("prompt_tokens", "Prompt tokens prefilled.")
+DECODE_SECONDS = counter("decode_seconds", "Seconds spent in decode steps.")
+PREFILL_SECONDS = counter("prefill_seconds", "Seconds spent in prefill.")
+CACHE_QUERIED_TOKENS = counter(
+    "prefix_cache_queried_tokens",
+    "Prompt tokens of admitted requests; a preempted request is admitted and counted again.",
+)
+CACHE_HIT_TOKENS = counter(
+    "prefix_cache_hit_tokens",
+    "Prompt tokens of admitted requests whose KV pages were in the prefix cache.",
+)
+CACHE_EVICTED_PAGES = counter("prefix_cache_evicted_pages", "Cached pages evicted to free memory.")
+RETRACTED_REQUESTS = counter(
+    "retracted_requests",
+    "Requests preempted and queued again because the KV cache was full.",
+    TABLE,
+)
+
+RUNNING_REQUESTS = gauge("running_requests", "Running requests.")
+WAITING_REQUESTS = gauge("waiting_requests", "Requests waiting for a slot or for KV cache.")
+CACHE_PAGES = gauge("prefix_cache_pages", "Pages in the prefix cache.")
+KV_PAGES = gauge("kv_pages", "Pages of the KV cache by state.", "state")
+NUM_STEPS = gauge("num_steps", "Draft steps of the latest decode step.")
+NUM_DRAFT_TOKENS = gauge(
+    "num_draft_tokens", "Nodes verified in the latest decode step, root included."
+)
+ACTIVE_RANGE = gauge(
+    "active_range", "Lower bound of the batch-size range that chose its draft steps."
+)
+ACCEPT_LENGTH = gauge(
+    "accept_length", "Output tokens per request and decode step, since the start."
+)
+LOAD = gauge(
+    "load",
+    "Load: (running + waiting requests) / (max running requests × recent accept length).",
+)
+
+GRAPH_BATCH_SIZES = gauge(
+    "graph_batch_sizes", "Batch sizes with a captured CUDA graph, by draft steps.", "steps"
+)
+GRAPH_BYTES = gauge(
+    "graph_bytes",
+    "Memory of the CUDA graphs, by draft steps; a graph that several share counts once.",
+    "steps",
+)
+GRAPH_CAPTURE_SECONDS = gauge(
+    "graph_capture_seconds", "Time to capture the CUDA graphs, by draft steps.", "steps"
+)
+GRAPH_SHARED_BYTES = gauge(
+    "graph_shared_bytes", "Memory of the input and output buffers that all CUDA graphs share."
+)
+GRAPH_STEPS = counter("graph_steps", "Decode steps that replayed CUDA graphs.")
+EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason.", "reason")
+
+CORE = (
+    ROUNDS, REQUEST_ROUNDS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
+    DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS, CACHE_EVICTED_PAGES,
+    RETRACTED_REQUESTS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS,
+    NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
+)  # fmt: skip
+GRAPHS = (
+    GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES, GRAPH_STEPS,
+    EAGER_STEPS,
+)  # fmt: skip

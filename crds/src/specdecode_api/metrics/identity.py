@@ -1,0 +1,27 @@
+"""Hash of a table, independent of the format in which it was written."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from specdecode_api.speculation import Policy
+from specdecode_api.table import TableEntry
+
+TABLE_HASH_DIGITS = 10
+
+
+def table_hash(policy: Policy, entries: Mapping[str, TableEntry]) -> str:
+    """Return ten hexadecimal digits for a policy and its entries.
+
+    The order of keys and candidates does not matter, nor whether a default is explicit, so that a
+    field that a later release adds changes no hash. Without entries (policy static, or no
+    drafting) the hash covers the policy alone; config hashes then distinguish draft steps.
+    """
+    written = {
+        bound: entry.model_dump(mode="json", exclude_defaults=True)
+        | {"candidate_steps": sorted(entry.candidate_steps)}
+        for bound, entry in entries.items()
+    }
+    document = {"policy": policy.value, "entries": written}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:TABLE_HASH_DIGITS]

@@ -1,0 +1,94 @@
+"""Metrics per request, by the table that chose the draft steps of its decode steps.
+
+The nine sums over requests give mean and delta-method variance of tokens per step and of seconds
+per token without a request log. Only the latest tables are exported: see `MAX_TABLES`.
+"""
+
+from typing import Final
+
+from specdecode_api.metrics.core import TABLE
+from specdecode_api.metrics.depths import BATCH_BAND
+from specdecode_api.metrics.form import counter, histogram
+
+STRATUM: Final = (BATCH_BAND, "sampling", "grammar", "prompt", "request_label")
+"""Labels of comparable requests, in the order of a stratum's fields."""
+
+MAX_TABLES: Final = 4
+"""Tables that an engine exports at a time: the most recently used.
+
+The series of an older table end; they are not added to those of another table, which would look
+like traffic. A table that is used again starts at 0, as after a restart.
+"""
+MAX_STRATA: Final = 128
+"""Strata per table; requests of further strata count as `unsorted`."""
+
+SUMS: Final = (
+    "requests", "tokens", "rounds", "seconds", "tokens_squared", "rounds_squared",
+    "seconds_squared", "tokens_rounds", "seconds_tokens",
+)  # fmt: skip
+"""Sums over requests of (tokens, steps, seconds), their squares, and two cross products."""
+
+_SUM_TEXTS: Final = {
+    "requests": "Ended requests with a decode step, in the bucket of most of their decode steps.",
+    "tokens": "Output tokens of their decode steps in that bucket.",
+    "rounds": "Their decode steps in that bucket.",
+    "seconds": "Seconds of those steps.",
+    "tokens_squared": "Sum over requests of their tokens, squared.",
+    "rounds_squared": "Sum over requests of their steps, squared.",
+    "seconds_squared": "Sum over requests of their seconds, squared.",
+    "tokens_rounds": "Sum over requests of their tokens times their steps.",
+    "seconds_tokens": "Sum over requests of their seconds times their tokens.",
+}
+
+PORTIONS: Final = tuple(
+    counter(f"portion_{name}", _SUM_TEXTS[name], TABLE, *STRATUM) for name in SUMS
+)
+"""The metrics of `SUMS`, in their order."""
+
+MIXED_REQUESTS = counter(
+    "portion_mixed_requests", "Requests decoded under more than one table, which are in no sum."
+)
+UNSORTED_REQUESTS = counter(
+    "portion_unsorted_requests",
+    f"Requests in no sum, because their table has {MAX_STRATA} strata already.",
+)
+
+FIRST_TOKEN_SECONDS = histogram(
+    "time_to_first_token_seconds",
+    "Time from arrival to the first token of a request.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    TABLE,
+)
+INTER_TOKEN_SECONDS = histogram(
+    "inter_token_seconds",
+    "Time between tokens; the time of a step is divided by its output tokens.",
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 5),
+    TABLE,
+)
+REQUEST_SECONDS = histogram(
+    "request_seconds",
+    "Time from arrival to the last token of a request.",
+    (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600),
+    TABLE,
+)
+REQUESTS = counter(
+    "requests",
+    "Requests by finish reason; abort after a disconnect or a failure.",
+    "finish_reason",
+    TABLE,
+)
+HTTP_ERRORS = counter(
+    "http_errors", "HTTP requests that failed, broken streams included.", "status", TABLE
+)
+TABLE_RELOADS = counter(
+    "table_reloads", "Speculation tables received while running, by result.", "result"
+)
+REQUEST_PROMPT_TOKENS = counter("request_prompt_tokens", "Prompt tokens of successful requests.")
+REQUEST_COMPLETION_TOKENS = counter(
+    "request_completion_tokens", "Output tokens of successful requests."
+)
+
+LATENCIES = (FIRST_TOKEN_SECONDS, INTER_TOKEN_SECONDS, REQUEST_SECONDS)
+CALLS = (
+    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, REQUEST_PROMPT_TOKENS, REQUEST_COMPLETION_TOKENS,
+)  # fmt: skip

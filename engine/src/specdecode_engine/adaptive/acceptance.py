@@ -1,0 +1,215 @@
+"""Acceptance rates by draft position, and when they change.
+
+The rate of a position is conditional: given that the position before was accepted. A mean of
+accepted tokens is censored by the number of draft steps that ran; conditional rates are not, as a
+position that was not drafted has no trial.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import log, log1p
+
+# Prior acceptance rate before the first draft, with the weight of one trial.
+PRIOR_RATE = 0.5
+# Trials: the weight of the previous position in a position's estimate, and what a change leaves of
+# the past, as the steps that led to an alarm were selected for being extreme.
+PRIOR_TRIALS = 6.0
+# Steps after which what was learned counts half as much, roughly, and that a change may go back.
+MEMORY_STEPS = 512
+# Nats of evidence that count as a change: with independent drafts once in e^8 steps by chance.
+ALARM = 8.0
+# Nats by which recent steps must look more like the rates before the last change than like the
+# present ones to take those up again.
+RECALL = 5.0
+# Shifts of the log-odds that are tested for: small ones, and large ones that few drafts show.
+TILTS = (0.5, -0.5, 2.0, -2.0)
+_TILTED_ODDS = tuple((tilt, math.expm1(tilt)) for tilt in TILTS)
+
+Counts = tuple[Sequence[int], Sequence[int]]  # trials and accepted tokens by position
+
+
+class AcceptanceRates:
+    """Decayed trials and accepted tokens of each position.
+
+    A position's estimate is shrunk towards the previous position's: positions that were never
+    drafted are extrapolated, and rarely drafted positions have less variance.
+    """
+
+    __slots__ = ("_rates", "accepted", "trials")
+
+    def __init__(self, positions: int) -> None:
+        self.trials = [0.0] * positions
+        self.accepted = [0.0] * positions
+        self._rates: list[float] = []  # the last estimate, until something changes
+
+    def add(self, counts: Counts, keep: float = 1.0) -> None:
+        """Decay the past by `keep` and count one step."""
+        self._rates = []
+        self.trials = _decayed(self.trials, keep, counts[0])
+        self.accepted = _decayed(self.accepted, keep, counts[1])
+
+    def restarted(self, steps: Sequence[Counts]) -> "AcceptanceRates":
+        """Return rates estimated from these steps and `PRIOR_TRIALS` trials of the past."""
+        fresh = AcceptanceRates(len(self.trials))
+        keep = min(PRIOR_TRIALS / self.trials[0], 1.0) if self.trials[0] else 1.0
+        fresh.trials = [count * keep for count in self.trials]
+        fresh.accepted = [count * keep for count in self.accepted]
+        for counts in steps:
+            fresh.add(counts)
+        return fresh
+
+    def resize(self, positions: int) -> None:
+        """Describe this many positions."""
+        self._rates = []
+        missing = [0.0] * max(positions - len(self.trials), 0)
+        self.trials = self.trials[:positions] + missing
+        self.accepted = self.accepted[:positions] + missing
+
+    def rates(self) -> list[float]:
+        """Estimate the conditional rate of every position; always between 0 and 1, exclusive."""
+        if self._rates:
+            return self._rates
+        rate = (self.accepted[0] + PRIOR_RATE) / (self.trials[0] + 1.0)
+        rates = [rate]
+        for accepted, trials in zip(self.accepted[1:], self.trials[1:], strict=True):
+            rate = (accepted + PRIOR_TRIALS * rate) / (trials + PRIOR_TRIALS)
+            rates.append(rate)
+        self._rates = rates
+        return rates
+
+
+class ChangeDetector:
+    """Page's cumulative sums (Biometrika 41, 1954) of log-likelihood ratios.
+
+    One sum for better and one for worse acceptance: binomial counts against counts whose odds are
+    shifted. A sum that reaches `ALARM` reports a change and the step at which it began.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[Counts] = deque(maxlen=MEMORY_STEPS)
+        self._sums = [0.0] * len(TILTS)
+        self._lengths = [0] * len(TILTS)  # steps that contribute to each sum
+
+    def since_change(self, rates: Sequence[float], counts: Counts) -> list[Counts]:
+        """Add a step; return the steps since a change if there was one, else nothing."""
+        self._steps.append(counts)
+        trials, kept = counts[0], sum(counts[1])
+        for place, (tilt, odds) in enumerate(_TILTED_ODDS):
+            ratio = tilt * kept
+            for rate, tried in zip(rates, trials, strict=False):
+                ratio -= tried * log1p(rate * odds)
+            total = self._sums[place] + ratio
+            self._sums[place] = max(total, 0.0)
+            self._lengths[place] = self._lengths[place] + 1 if total > 0.0 else 0
+            if total > ALARM:
+                length = self._lengths[place]
+                self.restart()
+                return list(self._steps)[-length:]
+        return []
+
+    def restart(self) -> None:
+        """Discard the accumulated evidence."""
+        self._sums = [0.0] * len(TILTS)
+        self._lengths = [0] * len(TILTS)
+
+
+class AcceptanceModel:
+    """The present rates, and those before the last change.
+
+    Loads come back (code after prose, a false alarm). When recent steps look like what was known
+    before the last change, those rates are taken up again with all their trials, those of deep
+    positions included.
+    """
+
+    def __init__(self, positions: int) -> None:
+        self.now = AcceptanceRates(positions)
+        self._before: AcceptanceRates | None = None
+        self._likeness = 0.0  # of recent steps to the rates before, in nats above the present ones
+        self._detector = ChangeDetector()
+
+    def learn(self, counts: Counts, is_probe: bool) -> bool:
+        """Add a step; return whether acceptance has changed.
+
+        Only probes may restore the previous rates: while drafts run, a change is detected as soon,
+        and fluctuations that all requests share would swap the rates repeatedly.
+        """
+        changed = self._detector.since_change(self.now.rates(), counts)
+        recalled = is_probe and self._recall(counts)
+        self.now.add(counts, 1.0 - 1.0 / MEMORY_STEPS)
+        if changed:
+            self._change(changed)
+        return recalled or bool(changed)
+
+    def resize(self, positions: int) -> None:
+        """Describe this many positions."""
+        self.now.resize(positions)
+        if self._before:
+            self._before.resize(positions)
+
+    def _recall(self, counts: Counts) -> bool:
+        """Restore the previous rates if the recent steps are more likely under them."""
+        if self._before is None:
+            return False
+        grown = log_likelihood_ratio([counts], self._before.rates(), self.now.rates())
+        self._likeness = max(self._likeness + grown, 0.0)
+        if self._likeness < RECALL:
+            return False
+        self._likeness = 0.0
+        self._detector.restart()
+        self.now, self._before = self._before, self.now
+        return True
+
+    def _change(self, steps: Sequence[Counts]) -> None:
+        """Continue with the rates that explain the steps since a change."""
+        self._likeness = 0.0
+        fresh = self.now.restarted(steps)
+        before, self._before = self._before, self.now
+        if before and log_likelihood_ratio(steps, before.rates(), fresh.rates()) > -RECALL:
+            for counts in steps:
+                before.add(counts)
+            fresh = before
+        self.now = fresh
+
+
+def log_likelihood_ratio(
+    steps: Sequence[Counts], rates: Sequence[float], others: Sequence[float]
+) -> float:
+    """Return the log-likelihood ratio of these steps under `rates` and `others`, in nats."""
+    total = 0.0
+    for trials, accepted in steps:
+        for rate, other, tried, kept in zip(rates, others, trials, accepted, strict=False):
+            total += kept * log(rate / other) + (tried - kept) * log((1.0 - rate) / (1.0 - other))
+    return total
+
+
+@lru_cache(maxsize=MEMORY_STEPS)  # called twice per step, and small batches repeat themselves
+def count_by_position(accepted: tuple[int, ...], num_steps: int) -> Counts:
+    """Return trials and accepted tokens of positions 1 … `num_steps` (at most 255) in one step."""
+    count = bytes(accepted).count  # in C, so that a large batch hardly takes longer
+    left = len(accepted)
+    reached = [left]
+    for length in range(num_steps):
+        left -= count(length)
+        reached.append(left)
+    return tuple(reached[:-1]), tuple(reached[1:])
+
+
+def expected_tokens(rates: Iterable[float]) -> list[float]:
+    """Expected tokens of a request in a step of 0, 1, … draft steps: 1 + Σ Π rates."""
+    tokens = survival = 1.0
+    expected = [1.0]
+    for rate in rates:
+        survival *= rate
+        tokens += survival
+        expected.append(tokens)
+    return expected
+
+
+def _decayed(counts: Sequence[float], keep: float, seen: Sequence[int]) -> list[float]:
+    """Decay counts and add those of the first positions."""
+    decayed = [count * keep for count in counts]
+    for place, count in enumerate(seen):
+        decayed[place] += count
+    return decayed

@@ -1,0 +1,126 @@
+"""When to probe: to run draft steps only to measure the draft, within a time budget.
+
+Without draft steps nothing is learned about the draft, so the smallest other candidate is probed.
+The interval between two probes doubles up to an optimum: with probes that cost c every P seconds, a
+stay of D seconds at 0 draft steps costs c·D/P, and the return, which then gains the share g, comes
+P/2 late on average. The sum is least at P = √(2·c·D/g).
+"""
+
+import math
+
+# Budget of probes: share of all time, and share of the time that speculation saves.
+BUDGET, SAVED_BUDGET = 0.005, 0.1
+# Limit of the credit for probes, in steps; a range starts with a quarter of it.
+MAX_CREDIT_STEPS, FIRST_CREDIT_STEPS = 16.0, 4.0
+# Drafts of a probe for a return: enough to recall the rates before the last change.
+PROBE_DRAFTS = 8
+# Steps between two probes: the first interval, per step of a probe, and the longest.
+FIRST_INTERVAL, LAST_INTERVAL = 8, 260
+# Steps without a draft that a draft catches up on at most, as requests come and go.
+MAX_MISSED_STEPS = 128
+# Shorter than the optimum is better than longer: the loss is nearly the same, the return sooner.
+PROBE_INTERVAL_SCALE = 0.6
+# Share of the time that speculation must have saved for its return to be worth looking for.
+WORTHWHILE = 0.05
+
+
+class Exploration:
+    """Grants probes to one batch range while it runs without draft steps.
+
+    The loss of a probe is taken from a credit that grows with time, so it is bounded whatever the
+    estimates are.
+    """
+
+    def __init__(self, sequence: int) -> None:
+        self._credit_s: float | None = None
+        self._max_credit_s = 0.0
+        self._first_interval = self._interval = FIRST_INTERVAL
+        self._next_probe = sequence
+        self._fell = self._rose = sequence
+        self._saved_steps = 0.0  # since speculation began, in steps
+        self._saved_share = 0.0  # of the last stay with speculation, if it was worthwhile
+        self._stay = 0  # steps of the last stay without
+        self._catch_up_row_s = 0.0  # seconds of a missed row, as seen last
+
+    def earn(self, seconds: float, saved_share: float) -> None:
+        """Add a share of a step's time to the credit; speculation saved `saved_share` of it."""
+        saved = max(saved_share, 0.0)
+        self._max_credit_s = MAX_CREDIT_STEPS * seconds
+        if self._credit_s is None:
+            self._credit_s = FIRST_CREDIT_STEPS * seconds
+        self._saved_steps += saved
+        earned = self._credit_s + (BUDGET + SAVED_BUDGET * saved) * seconds
+        self._credit_s = max(min(earned, self._max_credit_s), self._credit_s)
+
+    def charge(self, seconds: float) -> None:
+        """Charge the loss of a probe to the credit; a spike does not stop exploration for long."""
+        self._credit_s = (self._credit_s or 0.0) - min(max(seconds, 0.0), self._max_credit_s)
+
+    def note_catching_up(self, seconds: float, batch_size: int, missed: int) -> None:
+        """Record the cost of catching up; a spike counts half."""
+        seen = max(seconds, 0.0) / _missed_rows(batch_size, missed)
+        self._catch_up_row_s = (self._catch_up_row_s + seen) / 2
+
+    def catching_up_s(self, batch_size: int, missed: int) -> float:
+        """Expected seconds of catching up after `missed` steps without a draft."""
+        return self._catch_up_row_s * _missed_rows(batch_size, missed)
+
+    def fall(self, sequence: int, batch_size: int) -> None:
+        """Begin a stay without draft steps."""
+        share = self._saved_steps / max(sequence - self._rose, 1)
+        self._saved_share = share if share > WORTHWHILE else 0.0
+        self._fell = sequence
+        self.restart(sequence, batch_size)
+
+    def rise(self, sequence: int) -> None:
+        """End a stay without draft steps."""
+        self._stay = sequence - self._fell
+        self._rose = sequence
+        self._saved_steps = 0.0
+
+    def restart(self, sequence: int, batch_size: int) -> None:
+        """Probe soon again, as acceptance or the batch size has changed."""
+        self._first_interval = self._interval = FIRST_INTERVAL * return_steps(batch_size)
+        self._next_probe = min(self._next_probe, sequence + self._interval)
+
+    def grants(
+        self,
+        sequence: int,
+        loss_s: float,
+        step_s: float,
+        is_return: bool,
+        catching_up_s: float = 0.0,
+    ) -> bool:
+        """Return whether to probe now, at an expected loss, where a step takes `step_s`.
+
+        The cost of catching up may be wrong: a probe that is long overdue runs anyway, measures it
+        and is charged afterwards.
+
+        Only probes for a return from 0 draft steps keep an interval: others stop when costs become
+        certain.
+        """
+        is_overdue = sequence > self._next_probe + LAST_INTERVAL
+        asked_s = loss_s if is_overdue else loss_s + catching_up_s
+        if (self._credit_s or 0.0) < min(asked_s, self._max_credit_s):
+            return False
+        if is_return:
+            if sequence < self._next_probe:
+                return False
+            self._next_probe = sequence + self._interval
+            self._interval = min(2 * self._interval, self._longest_interval(loss_s / step_s))
+        return True
+
+    def _longest_interval(self, loss_steps: float) -> int:
+        if not self._saved_share:
+            return LAST_INTERVAL
+        best = PROBE_INTERVAL_SCALE * math.sqrt(2.0 * loss_steps * self._stay / self._saved_share)
+        return min(max(int(best), self._first_interval), LAST_INTERVAL)
+
+
+def _missed_rows(batch_size: int, missed: int) -> int:
+    return batch_size * min(missed, MAX_MISSED_STEPS)
+
+
+def return_steps(batch_size: int) -> int:
+    """Return how many steps a probe for a return takes."""
+    return -(-PROBE_DRAFTS // batch_size)

@@ -1,0 +1,248 @@
+"""Policy goodput: the draft steps with the most expected tokens per second."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specdecode_engine.adaptive.acceptance import (
+    AcceptanceModel,
+    count_by_position,
+    expected_tokens,
+)
+from specdecode_engine.adaptive.cost import CostModel
+from specdecode_engine.adaptive.exploration import Exploration, return_steps
+from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
+from specdecode_engine.adaptive.routing import BandRouting, Routing
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
+
+# Drafts before the first choice.
+START_TRIALS = 6.0
+# Required gain over the present candidate, and the larger one while few drafts are known.
+MIN_GAIN, DOUBT = 0.01, 0.3
+# Tokens that staying must have cost before a switch, in steps (ski rental): a large gain switches
+# at once, and a batch that alternates between two sizes does not switch each time.
+SWITCH_COST = 0.1
+# By how much a candidate may be cheaper than expected, divided by the served steps that have
+# measured it: a table of costs may be off by 20 % in both directions, a guess by more.
+OPTIMISM = 0.55
+# How much better than the best candidate an uncertain one may have to be to be probed.
+MIN_PROMISE = 0.05
+COST_PROBE_STEPS = 2  # of such a probe
+
+
+class Estimates(NamedTuple):
+    """Estimates of a range's candidates for one batch; a tuple, as each step makes one."""
+
+    candidates: tuple[int, ...]
+    rates: list[float]  # expected tokens per second of one request, by candidate
+    seconds: list[float]  # expected of a step, by candidate
+
+    def loss(self, place: int) -> float:
+        """Seconds that a step with a candidate loses to the best one."""
+        return self.seconds[place] * (1.0 - self.rates[place] / max(self.rates))
+
+
+@dataclass(slots=True)
+class RangeControl:
+    """The present choice of one batch range; owned by `GoodputPolicy`."""
+
+    entry: BatchRange
+    num_steps: int
+    exploration: Exploration
+    reason: Reason = Reason.START
+    probe_num_steps: int = 0
+    probe_steps: int = 0  # remaining steps of the present probe
+    batch_size: int = 1  # of the last decision
+    kv_tokens: int = 0
+    forgone: float = 0.0  # by staying, in tokens of a step
+    saved_share: float = 0.0  # of the time, by speculation, as expected last
+
+
+class GoodputPolicy:
+    """Chooses by E[tokens] / seconds: acceptance by position, cost by batch size and draft steps.
+
+    Args:
+        table: candidates by batch range; 0 draft steps compete wherever they are listed.
+        cost: seconds of steps; refined here by every step.
+        num_steps: draft steps until something is known.
+        routing: which range decides; with hysteresis by default.
+    """
+
+    def __init__(
+        self,
+        table: RangeTable,
+        cost: CostModel,
+        num_steps: int,
+        routing: Routing | None = None,
+    ) -> None:
+        self.table = table
+        self.cost = cost
+        self.routing = routing or BandRouting()
+        self._num_steps = num_steps
+        self._sequence = 0
+        self._first_valid = 1  # sequence of the first decision in this table
+        self._range_start: int | None = None
+        self._most_steps = max(table.candidates()[-1], 1)
+        self._acceptance = AcceptanceModel(self._most_steps)
+        self._controls = {entry.lower_bound: self._begin(entry) for entry in table.ranges}
+        self._last_num_steps = num_steps
+        self._missed = 0  # steps without a draft that the draft has not caught up on
+
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        """Compare the candidates of the range that the batch is routed to."""
+        self._sequence += 1
+        entry = self.routing.route(self.table, batch_size, self._range_start)
+        self._range_start = entry.lower_bound
+        control = self._controls[entry.lower_bound]
+        if batch_size.bit_length() != control.batch_size.bit_length():
+            control.exploration.restart(self._sequence, batch_size)
+        control.batch_size, control.kv_tokens = batch_size, kv_tokens
+        num_steps, reason = self._choose(control)
+        return Decision(num_steps, entry.lower_bound, self._sequence, reason)
+
+    def observe(self, feedback: Feedback) -> None:
+        """Learn acceptance from the accepted drafts and cost from the time."""
+        decision = feedback.decision
+        control = self._controls.get(decision.range_start)
+        if control is None or not self._first_valid <= decision.sequence <= self._sequence:
+            return
+        if decision.num_steps and feedback.accepted:
+            counts = count_by_position(feedback.accepted, decision.num_steps)
+            if self._acceptance.learn(counts, is_probe=not control.num_steps):
+                control.exploration.restart(self._sequence, feedback.batch_size)
+        seconds = self._learn_cost(feedback)
+        self._account(control, feedback, seconds)
+        self._missed = 0 if decision.num_steps else self._missed + 1
+        self._last_num_steps = decision.num_steps
+
+    def reload(self, table: RangeTable) -> None:
+        """Replace the table; acceptance and costs stay, and draft steps that are candidates."""
+        before = self._controls
+        self.table = table
+        self._first_valid = self._sequence + 1
+        self._most_steps = max(table.candidates()[-1], 1)
+        self._acceptance.resize(self._most_steps)
+        self._controls = {entry.lower_bound: self._begin(entry) for entry in table.ranges}
+        for start in self._controls.keys() & before.keys():
+            control = self._controls[start]
+            control.num_steps = control.entry.nearest(before[start].num_steps)
+
+    def states(self) -> tuple[RangeState, ...]:
+        """Describe every range, as for the batch of its last decision."""
+        return tuple(self._describe(control) for control in self._controls.values())
+
+    def _begin(self, entry: BatchRange) -> RangeControl:
+        return RangeControl(entry, entry.nearest(self._num_steps), Exploration(self._sequence))
+
+    def _choose(self, control: RangeControl) -> tuple[int, Reason]:
+        if control.probe_steps:
+            control.probe_steps -= 1
+            return control.probe_num_steps, Reason.PROBE
+        drafts = self._acceptance.now.trials[0]
+        if drafts < START_TRIALS and self._last_num_steps:
+            return control.num_steps, Reason.START
+        estimates = self._estimate(control)
+        rates = estimates.rates
+        best = max(rates)
+        control.saved_share = 1.0 - rates[0] / best if not estimates.candidates[0] else 0.0
+        if self._confirms(control, estimates, drafts):
+            self._move(control, estimates.candidates[rates.index(best)])
+            return control.num_steps, control.reason
+        if self._starts_probe(control, estimates):
+            return control.probe_num_steps, Reason.PROBE
+        return control.num_steps, Reason.KEEP
+
+    def _confirms(self, control: RangeControl, estimates: Estimates, drafts: float) -> bool:
+        """Return whether another candidate has been better by enough, for long enough."""
+        current = estimates.candidates.index(control.num_steps)
+        others = (rate for place, rate in enumerate(estimates.rates) if place != current)
+        gain = max(others, default=0.0) / estimates.rates[current] - 1.0
+        gain -= MIN_GAIN + DOUBT / math.sqrt(1.0 + drafts)
+        control.forgone = max(control.forgone + gain, 0.0)
+        return gain > 0.0 and control.forgone > SWITCH_COST
+
+    def _move(self, control: RangeControl, target: int) -> None:
+        control.reason = Reason.RISE if target > control.num_steps else Reason.FALL
+        if not control.num_steps:
+            control.exploration.rise(self._sequence)
+        elif not target:
+            control.exploration.fall(self._sequence, control.batch_size)
+        control.num_steps, control.forgone = target, 0.0
+
+    def _starts_probe(self, control: RangeControl, estimates: Estimates) -> bool:
+        """Probe the draft while it is not used, or a candidate whose cost is uncertain."""
+        is_return = not control.num_steps
+        if is_return:
+            place, steps = min(1, len(estimates.candidates) - 1), return_steps(control.batch_size)
+        else:
+            place, steps = self._uncertain(control, estimates), COST_PROBE_STEPS
+        num_steps = estimates.candidates[place]
+        if num_steps == control.num_steps:
+            return False
+        loss_s = steps * estimates.loss(place)
+        exploration = control.exploration
+        behind_s = exploration.catching_up_s(control.batch_size, self._missed)
+        step_s = estimates.seconds[0]
+        if not exploration.grants(self._sequence, loss_s, step_s, is_return, behind_s):
+            return False
+        control.probe_num_steps, control.probe_steps = num_steps, steps - 1
+        return True
+
+    def _uncertain(self, control: RangeControl, estimates: Estimates) -> int:
+        """Return a candidate that may be the best one, or the present one."""
+        least = max(estimates.rates) * (1.0 + MIN_PROMISE)
+        for place, (steps, rate) in enumerate(
+            zip(estimates.candidates, estimates.rates, strict=True)
+        ):
+            if steps != control.num_steps and rate * (1.0 + OPTIMISM) > least:
+                measured = self.cost.steps(control.batch_size, steps)
+                if rate * (1.0 + OPTIMISM / (1.0 + measured)) > least:
+                    return place
+        return estimates.candidates.index(control.num_steps)
+
+    def _estimate(self, control: RangeControl) -> Estimates:
+        candidates = control.entry.candidate_steps
+        tokens = expected_tokens(self._acceptance.now.rates())
+        surface = self.cost.surface(control.batch_size, self._most_steps)
+        kv_s = self.cost.seconds_per_kv_token
+        seconds = [surface[steps] + kv_s(steps) * control.kv_tokens for steps in candidates]
+        rates = [tokens[steps] / time for steps, time in zip(candidates, seconds, strict=True)]
+        return Estimates(candidates, rates, seconds)
+
+    def _learn_cost(self, feedback: Feedback) -> float:
+        """Refine the cost and return the step's time.
+
+        The first draft after steps without one catches up: its time does not predict other steps.
+        If a prefill shared the step, the expected time replaces the measured time.
+        """
+        steps, size, kv = feedback.decision.num_steps, feedback.batch_size, feedback.kv_tokens
+        if not feedback.has_cost():
+            return self.cost.seconds(size, steps, kv)
+        if not (steps and self._missed):
+            self.cost.refine(size, steps, kv, feedback.seconds)
+        return feedback.seconds
+
+    def _account(self, control: RangeControl, feedback: Feedback, seconds: float) -> None:
+        """Charge a probe for what it lost to the best candidate; other steps earn credit."""
+        steps = feedback.decision.num_steps
+        if feedback.decision.reason is not Reason.PROBE:
+            control.exploration.earn(seconds, control.saved_share if steps else 0.0)
+            return
+        estimates = self._estimate(control)
+        place = estimates.candidates.index(steps)
+        catching_up_s = seconds - estimates.seconds[place] if self._missed else 0.0
+        control.exploration.charge(estimates.loss(place) + catching_up_s)
+        if self._missed:
+            control.exploration.note_catching_up(catching_up_s, feedback.batch_size, self._missed)
+
+    def _describe(self, control: RangeControl) -> RangeState:
+        estimates = self._estimate(control)
+        per_second = [control.batch_size * rate for rate in estimates.rates]
+        return RangeState(
+            control.entry.lower_bound,
+            estimates.candidates,
+            control.num_steps,
+            control.reason,
+            survival=tuple(self._acceptance.now.rates()),
+            tokens_per_second=dict(zip(estimates.candidates, per_second, strict=True)),
+        )

@@ -1,0 +1,102 @@
+"""The protocol of policies: a decision before each decode step, and feedback after it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from specdecode_engine.adaptive.routing import Routing
+from specdecode_engine.adaptive.table import RangeTable
+
+
+class Reason(StrEnum):
+    """Why a step runs with its number of draft steps."""
+
+    STATIC = "static"  # the configured draft steps, as far as the range allows them
+    START = "start"  # nothing has been learned in this range yet
+    RISE = "rise"
+    FALL = "fall"
+    CEILING = "ceiling"
+    PROBE = "probe"  # to learn, not because it is expected to be best
+    KEEP = "keep"  # no other candidate is better by enough
+
+
+class Decision(NamedTuple):
+    """The draft steps of one decode step, and the range that chose them; one per step.
+
+    `range_start` is the lower bound of that batch range. `sequence` numbers a policy's decisions;
+    a result whose number precedes a reload belongs to another table.
+    """
+
+    num_steps: int
+    range_start: int
+    sequence: int
+    reason: Reason
+
+
+class Feedback(NamedTuple):
+    """The result of one decode step; one per step.
+
+    `accepted` contains the accepted draft tokens of each request that continues; a request that
+    finished or was cut in the step does not count. Each is at most the decision's
+    `num_steps`, and one that equals it may be censored.
+    """
+
+    decision: Decision
+    batch_size: int  # requests in the step, finished ones included
+    kv_tokens: int  # tokens with KV over all of them at the beginning of the step
+    accepted: tuple[int, ...]
+    seconds: float  # busy time of the step, drafting included
+    is_alone: bool = True  # False if a prefill shared its forward: `seconds` is then not used
+
+    def has_cost(self) -> bool:
+        """Whether `seconds` is the cost of these draft steps: not shared, positive and finite."""
+        return self.is_alone and 0.0 < self.seconds < math.inf  # false for NaN
+
+
+@dataclass(frozen=True, slots=True)
+class RangeState:
+    """What a policy has learned about one range, for metrics."""
+
+    range_start: int
+    candidate_steps: tuple[int, ...]
+    num_steps: int
+    reason: Reason
+    ema: float | None = None  # accepted draft tokens, policy ema
+    survival: tuple[float, ...] = ()  # acceptance rate of position 1, 2, …, policy goodput
+    tokens_per_second: Mapping[int, float] = field(default_factory=dict)  # expected, by draft steps
+
+
+class TableRefused(Exception):
+    """A table needs something not prepared at start; the message names it and the remedy."""
+
+
+class AdaptivePolicy(Protocol):
+    """Chooses the draft steps for the batch that is about to decode."""
+
+    @property
+    def table(self) -> RangeTable:
+        """The ranges to choose in."""
+        ...
+
+    @property
+    def routing(self) -> Routing:
+        """Which range decides for a batch."""
+        ...
+
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        """Choose for a batch of at least one request; see `Feedback.kv_tokens`."""
+        ...
+
+    def observe(self, feedback: Feedback) -> None:
+        """Learn from a finished step; results that do not match the present table are dropped."""
+        ...
+
+    def reload(self, table: RangeTable) -> None:
+        """Replace the table; what was learned is kept as far as it still applies."""
+        ...
+
+    def states(self) -> tuple[RangeState, ...]:
+        """Describe every range, ascending."""
+        ...

@@ -1,0 +1,1 @@
+"""Requests, drafts and the batches that the scheduler makes of them."""

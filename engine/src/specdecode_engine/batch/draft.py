@@ -1,0 +1,29 @@
+"""What a drafter proposes for a batch: a chain, or a tree of topk children per node.
+
+Node 0 is the root, the bonus token; it is not part of `tokens`. Letters: B batch, N nodes, root
+included.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from specdecode_engine.batch.draft_shape import DraftShape
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """How the nodes hang together, in breadth-first order: a parent stands before its children."""
+
+    parents: Tensor  # [B, N] i64; the root's is itself
+    depths: Tensor  # [B, N] i64; the root's is 0
+    ancestry: Tensor  # [B, N, N] bool: row j marks node j and its ancestors
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafted tokens; without a tree, node j + 1 hangs on node j."""
+
+    shape: DraftShape
+    tokens: Tensor  # [B, N - 1] i64
+    tree: Tree | None = None

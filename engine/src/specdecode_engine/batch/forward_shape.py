@@ -1,0 +1,75 @@
+"""The forwards of a decode step by shape: each shape is one CUDA graph.
+
+A step with num_steps S on B requests is one forward of the target (verify), one of the draft over
+the committed tokens that it lacks (catch up) and S - 1 over drafted tokens (draft step). Forwards
+of one shape are the same at every num_steps: the first draft step of three and of seven is one.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specdecode_engine.batch.draft_shape import DraftShape
+
+
+class ForwardKind(StrEnum):
+    """What a forward is for."""
+
+    VERIFY = "verify"  # the target, over bonus tokens and drafted ones
+    CATCH_UP = "catch_up"  # the draft, over committed tokens; only the last row's output counts
+    DRAFT_STEP = "draft_step"  # the draft, over drafted tokens
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ForwardShape:
+    """Everything about a forward that is not a tensor."""
+
+    kind: ForwardKind
+    batch_size: int
+    rows: int  # per request
+    first: int = 0  # of a draft step: the scratch row of its first row
+    seen: int = 0  # columns of the mask [batch_size, rows, seen]; 0 without a mask
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of the whole batch."""
+        return self.batch_size * self.rows
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of the outputs."""
+        return self.batch_size if self.kind is ForwardKind.CATCH_UP else self.total_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardWidths:
+    """Columns of what a forward reads and returns, per row."""
+
+    logits: int  # vocabulary of the model that it runs
+    hidden_in: int = 0  # aux hidden states or hidden state read besides the token
+    hidden_out: int = 0  # aux hidden states or hidden state returned besides the logits
+
+
+def forwards_of(shape: DraftShape, batch_size: int, window: int | None) -> tuple[ForwardShape, ...]:
+    """List the forwards of a step, the largest first; none depends on the step before.
+
+    Args:
+        window: the most rows that a draft catches up on in one forward; None without a draft model.
+            After a step of the same num_steps the draft lacks at most a path's length of rows;
+            after one of more draft steps, or of none, up to the whole window.
+    """
+    is_tree = shape.topk > 1 and shape.num_steps > 0
+    nodes = shape.num_tokens
+    verify = ForwardShape(ForwardKind.VERIFY, batch_size, nodes, seen=nodes if is_tree else 0)
+    if shape.num_steps == 0 or window is None:
+        return (verify,)
+    widths = {shape.path_length, window}
+    catch_ups = [ForwardShape(ForwardKind.CATCH_UP, batch_size, width) for width in widths]
+    starts = range(0, shape.topk * (shape.num_steps - 1), shape.topk)
+    draft_steps = [
+        ForwardShape(
+            ForwardKind.DRAFT_STEP, batch_size, shape.topk, at, at + shape.topk if is_tree else 0
+        )
+        for at in starts
+    ]
+    forwards = (verify, *catch_ups, *draft_steps)
+    return tuple(sorted(forwards, key=lambda one: (one.total_rows, one), reverse=True))

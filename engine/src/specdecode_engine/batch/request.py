@@ -1,0 +1,110 @@
+"""Requests to the engine and its outputs: token ids and numbers, no text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from specdecode_engine.grammar import Grammar
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token of a request is chosen, after validation; see `sampling`.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 are off. `repetition_penalty` 1.0 is off.
+    `seed` is always set: the server draws one if the user gave none. `logprobs` None returns none,
+    0 the sampled token's, n also those of the n likeliest; `prompt_logprobs` does the same for the
+    prompt tokens. `max_tokens` 0 computes the prompt and generates nothing.
+    """
+
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate; a call with n > 1 makes n of these.
+
+    Under a grammar the answer ends with EOS, and only where the grammar may end; `ignore_eos` puts
+    that off as long as anything else may follow. `label` is what the user marked the request with;
+    it only sorts what is counted.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    grammar: Grammar | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, from the target's unprocessed logits."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class RequestStats(NamedTuple):
+    """Speculation statistics of one request; `emitted` counts tokens of decode steps only."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+
+class Output(NamedTuple):
+    """Tokens that one step added to one request; the last output carries the finish reason.
+
+    A stop token (EOS or one of `stop_token_ids`) that ended the request is the last of `token_ids`
+    and is also in `stop_token_id`, so that the server can leave it out of the text. `error` is the
+    reason why a request failed, if that is its finish reason. `prompt_logprobs`, if requested, are
+    in the first output, from the prompt's second token on: nothing precedes the first. `table` is
+    the hash of the table that was in force when the step was launched.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    stats: RequestStats = RequestStats()
+    error: str | None = None
+    table: str = ""
+
+
+class RequestRefused(Exception):
+    """A request that cannot be served, now or ever; the message has the value and the remedy."""
+
+
+class RequestTooLong(RequestRefused):
+    """Prompt plus answer exceed the context or the memory: the client must ask for less."""
+
+
+class QueueFull(RequestRefused):
+    """Too many requests wait already: the client should come back later."""

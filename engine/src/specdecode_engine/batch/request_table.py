@@ -1,0 +1,233 @@
+"""The running sequences as device tensors: tokens, lengths and page tables, one row per slot.
+
+Steps read and write these tensors only; the host's `Sequence` is updated afterwards. Slot 0 and
+page 0 belong to padding. Letters: B batch, n rows per sequence, T rows in all.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels import AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions [start, end) of the sequence in `slot`."""
+
+    slot: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one forward pass: whose they are, where they stand, where their KV goes."""
+
+    slots: Tensor  # [T] i64
+    positions: Tensor  # [T] i64
+    slot_mapping: Tensor  # [T] i64, rows of the pool
+    layout: AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBatch:
+    """The sequences of one decode step.
+
+    `lengths` counts the tokens whose target KV is present; `bonus` is the token at that position.
+    `host_lengths` bounds the lengths on the host, so that nothing waits for the device; they are
+    exact while no step is in flight.
+    """
+
+    slot_ids: tuple[int, ...]
+    host_lengths: tuple[int, ...]
+    slots: Tensor  # [B] i64
+    lengths: Tensor  # [B] i64
+    bonus: Tensor  # [B] i64
+
+    @property
+    def size(self) -> int:
+        """Sequences in the batch."""
+        return len(self.slot_ids)
+
+    def only(self, row: int) -> "DecodeBatch":
+        """The batch of one of its sequences."""
+        one = slice(row, row + 1)
+        return DecodeBatch(
+            self.slot_ids[one],
+            self.host_lengths[one],
+            self.slots[one],
+            self.lengths[one],
+            self.bonus[one],
+        )
+
+    @property
+    def longest(self) -> int:
+        """The greatest of the lengths."""
+        return max(self.host_lengths)
+
+
+class RequestTable:
+    """Tokens, lengths and pages of every slot."""
+
+    def __init__(
+        self, slots: int, width: int, pages_per_slot: int, page_size: int, device: torch.device
+    ) -> None:
+        self.device = device
+        self.page_size = page_size
+        self.slots = slots
+        self._tokens = torch.zeros(slots, width, dtype=torch.int64, device=device)
+        self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
+        self._written_pages = [0] * slots
+
+    @property
+    def pages(self) -> Tensor:
+        """Page ids [slots, pages_per_slot] i64, 0 where a slot has none; for reading."""
+        return self._pages
+
+    def open(self, slot: int, tokens: Items[int]) -> None:
+        """Take up a sequence: its tokens are known, none has KV yet."""
+        self._tokens[slot, : len(tokens)] = torch.tensor(tokens, device=self.device)
+        self._lengths[slot] = 0
+        self._written_pages[slot] = 0
+
+    def write_pages(self, held: Iterable[tuple[int, Items[int]]]) -> None:
+        """Write the pages of slots, of which only the last can be new, in one copy."""
+        slots: list[int] = []
+        places: list[int] = []
+        new: list[int] = []
+        for slot, pages in held:
+            written, count = self._written_pages[slot], len(pages)
+            if count > written:
+                slots += [slot] * (count - written)
+                places += range(written, count)
+                new += pages[written:]
+                self._written_pages[slot] = count
+        if new:
+            rows = torch.tensor((slots, places, new), device=self.device)
+            self._pages[rows[0], rows[1]] = rows[2]
+
+    def decode_batch(self, slot_ids: Items[int], host_lengths: Items[int]) -> DecodeBatch:
+        """Gather the state that a decode step starts from."""
+        slots = torch.tensor(slot_ids, device=self.device)
+        lengths = self._lengths[slots]
+        bonus = self._tokens[slots, lengths]
+        return DecodeBatch(tuple(slot_ids), tuple(host_lengths), slots, lengths, bonus)
+
+    def tokens_at(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Return the tokens at `positions` of `slots`, elementwise."""
+        return self._tokens[slots, positions]
+
+    def append(self, batch: DecodeBatch, tokens: Tensor, emitted: Tensor) -> None:
+        """Commit a step.
+
+        Args:
+            tokens: [B, n] i64, written after the bonus; those past `emitted` are ignored and
+                overwritten by the next step.
+            emitted: [B] i64, tokens that count; as many more rows of KV are now present.
+        """
+        offsets = torch.arange(1, tokens.shape[1] + 1, device=self.device)
+        positions = batch.lengths[:, None] + offsets
+        self._tokens[batch.slots[:, None], positions] = tokens
+        self._lengths[batch.slots] = batch.lengths + emitted
+
+    def set_computed(self, slot: int, computed: int) -> None:
+        """Record that the first `computed` tokens have KV, after an extend step."""
+        self._lengths[slot] = computed
+
+    def put_tokens(self, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """Write the first tokens that an extend step sampled; [rows] i64 each."""
+        self._tokens[slots, positions] = tokens
+
+    def span_rows(self, spans: Items[Span]) -> Rows:
+        """Lay out the rows of several spans, one after the other; a row sees all before it."""
+        lens = [span.end - span.start for span in spans]
+        positions = torch.cat(
+            [torch.arange(span.start, span.end, device=self.device) for span in spans]
+        )
+        slots = torch.tensor([span.slot for span in spans], device=self.device)
+        starts = torch.tensor([0, *accumulate(lens)], device=self.device)
+        row_slots = slots.repeat_interleave(starts.diff())
+        longest = max(span.end for span in spans)
+        return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest, starts)
+
+    def window_rows(
+        self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
+    ) -> Rows:
+        """Lay out `count` consecutive positions of each sequence, from `first` [B] i64 on.
+
+        Positions below `lowest` [B] i64 become that one, which is then computed more than once, to
+        the same values: what lies before may be shared and is not written.
+        """
+        offsets = torch.arange(count, device=self.device)
+        positions = first[:, None] + offsets
+        if lowest is not None:
+            positions = torch.maximum(positions, lowest[:, None])
+        positions = positions.view(-1)
+        row_slots = batch.slots.repeat_interleave(count)
+        lens = (count,) * batch.size
+        longest = batch.longest + count
+        return self._rows(batch.slots, row_slots, positions, lens, positions + 1, longest)
+
+    def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
+        """Lay out the nodes of a tree: node j at position length + depth, in pool row length + j.
+
+        Every node sees the rows before its length; what it sees of the tree is not in the layout.
+
+        Args:
+            depths: [B, N] i64.
+        """
+        nodes = depths.shape[1]
+        places = batch.lengths[:, None] + torch.arange(nodes, device=self.device)
+        row_slots = batch.slots.repeat_interleave(nodes)
+        kv_lens = batch.lengths.repeat_interleave(nodes)
+        positions = (batch.lengths[:, None] + depths).flatten()
+        layout = self._layout(batch.slots, (nodes,) * batch.size, kv_lens, batch.longest)
+        return Rows(row_slots, positions, self.pool_rows(row_slots, places.flatten()), layout)
+
+    def prefix_layout(self, batch: DecodeBatch, kv_lens: Tensor, count: int) -> AttentionMetadata:
+        """Lay out `count` query rows per sequence that see `kv_lens` [B * count] i64 pool rows."""
+        lens = (count,) * batch.size
+        return self._layout(batch.slots, lens, kv_lens, batch.longest + 1)
+
+    def pool_rows(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Return the rows of the pool that hold `positions` of `slots`, elementwise."""
+        pages = self._pages[slots, positions // self.page_size]
+        return pages * self.page_size + positions % self.page_size
+
+    def _rows(
+        self,
+        slots: Tensor,
+        row_slots: Tensor,
+        positions: Tensor,
+        lens: tuple[int, ...],
+        kv_lens: Tensor,
+        longest: int,
+        starts: Tensor | None = None,
+    ) -> Rows:
+        slot_mapping = self.pool_rows(row_slots, positions)
+        layout = self._layout(slots, lens, kv_lens, longest, starts)
+        return Rows(row_slots, positions, slot_mapping, layout)
+
+    def _layout(
+        self,
+        slots: Tensor,
+        lens: tuple[int, ...],
+        kv_lens: Tensor,
+        longest: int,
+        starts: Tensor | None = None,
+    ) -> AttentionMetadata:
+        width = min(-(-longest // self.page_size), self._pages.shape[1])
+        return AttentionMetadata(
+            page_table=self._pages[slots, :width],
+            page_size=self.page_size,
+            qo_lens=lens,
+            kv_lens=kv_lens,
+            max_kv_len=min(longest, width * self.page_size),
+            cu_seqlens_q=starts,
+        )

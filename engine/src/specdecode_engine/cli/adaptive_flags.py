@@ -1,0 +1,125 @@
+"""The speculation table, the policy and the draft steps at start, from flags and boot file.
+
+The table's file is read once, here. What follows from it is computed before the boot file is
+validated, because its fields may be absent.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specdecode_api.speculation import Algorithm, Policy, effective_num_steps
+from specdecode_api.table import (
+    SpeculationTable,
+    TableError,
+    candidates,
+    default_table,
+    read_table,
+    table_warnings,
+)
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTable:
+    """What the table determines.
+
+    `policy` and `num_steps` are None if they are given or nothing determines them; `table` is None
+    if no file was read. `mistakes` are errors in the file, `warnings` are about any table.
+    """
+
+    policy: Policy | None = None
+    num_steps: int | None = None
+    table: SpeculationTable | None = None
+    mistakes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def resolve_table(
+    speculation: Mapping[str, Any], is_adaptive: bool, policy_flag: str | None
+) -> ResolvedTable:
+    """Read the table and resolve policy and draft steps at start.
+
+    `--speculative-adaptive` stands for policy goodput, or ema where the table's file names it. It
+    replaces `static` in a boot file, and no other policy.
+
+    Args:
+        speculation: the section of flags and boot file, not validated.
+        policy_flag: value of `--speculative-adaptive-policy`.
+    """
+    path = speculation.get("table_path")
+    try:
+        document = read_json(path) if isinstance(path, str) else speculation.get("table")
+    except TableError as error:
+        return ResolvedTable(mistakes=error.mistakes)
+    policy = _policy(speculation, document, is_adaptive, policy_flag)
+    algorithm = _word(Algorithm, speculation.get("algorithm")) or Algorithm.NONE
+    if algorithm is Algorithm.NONE:
+        return ResolvedTable(policy)
+    running = policy or _word(Policy, speculation.get("policy")) or Policy.STATIC
+    given = speculation.get("num_steps")
+    try:
+        table = _read(document, running, given if isinstance(given, int) else None)
+    except TableError as error:
+        # A table inside the boot file is refused with the rest of the boot file.
+        found = error.mistakes if isinstance(path, str) else ()
+        return ResolvedTable(policy, mistakes=tuple(f"{path}: {mistake}" for mistake in found))
+    start = None
+    if "num_steps" not in speculation:
+        start = effective_num_steps(algorithm, None, candidates(table.entries))
+    from_file = table if isinstance(path, str) else None
+    return ResolvedTable(policy, start, from_file, warnings=table.warnings)
+
+
+def read_json(path: str) -> object:
+    """Read a JSON file in which no object contains a key twice.
+
+    Raises:
+        TableError: the file cannot be read; the message begins with its path.
+    """
+    try:
+        # utf-8-sig: editors on Windows write a byte order mark.
+        text = Path(path).read_text(encoding="utf-8-sig")
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except OSError as error:
+        mistake = f"cannot be read: {error.strerror}; correct speculation.table_path"
+    except (ValueError, RecursionError) as error:
+        mistake = f"is not valid JSON: {error}; correct the file"
+    raise TableError((f"{path}: {mistake}",))
+
+
+def _policy(
+    speculation: Mapping[str, Any], document: object, is_adaptive: bool, policy_flag: str | None
+) -> Policy | None:
+    named = speculation.get("policy", Policy.STATIC)
+    if not is_adaptive or policy_flag is not None or named != Policy.STATIC:
+        return None
+    try:
+        asked = _read(document, Policy.GOODPUT, None).policy
+    except TableError:
+        asked = None
+    return Policy.EMA if asked is Policy.EMA else Policy.GOODPUT
+
+
+def _read(document: object, policy: Policy, num_steps: int | None) -> SpeculationTable:
+    if not document and not isinstance(document, list):
+        entries = default_table(policy)
+        return SpeculationTable(entries, table_warnings(entries, policy))
+    return read_table(document, policy, num_steps)
+
+
+def _each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    counts = Counter(key for key, _ in pairs)
+    twice = [key for key, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"an object contains the key {twice[0]!r} twice")
+    return dict(pairs)
+
+
+def _word(words: type[Word], value: object) -> Word | None:
+    return next((word for word in words if word == value), None)

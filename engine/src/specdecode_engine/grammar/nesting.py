@@ -1,0 +1,184 @@
+"""How deep a grammar nests once its references are followed.
+
+llguidance compiles a schema or a rule by recursion: nested parts and references that were not
+compiled yet each take up to 7 KiB of stack, and a stack overflow ends the process. Therefore the
+depth is bounded before the library reads a grammar, and compile threads have a larger stack.
+"""
+
+import json
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from urllib.parse import unquote
+
+MAX_DEPTH = 2000
+STACK_BYTES = 128 * 2**20  # 64 KiB a level: nine times what was measured with llguidance 1.9
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_IDENTIFIERS = ("$id", "id", "$anchor", "$dynamicAnchor")
+
+_LARK = re.compile(
+    r"""(?P<skip>(?:\#|//)[^\n]*|[ \t\r]+|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\])+/|<[^<>\s]+>|::)"""
+    r"""|(?P<json>%json|%regex|%llguidance)|(?P<name>[!?]*_*[A-Za-z][\w-]*)|(?P<newline>\n)"""
+    r"""|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<colon>:)"""
+)
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Node(Generic[Key]):
+    """A part of a grammar: the levels that it adds itself, and the parts that it leads to."""
+
+    levels: int = 1
+    successors: set[Key] = field(default_factory=set)
+
+
+def schema_depth(schema: Mapping[str, object]) -> int:
+    """Return an upper bound of the levels that compiling a JSON Schema recurses to."""
+    return _depth(_schema_graph(schema))
+
+
+def lark_depth(text: str) -> int:
+    """Return an upper bound of the levels that compiling a Lark grammar recurses to."""
+    return _depth(_lark_graph(text))
+
+
+def _depth(graph: Mapping[Key, _Node[Key]]) -> int:
+    """Return the levels of the longest path that passes no node twice, or more.
+
+    Exact where there is no cycle. All nodes on cycles and between cycles count as one path.
+    """
+    inner, after = _peel(graph, {name: node.successors for name, node in graph.items()})
+    predecessors: dict[Key, set[Key]] = {name: set() for name in inner}
+    for name in inner:
+        for successor in graph[name].successors & inner:
+            predecessors[successor].add(name)
+    core, before = _peel(graph, predecessors)
+    return before + sum(graph[name].levels for name in core) + after
+
+
+def _peel(graph: Mapping[Key, _Node[Key]], edges: Mapping[Key, set[Key]]) -> tuple[set[Key], int]:
+    """Take off nodes that no cycle can be reached from along `edges`.
+
+    Returns:
+        The nodes that are left, and the levels of the longest path among those taken off.
+    """
+    left = {name: len(targets) for name, targets in edges.items()}
+    sources: dict[Key, list[Key]] = {name: [] for name in edges}
+    for name, targets in edges.items():
+        for target in targets:
+            sources[target].append(name)
+    ready = [name for name, count in left.items() if not count]
+    depths: dict[Key, int] = {}
+    while ready:
+        name = ready.pop()
+        below = max((depths[target] for target in edges[name]), default=0)
+        depths[name] = below + graph[name].levels
+        for source in sources[name]:
+            left[source] -= 1
+            if not left[source]:
+                ready.append(source)
+    return set(edges) - set(depths), max(depths.values(), default=0)
+
+
+def _schema_graph(schema: Mapping[str, object]) -> dict[int, _Node[int]]:
+    """Return a node per object and list, by `id`.
+
+    A reference that is not a plain JSON pointer leads to a node that leads to every node. So does
+    every reference of a schema with nested bases or anchors.
+    """
+    graph: dict[int, _Node[int]] = {}
+    references: list[tuple[int, str]] = []
+    has_bases = False
+    todo: list[object] = [schema]
+    while todo:
+        part = todo.pop()
+        children = [child for child in _values(part) if isinstance(child, Mapping | list)]
+        graph[id(part)] = _Node(1, set(map(id, children)))
+        todo += children
+        if isinstance(part, Mapping):
+            found = [part[key] for key in _REFERENCES if isinstance(part.get(key), str)]
+            references += [(id(part), str(target)) for target in found]
+            is_base = any(isinstance(part.get(key), str) for key in _IDENTIFIERS)
+            has_bases |= is_base and part is not schema
+    anywhere = 0  # no object's id
+    graph[anywhere] = _Node(0, set(graph))
+    for place, target in references:
+        is_pointer = not has_bases and (target == "#" or target.startswith("#/"))
+        graph[place].successors.add(id(_resolve(schema, target[1:])) if is_pointer else anywhere)
+    return _without_unknown(graph)
+
+
+def _values(part: object) -> Iterable[object]:
+    if isinstance(part, Mapping):
+        return part.values()
+    return part if isinstance(part, list) else ()
+
+
+def _resolve(schema: object, pointer: str) -> object:
+    """Follow a JSON pointer; None where there is nothing, which the library refuses."""
+    part = schema
+    for step in unquote(pointer).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, Mapping):
+            part = part.get(key)
+        elif isinstance(part, list) and key.isdecimal() and int(key) < len(part):
+            part = part[int(key)]
+        else:
+            return None
+    return part
+
+
+def _without_unknown(graph: dict[Key, _Node[Key]]) -> dict[Key, _Node[Key]]:
+    for node in graph.values():
+        node.successors &= graph.keys()
+    return graph
+
+
+def _lark_graph(text: str) -> dict[str, _Node[str]]:
+    """Return a node per rule, by name, that leads to every name in its body.
+
+    A rule has a level of its own, and one for each open bracket; a schema in it adds its own.
+    Rules of the same name in nested grammars are one.
+    """
+    rules: dict[str, _Node[str]] = {"": _Node()}
+    rule = rules[""]
+    names: list[str] = []  # of this line, which begins a rule if a colon comes
+    depth = line_depth = at = 0
+    while at < len(text):
+        token = _LARK.match(text, at)
+        kind = token.lastgroup if token else None
+        at = token.end() if token else at + 1
+        if token and kind == "name":
+            names.append(token[0].lstrip("!?"))
+        elif kind == "newline":
+            rule.successors.update(names)
+            names, line_depth = [], depth
+        elif kind == "colon" and names and depth == line_depth:
+            rule, names = rules.setdefault(names[0], _Node()), []
+        elif kind == "open":
+            depth += 1
+            rule.levels = max(rule.levels, 1 + depth)
+        elif kind == "close":
+            depth -= 1
+        elif kind == "json":
+            schema, at = _read_json(text, at)
+            rule.levels = max(rule.levels, 1 + depth + schema_depth(schema))
+    rule.successors.update(names)
+    return _without_unknown(rules)
+
+
+def _read_json(text: str, start: int) -> tuple[dict[str, object], int]:
+    """Return the JSON object at `start` and its end; an empty one if there is none.
+
+    The library applies the same rules or stricter ones, and refuses invalid JSON.
+    """
+    start += len(text[start:]) - len(text[start:].lstrip(" \t\r\n"))
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return {}, start
+    return (value if isinstance(value, dict) else {}), end

@@ -1,0 +1,130 @@
+"""The CUDA graphs of an engine: looked up per decode step, captured at start and in idle steps."""
+
+import sys
+from collections.abc import Mapping
+
+from tqdm import tqdm
+
+from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
+from specdecode_engine.graphs.plan import GraphPlan, GraphSpace
+from specdecode_engine.graphs.report import Eager, GraphReport
+from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
+
+NO_PLAN = GraphPlan((), {})
+
+
+class GraphCache:
+    """Runs the forwards of decode steps: with CUDA graphs if there are any, else eagerly.
+
+    A step runs on graphs as a whole or not at all; steps without are counted by reason.
+
+    Args:
+        functions: the eager forwards, by kind.
+        space: what can be planned for; None captures nothing.
+        plan: what the policy reaches at start.
+        mode: "off", "static" or "cuda", for the report.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[ForwardKind, ForwardFunction],
+        space: GraphSpace | None = None,
+        plan: GraphPlan = NO_PLAN,
+        capturer: GraphCapturer | None = None,
+        mode: str = "off",
+    ) -> None:
+        self._functions = functions
+        self._space = space
+        self._plan = plan
+        self._capturer = capturer
+        self._mode = mode
+        self._sets: dict[int, tuple[GraphSet, ...]] = {}  # by num_steps; ascending batch sizes
+        self._active: GraphSet | None = None
+        self._graph_steps = 0
+        self._eager_steps: dict[str, int] = {}
+
+    def capture_all(self, progress: bool = False) -> None:
+        """Capture what the budget allows, before the first step."""
+        capturer = self._capturer
+        if capturer is None:
+            return
+        total = capturer.pending_pairs
+        with tqdm(
+            total=total, desc="capturing", unit="pair", file=sys.stderr, disable=not progress
+        ) as bar:
+            while capturer.pending_pairs and capturer.has_start_time():
+                self.capture_next()
+                bar.update(total - capturer.pending_pairs - bar.n)
+
+    def capture_next(self) -> bool:
+        """Capture one more forward, while no step is in flight; return whether any is left."""
+        if self._capturer is None:
+            return False
+        if (captured := self._capturer.capture_next()) is not None:
+            key, graph_set = captured
+            sets = (*self._sets.get(key.num_steps, ()), graph_set)
+            self._sets[key.num_steps] = tuple(sorted(sets, key=lambda one: one.batch_size))
+        return self._capturer.pending_pairs > 0
+
+    def replan(self, policy: AdaptivePolicy) -> None:
+        """Plan for the policy's new table; new pairs are captured in idle steps."""
+        if self._capturer is not None and self._space is not None:
+            self._plan = self._space.plan(policy)
+            self._capturer.replan(self._plan)
+
+    def activate(self, num_steps: int, batch_size: int) -> GraphSet | None:
+        """Choose the graphs for a decode step, before it is timed; None runs it eagerly."""
+        sets = self._sets.get(num_steps, ())
+        self._active = next((one for one in sets if one.batch_size >= batch_size), None)
+        if self._active is not None:
+            self._graph_steps += 1
+        else:
+            reason = self._eager_reason(num_steps, batch_size)
+            self._eager_steps[reason] = self._eager_steps.get(reason, 0) + 1
+        return self._active
+
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether the activated step runs on graphs."""
+        return self._active is not None
+
+    def run(self, kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
+        """Run a forward of the activated step."""
+        active = self._active
+        if active is None:
+            return self._functions[kind](inputs)
+        seen = 0 if inputs.mask is None else inputs.mask.shape[2]
+        shape = ForwardShape(kind, active.batch_size, inputs.rows, inputs.first, seen)
+        return active.graphs[shape].run(inputs)
+
+    def catch_up_rows(self, wanted: int) -> int:
+        """Return how many rows to catch up on where `wanted` are missing: as many or more."""
+        return wanted if self._active is None else self._active.catch_up_rows(wanted)
+
+    def reset_counts(self) -> None:
+        """Reset the step counters: the steps so far served no request."""
+        self._graph_steps = 0
+        self._eager_steps = {}
+
+    def report(self) -> GraphReport:
+        """What was captured and which steps ran eagerly."""
+        steps, capturer = (self._graph_steps, dict(self._eager_steps)), self._capturer
+        if capturer is None:
+            return GraphReport(self._mode, (), 0, (), (), "", *steps)
+        decisions = capturer.decisions()
+        pending = tuple(str(one) for one in decisions if one.is_pending)
+        refused = tuple(str(one) for one in decisions if not one.is_pending)
+        reports, shared = capturer.reports(), capturer.shared_bytes
+        return GraphReport(self._mode, reports, shared, pending, refused, capturer.failure, *steps)
+
+    def _eager_reason(self, num_steps: int, batch_size: int) -> Eager:
+        key = self._plan.key_of(num_steps, batch_size)
+        if self._capturer is None or not self._plan.sizes:
+            return Eager.OFF
+        if key is None:
+            return Eager.TOO_LARGE
+        if key not in self._plan.pairs:
+            return Eager.UNPLANNED
+        return Eager.PENDING if self._capturer.is_pending(key) else Eager.REFUSED

@@ -1,0 +1,207 @@
+"""Captures planned pairs one forward at a time, the largest first, and measures time and memory."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.graphs.buffers import GraphBuffers
+from specdecode_engine.graphs.cuda_graph import CaptureStream, CudaGraph
+from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphKey, GraphPlan
+from specdecode_engine.graphs.report import GraphSetReport
+from specdecode_engine.graphs.static_graph import StaticGraph
+from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
+
+log = logging.getLogger(__name__)
+
+
+class ForwardGraph(Protocol):
+    """One forward of one `ForwardShape`, captured."""
+
+    def run(self, inputs: ForwardInputs) -> ForwardOutputs:
+        """Run a batch of at most that size; the outputs are overwritten by later runs.
+
+        Nothing is allocated but views of the outputs.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphSet:
+    """The graphs of a step of one num_steps on up to `batch_size` requests."""
+
+    batch_size: int
+    graphs: Mapping[ForwardShape, ForwardGraph]
+
+    def catch_up_rows(self, wanted: int) -> int:
+        """Return the fewest rows of a captured catch-up that suffice; else `wanted`."""
+        rows = [one.rows for one in self.graphs if one.kind is ForwardKind.CATCH_UP]
+        return min((count for count in rows if count >= wanted), default=wanted)
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Time and memory of capturing one num_steps so far."""
+
+    batch_sizes: list[int] = field(default_factory=list)
+    graphs: int = 0
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+
+class GraphCapturer:
+    """Owns the buffers that all graphs share, and the graphs.
+
+    Args:
+        plan: what the buffers were sized for.
+        dropped: decisions on pairs for which they were not.
+        stream: where CUDA graphs are captured; without one, graphs are static and take no memory
+            besides the buffers.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[ForwardKind, ForwardFunction],
+        plan: GraphPlan,
+        dropped: Iterable[CaptureDecision],
+        buffers: GraphBuffers,
+        budget: Budget,
+        stream: CaptureStream | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.failure = ""
+        self._functions = functions
+        self._buffers = buffers
+        self._budget = budget
+        self._stream = stream
+        self._clock = clock
+        self._graphs: dict[ForwardShape, ForwardGraph] = {}
+        self._captured: set[GraphKey] = set()
+        self._pending = dict(plan.pairs)
+        self._pending_reason = "is not captured yet"
+        self._refused = {one.key: one for one in dropped}
+        keys = {*plan.pairs, *self._refused}
+        self._spent = {steps: _Spent() for steps in sorted({key.num_steps for key in keys})}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the input and output buffers."""
+        return self._buffers.num_bytes
+
+    @property
+    def pending_pairs(self) -> int:
+        """Pairs that are still to be captured."""
+        return len(self._pending)
+
+    def is_pending(self, key: GraphKey) -> bool:
+        """Whether a pair is still to be captured."""
+        return key in self._pending
+
+    def decisions(self) -> tuple[CaptureDecision, ...]:
+        """Every pair without graphs and the reason."""
+        pending = [CaptureDecision(key, self._pending_reason, True) for key in self._pending]
+        return (*pending, *sorted(self._refused.values(), key=lambda one: one.key))
+
+    def reports(self) -> tuple[GraphSetReport, ...]:
+        """What was captured, by num_steps."""
+        return tuple(
+            GraphSetReport(
+                steps, tuple(sorted(one.batch_sizes)), one.graphs, one.seconds, one.num_bytes
+            )
+            for steps, one in self._spent.items()
+        )
+
+    def has_start_time(self) -> bool:
+        """Whether seconds of the budget are left; else the pending pairs wait for idle steps."""
+        spent_s, max_s = sum(one.seconds for one in self._spent.values()), self._budget.max_seconds
+        if max_s is None or spent_s < max_s:
+            return True
+        self._pending_reason = (
+            f"is captured when the engine is idle: graphs.max_seconds {max_s:g} were spent at start"
+        )
+        return False
+
+    def replan(self, plan: GraphPlan) -> None:
+        """Replace the plan: newly reachable pairs become pending if the buffers are large enough.
+
+        What was captured stays. Buffers keep the size that the first table needed.
+        """
+        self._pending = {}
+        self._pending_reason = "is captured when the engine is idle: it is new in the table"
+        for key, forwards in plan.pairs.items():
+            self._spent.setdefault(key.num_steps, _Spent())
+            if key in self._captured or key in self._refused:
+                continue
+            if self.failure:
+                self._refuse(key, f"runs eagerly: {self.failure}")
+            elif not all(map(self._buffers.holds, forwards)):
+                self._refuse(key, "runs eagerly until a restart: it is new in the table")
+            else:
+                self._pending[key] = forwards
+
+    def capture_next(self) -> tuple[GraphKey, GraphSet] | None:
+        """Capture one forward of the largest pending pair; return the pair once it is complete.
+
+        An error never leaves here: without memory the pair runs eagerly, after any other error
+        all that are pending do.
+        """
+        key = next(iter(self._pending), None)
+        if key is None or self._is_out_of_bytes():
+            return None
+        forwards = self._pending[key]
+        missing = [shape for shape in forwards if shape not in self._graphs]
+        try:
+            if missing:
+                self._capture(missing[0], self._spent[key.num_steps])
+        except torch.OutOfMemoryError as error:
+            self._refuse(key, f"runs eagerly: capturing it ran out of memory ({error})")
+            log.warning("%s", self._refused[key])
+            return None
+        except Exception as error:
+            self.failure = f"capturing failed: {type(error).__name__}: {error}"
+            log.warning("CUDA graphs: capturing %s failed", missing[0], exc_info=True)
+            self._refuse_pending(self.failure)
+            return None
+        if len(missing) > 1:
+            return None
+        del self._pending[key]
+        self._captured.add(key)
+        self._spent[key.num_steps].batch_sizes.append(key.batch_size)
+        return key, GraphSet(key.batch_size, {shape: self._graphs[shape] for shape in forwards})
+
+    def _capture(self, shape: ForwardShape, spent: _Spent) -> None:
+        function, stream = self._functions[shape.kind], self._stream
+        started_s = self._clock()
+        if stream is None:
+            self._graphs[shape] = StaticGraph(shape, function, self._buffers)
+        else:
+            free = stream.free_bytes()
+            self._graphs[shape] = CudaGraph(shape, function, self._buffers, stream)
+            spent.num_bytes += max(free - stream.free_bytes(), 0)
+        spent.graphs += 1
+        spent.seconds += self._clock() - started_s
+
+    def _is_out_of_bytes(self) -> bool:
+        """Whether the measured bytes have reached the budget; then all that are pending stay eager.
+
+        The last graph may exceed the budget by its own size: it is known only once it exists.
+        """
+        spent = self.shared_bytes + sum(one.num_bytes for one in self._spent.values())
+        if self._stream is None or self._budget.max_bytes is None or spent < self._budget.max_bytes:
+            return False
+        mib = self._budget.max_bytes / 2**20
+        self._refuse_pending(f"{mib:.1f} MiB of graphs.max_bytes are spent; raise it")
+        return True
+
+    def _refuse_pending(self, reason: str) -> None:
+        log.warning("CUDA graphs: %d pairs run eagerly: %s", len(self._pending), reason)
+        for key in tuple(self._pending):
+            self._refuse(key, f"runs eagerly: {reason}")
+
+    def _refuse(self, key: GraphKey, reason: str) -> None:
+        self._pending.pop(key, None)
+        self._refused[key] = CaptureDecision(key, reason)

@@ -1,0 +1,190 @@
+"""Opens a folder of safetensors files as one table of tensors, and reads exactly what is expected.
+
+Nothing is skipped in silence: a tensor that is missing, left over or of the wrong shape is an
+error, found from the file headers before the first byte of weights is read.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+from specdecode_engine.model.errors import TensorError
+
+Shape = tuple[int, ...]
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+HARMLESS = "rotary_emb.inv_freq"  # older exports store what every loader recomputes
+NAMED = 8  # tensors that an error lists by name
+
+DTYPES = {
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """The file of one tensor and what its header contains."""
+
+    file: Path
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Size on disk."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """In which type and where tensors shall lie; integers and masks keep their type."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
+class TensorStore(Protocol):
+    """Where a model takes its tensors from: a `Checkpoint`, or what is made in memory."""
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """What is there, by name."""
+        ...
+
+    def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
+        """Raise unless the tensors are the expected ones, and perhaps some of the optional."""
+        ...
+
+    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
+        """Hand over every tensor where it shall lie; the caller owns them."""
+        ...
+
+
+OpenStore = Callable[[Path], TensorStore]
+"""From a checkpoint's folder to its tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Every tensor of one folder, by name; only headers have been read."""
+
+    folder: Path
+    tensors: Mapping[str, StoredTensor]
+
+    @classmethod
+    def open(cls, folder: Path) -> "Checkpoint":
+        """Read the headers of the folder's single file or of all its shards."""
+        tensors: dict[str, StoredTensor] = {}
+        for file in _tensor_files(folder):
+            tensors.update(_read_header(file))
+        kept = {name: t for name, t in tensors.items() if not name.endswith(HARMLESS)}
+        return cls(folder, kept)
+
+    def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
+        """Raise unless the tensors are the expected ones, and perhaps some of the optional."""
+        known = {**optional, **expected}
+        missing = sorted(expected.keys() - self.tensors.keys())
+        unused = sorted(self.tensors.keys() - known.keys())
+        misshapen = [
+            f"{name} is {list(stored.shape)} instead of {list(known[name])}"
+            for name, stored in sorted(self.tensors.items())
+            if name in known and stored.shape != known[name]
+        ]
+        self._raise_if("lacks", missing, "the files are incomplete, download them again")
+        self._raise_if("holds, unused,", unused, "this is a checkpoint of another kind of model")
+        self._raise_if("does not fit config.json:", misshapen, "take both from the same checkpoint")
+
+    def _raise_if(self, fault: str, names: list[str], remedy: str) -> None:
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            raise TensorError(self.folder, f"{fault} {', '.join(names[:NAMED])}{more}", remedy)
+
+    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
+        """Read every tensor, with a progress bar over bytes on stderr if wanted."""
+        total = sum(stored.bytes for stored in self.tensors.values())
+        by_file: dict[Path, list[str]] = {}
+        for name, stored in self.tensors.items():
+            by_file.setdefault(stored.file, []).append(name)
+        loaded: dict[str, Tensor] = {}
+        with tqdm(
+            total=total,
+            desc=label,
+            unit="B",
+            unit_scale=True,
+            disable=not progress,
+            file=sys.stderr,
+        ) as bar:
+            for file, names in by_file.items():
+                with safe_open(file, framework="pt") as opened:
+                    for name in names:
+                        loaded[name] = _place(opened.get_tensor(name), placement)
+                        bar.update(self.tensors[name].bytes)
+        return loaded
+
+
+def _place(tensor: Tensor, placement: Placement) -> Tensor:
+    # A copy even where nothing changes: a view of the mapped file would change with the file.
+    dtype = placement.dtype if tensor.is_floating_point() else tensor.dtype
+    return tensor.to(device=placement.device, dtype=dtype, copy=True)
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    if (folder / SINGLE).exists():
+        return [folder / SINGLE]
+    if (folder / INDEX).exists():
+        return _shards(folder / INDEX)
+    pickles = sorted(folder.glob("*.bin"))
+    if pickles:
+        raise TensorError(
+            pickles[0],
+            "is a pickle, which can run code when it is opened",
+            f"convert it to safetensors, named {SINGLE}",
+        )
+    raise TensorError(
+        folder / SINGLE, f"no such file, and no {INDEX} either", "download the checkpoint again"
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = [index.with_name(name) for name in sorted(set(weight_map.values()))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TensorError(index, f"unreadable ({error!r})", "download it again") from error
+    for file in files:
+        if not file.exists():
+            raise TensorError(file, f"no such file, but {INDEX} names it", "download it again")
+    return files
+
+
+def _read_header(file: Path) -> dict[str, StoredTensor]:
+    header: dict[str, StoredTensor] = {}
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - no mapping
+                stored = opened.get_slice(name)
+                shape, dtype = tuple(stored.get_shape()), str(stored.get_dtype())
+                if dtype not in DTYPES:
+                    raise TensorError(
+                        file, f"{name} is of type {dtype}", f"convert it to {', '.join(DTYPES)}"
+                    )
+                header[name] = StoredTensor(file, shape, DTYPES[dtype])
+    except (OSError, SafetensorError) as error:
+        raise TensorError(file, f"damaged or cut short ({error})", "download it again") from error
+    return header

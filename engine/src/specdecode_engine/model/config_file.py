@@ -1,0 +1,118 @@
+"""Reads one config.json: every value is checked for its type, every error names file and key."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from specdecode_engine.model.errors import CheckpointError, ConfigError, DraftMismatch
+
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The keys of one config.json, or of one object in it; a key that holds null is absent."""
+
+    file: Path
+    keys: Mapping[str, object]
+    prefix: str = ""
+
+    @classmethod
+    def open(cls, file: Path) -> "ConfigFile":
+        """Read `file`, which must hold one JSON object."""
+        try:
+            keys = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{file}: no such file; give the path of a folder in Hugging Face format"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: unreadable ({error}); download it again") from error
+        if not isinstance(keys, dict):
+            raise CheckpointError(f"{file}: not a JSON object; download it again")
+        return cls(file, keys)
+
+    def error(self, key: str, remedy: str) -> ConfigError:
+        """Build the error that `key` has the value it has, or is missing."""
+        value = self.keys.get(key)
+        fault = "is missing" if value is None else f"is {value!r}"
+        return ConfigError(self.file, self.prefix + key, fault, remedy)
+
+    def mismatch(self, key: str, remedy: str) -> DraftMismatch:
+        """Build the error that `key` does not fit the target; `remedy` has the target's value."""
+        return DraftMismatch(str(self.error(key, remedy)))
+
+    def get(self, key: str) -> object:
+        """Answer the value of `key` as it is, None if absent."""
+        return self.keys.get(key)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Answer a positive integer; it must be there if there is no default."""
+        value = self.keys.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.error(key, "it must be a positive integer")
+        return value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """Answer a positive finite number; it must be there if there is no default."""
+        value = self.keys.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(key, "it must be a number")
+        if not (value > 0 and math.isfinite(value)):
+            raise self.error(key, "it must be positive and finite")
+        return float(value)
+
+    def switch(self, key: str, default: bool) -> bool:
+        """Answer true or false."""
+        value = self.keys.get(key, default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, "it must be true or false")
+        return value
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        """Answer token or layer ids: one integer, a list of them, or none."""
+        value = self.keys.get(key)
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in listed):
+            raise self.error(key, "it must be an integer or a list of integers")
+        return tuple(listed)
+
+    def section(self, key: str) -> "ConfigFile | None":
+        """Answer the object under `key`, None if absent."""
+        value = self.keys.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, "it must be an object")
+        return ConfigFile(self.file, value, f"{self.prefix}{key}.")
+
+    def dtype(self) -> torch.dtype | None:
+        """Answer the type that the weights were saved in, under either of its two names."""
+        key = "dtype" if self.keys.get("dtype") is not None else "torch_dtype"
+        name = self.keys.get(key)
+        if name is None:
+            return None
+        if not isinstance(name, str) or name.removeprefix("torch.") not in DTYPES:
+            raise self.error(key, f"convert the weights to one of {', '.join(DTYPES)}")
+        return DTYPES[name.removeprefix("torch.")]
+
+    def refuse(self, key: str, harmless: object, remedy: str) -> None:
+        """Raise if `key` is present with any value but `harmless`."""
+        value = self.keys.get(key)
+        if value is not None and value != harmless:
+            raise self.error(key, remedy)

@@ -1,0 +1,151 @@
+"""The config.json of an EAGLE-3 head, checked against the target it was made for.
+
+Writers put the switches of a variant at the top level or into `eagle_config`; both are read.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.eagle_head import AuxHiddenStates
+from specdecode_engine.model.errors import DraftMismatch
+from specdecode_engine.model.model_config import (
+    DecoderConfig,
+    LlamaConfig,
+    parse_decoder,
+    refuse_windows,
+)
+from specdecode_engine.model.rope_config import RopeConfig, parse_rope
+
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+USE_LAYERS = "use_aux_hidden_state"
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Config:
+    """One decoder layer over aux hidden states; names as in config.json where it has them."""
+
+    decoder: DecoderConfig
+    rope: RopeConfig
+    aux_spec: AuxHiddenStates
+    vocab_size: int
+    draft_vocab_size: int
+    has_own_vocabulary: bool  # whether draft_vocab_size is stated
+    tie_word_embeddings: bool
+    norm_before_fc: bool  # one norm over the aux hidden states of all layers
+    fc_norm: bool  # one norm for the aux hidden states of each layer
+    norm_before_residual: bool  # the residual stream starts from the normed hidden state
+    norm_output: bool  # the next row's hidden state is the normed output
+
+    @classmethod
+    def load(cls, folder: Path, target: LlamaConfig) -> "Eagle3Config":
+        """Read `folder`/config.json; refuse variants that the head does not compute."""
+        config = ConfigFile.open(folder / "config.json")
+        _refuse_unsupported(config)
+        _check_target(config, target)
+        decoder = parse_decoder(config)
+        vocab_size = config.integer("vocab_size")
+        draft_vocab_size = config.integer("draft_vocab_size", vocab_size)
+        if draft_vocab_size > vocab_size:
+            raise config.error("draft_vocab_size", f"vocab_size is only {vocab_size}")
+        is_tied = config.switch("tie_word_embeddings", False)
+        if is_tied and draft_vocab_size < vocab_size:
+            raise config.error(
+                "tie_word_embeddings",
+                f"an embedding of {vocab_size} tokens cannot score {draft_vocab_size}; "
+                "set it to false if the head has its own lm_head",
+            )
+        return cls(
+            decoder=decoder,
+            rope=parse_rope(config, decoder.head_dim),
+            aux_spec=_aux_spec(config, target),
+            vocab_size=vocab_size,
+            draft_vocab_size=draft_vocab_size,
+            has_own_vocabulary=config.get("draft_vocab_size") is not None,
+            tie_word_embeddings=is_tied,
+            norm_before_fc=_variant(config, "norm_before_fc"),
+            fc_norm=_variant(config, "fc_norm"),
+            norm_before_residual=_variant(config, "norm_before_residual"),
+            norm_output=_variant(config, "norm_output"),
+        )
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the head's key-value cache."""
+        return 1
+
+
+def _parts(config: ConfigFile) -> tuple[ConfigFile, ...]:
+    section = config.section("eagle_config")
+    return (section, config) if section is not None else (config,)
+
+
+def _variant(config: ConfigFile, key: str) -> bool:
+    return any(part.switch(key, False) for part in _parts(config))
+
+
+def _refuse_unsupported(config: ConfigFile) -> None:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
+        raise config.error("architectures", f"an EAGLE-3 head has {' or '.join(ARCHITECTURES)}")
+    config.refuse("num_hidden_layers", 1, "only heads of one layer are supported")
+    config.refuse("logit_scale", 1.0, "scaled logits are not supported")
+    refuse_windows(config, has_switch=config.get("use_sliding_window") is not None)
+    if _variant(config, "norm_before_fc") and _variant(config, "fc_norm"):
+        raise config.error("fc_norm", "norm_before_fc is true too; a head has one of the two")
+
+
+def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
+    if config.integer("vocab_size") != target.vocab_size:
+        raise config.mismatch(
+            "vocab_size", f"the target's is {target.vocab_size}; use its own head"
+        )
+    stated = config.get("target_hidden_size")
+    if stated is not None and stated != target.decoder.hidden_size:
+        raise config.mismatch(
+            "target_hidden_size",
+            f"the target's hidden size is {target.decoder.hidden_size}; use a head made for it",
+        )
+
+
+def _aux_spec(config: ConfigFile, target: LlamaConfig) -> AuxHiddenStates:
+    if all(part.switch(USE_LAYERS, True) for part in _parts(config)):
+        return AuxHiddenStates(layers=_layers(config, target.num_hidden_layers))
+    for variant in ("norm_before_fc", "fc_norm"):
+        for part in _parts(config):
+            part.refuse(variant, False, f"{USE_LAYERS} is false, so there is no fc to norm for")
+    if config.integer("hidden_size") != target.decoder.hidden_size:
+        raise config.mismatch(
+            "hidden_size",
+            f"{USE_LAYERS} is false, and the target's is {target.decoder.hidden_size}",
+        )
+    return AuxHiddenStates(final=True)
+
+
+def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
+    """List the layers whose output the head reads; by default the authors' three."""
+    stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
+    ids = stated.ids(LAYER_IDS)
+    chosen = _outputs(ids, count) or (1, count // 2 - 1, count - 4)
+    ascending = all(low < high for low, high in pairwise(chosen))
+    rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
+    if not ascending or chosen[0] < 0 or chosen[-1] >= count:
+        fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
+        remedy = f"use a head made for this target, or state {rule}"
+        raise DraftMismatch(f"{stated.file}: {stated.prefix}{LAYER_IDS} {fault}; {remedy}")
+    for part in _parts(config):
+        part.refuse("num_aux_hidden_states", len(chosen), f"{LAYER_IDS} names {len(chosen)}")
+    return chosen
+
+
+def _outputs(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Translate stated ids, which are output ids unless they can only be boundaries.
+
+    Some writers number the boundaries between layers instead: boundary i + 1 is the output of
+    layer i. Two lists are recognised as boundaries: one that reaches the boundary after the last
+    layer, and those writers' default.
+    """
+    is_boundaries = ids[-1:] == (count,) or ids == (2, count // 2, count - 3)
+    return tuple(number - 1 for number in ids) if is_boundaries else ids

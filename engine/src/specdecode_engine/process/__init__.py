@@ -1,0 +1,1 @@
+"""The process itself: memory allocator and termination message."""

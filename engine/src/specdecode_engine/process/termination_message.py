@@ -1,0 +1,35 @@
+"""The termination message: why the process ended, written to a file if the environment names one.
+
+In a pod the file is the container's termination log, which Kubernetes copies to the pod's status.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from specdecode_api import names
+from specdecode_api.report import TerminationMessage, TerminationReason
+
+log = logging.getLogger(__name__)
+
+
+def termination_message_for(error: Exception) -> TerminationMessage:
+    """Return the reason of the error's class, else ENGINE_FAILED, with the error's message."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, TerminationReason):
+        return TerminationMessage(reason=reason, message=str(error))
+    return TerminationMessage(
+        reason=TerminationReason.ENGINE_FAILED, message=f"{type(error).__name__}: {error}"
+    )
+
+
+def leave(words: TerminationMessage, environment: Mapping[str, str] = os.environ) -> None:
+    """Write `words` to the file that the environment names, if any."""
+    path = environment.get(names.VARIABLE_TERMINATION_MESSAGE_PATH)
+    if not path:
+        return
+    try:
+        Path(path).write_bytes(words.encode())
+    except OSError as error:
+        log.warning("cannot leave the reason of this end in %s: %s", path, error)

@@ -1,0 +1,1 @@
+"""Routes for probes, metrics and the speculation table."""

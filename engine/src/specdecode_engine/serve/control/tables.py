@@ -1,0 +1,145 @@
+"""The speculation table in force, and the result of attempts to replace it."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from specdecode_api.boot import SpeculationBoot
+from specdecode_api.metrics import table_hash
+from specdecode_api.speculation import Algorithm
+from specdecode_api.table import (
+    SpeculationTable,
+    TableEntry,
+    TableError,
+    read_table,
+    table_warnings,
+)
+from specdecode_engine.adaptive.policy import TableRefused
+from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.serve.engine.core import Core
+from specdecode_engine.startup.policies import depth_table
+
+AT_START = "boot file or flags"
+TUNED = "tuned table of the boot file"
+
+
+class Tables:
+    """Applies new tables, one at a time; a refused table leaves the old one in force.
+
+    Args:
+        speculation: the configuration at start, with its table.
+        reload: passes a table to the engine.
+        count: called with "applied" or "refused", once per attempt.
+    """
+
+    def __init__(
+        self,
+        speculation: SpeculationBoot,
+        reload: Callable[[RangeTable], Awaitable[None]],
+        count: Callable[[str], None],
+    ) -> None:
+        self._speculation = speculation
+        self._reload = reload
+        self._count = count
+        self.entries: Mapping[str, TableEntry] = speculation.entries
+        self.table_hash = table_hash(speculation.policy, self.entries)
+        self.source = AT_START
+        self.warnings = table_warnings(self.entries, speculation.policy)
+        self.latest_refusal: str | None = None
+
+    def start(self, core: Core) -> None:
+        """Apply the tuned table before the first request; an invalid one is refused."""
+        if not self._speculation.tuned:
+            return
+        if (error := self._speculation.tuned_error) is not None:
+            self.refuse(TUNED, error)
+            return
+        entries = self._speculation.tuned
+        table = depth_table(entries, self._speculation.policy)
+        assert table is not None, "a tuned table has entries"
+        core.reload(table)
+        self._record(entries, table, TUNED)
+
+    async def apply_boot(self, speculation: SpeculationBoot, source: str) -> None:
+        """Apply the table of a changed boot file: the tuned one where it can be used.
+
+        Raises as `apply_document`.
+        """
+        if not speculation.tuned:
+            await self.apply_entries(speculation.entries, source)
+            return
+        try:
+            if (reason := speculation.tuned_error) is not None:
+                raise TableRefused(reason)
+            await self._apply(speculation.tuned, TUNED)
+        except TableRefused as error:
+            await self.apply_entries(speculation.entries, source)
+            self.refuse(TUNED, str(error))
+
+    async def apply_document(self, document: object, source: str) -> None:
+        """Read a table in any of its forms, and choose draft steps by it from the next step on.
+
+        Raises:
+            TableError: the table is not valid; the message lists all errors.
+            TableRefused: the table requires a restart.
+            EngineFailed: the engine has failed.
+        """
+        with self._recording_refusal(source):
+            table = read_table(document, self._speculation.policy)
+            self._check_policy(table)
+            await self._apply(table.entries, source)
+
+    async def apply_entries(self, entries: Mapping[str, TableEntry], source: str) -> None:
+        """Apply validated entries; raises as `apply_document`."""
+        with self._recording_refusal(source):
+            await self._apply(entries, source)
+
+    def refuse(self, source: str, reason: str) -> None:
+        """Record that a source had no usable table."""
+        self.latest_refusal = f"{source}: {reason}"
+        self._count("refused")
+
+    def describe(self) -> dict[str, object]:
+        """Return the table, its source, and why the latest refused table was refused."""
+        return {
+            "policy": self._speculation.policy.value,
+            "table_hash": self.table_hash,
+            "source": self.source,
+            "entries": {
+                bound: entry.model_dump(mode="json") for bound, entry in self.entries.items()
+            },
+            "warnings": list(self.warnings),
+            "latest_refusal": self.latest_refusal,
+        }
+
+    async def _apply(self, entries: Mapping[str, TableEntry], source: str) -> None:
+        if self._speculation.algorithm is Algorithm.NONE:
+            raise TableRefused("algorithm NONE does not speculate; restart with another algorithm")
+        table = depth_table(entries, self._speculation.policy)
+        if table is None:
+            raise TableRefused("it contains no table; restart to run without one")
+        await self._reload(table)
+        self._record(entries, table, source)
+
+    def _record(self, entries: Mapping[str, TableEntry], table: RangeTable, source: str) -> None:
+        self.entries = entries
+        self.table_hash = table.table_hash
+        self.source = source
+        self.warnings = table_warnings(entries, self._speculation.policy)
+        self.latest_refusal = None
+        self._count("applied")
+
+    def _check_policy(self, table: SpeculationTable) -> None:
+        policy = self._speculation.policy
+        if table.policy not in (None, policy):
+            raise TableRefused(
+                f"the table requires policy {table.policy}, and policy {policy} is running; remove "
+                f"the policy from the table, or restart with policy {table.policy}"
+            )
+
+    @contextmanager
+    def _recording_refusal(self, source: str) -> Iterator[None]:
+        try:
+            yield
+        except (TableError, TableRefused) as error:
+            self.refuse(source, str(error))
+            raise

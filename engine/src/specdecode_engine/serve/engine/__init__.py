@@ -1,0 +1,1 @@
+"""The bridge between the event loop and the thread of the engine core."""

@@ -1,0 +1,63 @@
+"""The interface of the engine core that the server uses, and the result of loading one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.batch.request import Output, Request
+from specdecode_engine.stats.snapshot import CoreSnapshot
+
+
+class Core(Protocol):
+    """The engine core. One thread owns it; no method may be called from another thread."""
+
+    @property
+    def context_length(self) -> int:
+        """Maximum tokens of one request, prompt and generated tokens together."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end a sequence."""
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; raises `RequestTooLong` or `QueueFull`."""
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; an unknown id has no effect."""
+
+    def step(self) -> list[Output]:
+        """Run one step; empty when it added nothing to any request."""
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+
+    def idle_step(self) -> bool:
+        """Do one short piece of deferred work while nothing runs; return whether any is left."""
+
+    def reload(self, table: RangeTable) -> None:
+        """Choose draft steps by another table; raises `TableRefused` and keeps the old one."""
+
+    def snapshot(self) -> CoreSnapshot:
+        """State and totals, as plain numbers."""
+
+
+Progress = Callable[[str], None]
+"""Called with a short description of what is being loaded; from any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A core that is ready to step, and the checkpoint folder with its tokenizer.
+
+    `facts` is shown unchanged by /server_info: device, dtype, chosen kernels, and the like.
+    """
+
+    core: Core
+    model_folder: Path
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class EngineFailed(Exception):
+    """The core raised; no request that it was running will finish."""

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible API: request bodies, handlers and responses."""

@@ -1,0 +1,34 @@
+"""GET /v1/models: the one model that this engine serves."""
+
+from fastapi import APIRouter, Request
+
+from specdecode_engine.serve import errors
+from specdecode_engine.serve.service import Service, service_of
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> dict[str, object]:
+    """List the served model."""
+    return {"object": "list", "data": [_describe(service_of(request))]}
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(name: str, request: Request) -> dict[str, object]:
+    """Describe the served model."""
+    service = service_of(request)
+    if name != service.served_name:
+        raise errors.model_not_found(name, service.served_name)
+    return _describe(service)
+
+
+def _describe(service: Service) -> dict[str, object]:
+    service.lifecycle.check_admission()
+    return {
+        "id": service.served_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "specdecode",
+        "max_model_len": service.engine.context_length,
+    }

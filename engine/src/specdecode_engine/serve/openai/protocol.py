@@ -1,0 +1,233 @@
+"""Request bodies: OpenAI's fields, their ranges, and the extensions of vLLM and SGLang.
+
+A field that is absent or null has its default. Unknown fields are accepted and ignored.
+"""
+
+import re
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    model_validator,
+)
+
+from specdecode_engine.serve.openai.constraints import ConstraintFields
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1024
+INT64 = 2**63
+DEFAULT_COMPLETION_TOKENS = 16
+TOKEN_ID = re.compile(r"[0-9]{1,10}")
+
+Prompt = str | tuple[int, ...]
+
+
+def _prompts(value: object) -> tuple[Prompt, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and value:
+        if all(type(item) is int for item in value):
+            return (tuple(value),)
+        if all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if all(isinstance(item, list) and _are_ids(item) for item in value):
+            return tuple(tuple(item) for item in value)
+    raise ValueError(
+        "send a string, a list of strings, a list of token ids or a list of lists of token ids, "
+        "with at least one item in each list"
+    )
+
+
+def _are_ids(items: list[object]) -> bool:
+    return bool(items) and all(type(item) is int for item in items)
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _check_keys(biases: dict[str, float]) -> dict[str, float]:
+    wrong = next((key for key in biases if not TOKEN_ID.fullmatch(key)), None)
+    if wrong is not None:
+        raise ValueError(f"the key {wrong!r} is not a token id; keys are decimal token ids")
+    return biases
+
+
+def _top_k(value: int | None) -> int | None:
+    return 0 if value == -1 else value
+
+
+def _text(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
+            raise ValueError("only parts of type text are supported; remove the others")
+        if not isinstance(part.get(part["type"]), str):
+            raise ValueError("a part of type text needs a string in its field text")
+    return "\n".join(part[part["type"]] for part in content)
+
+
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's `stream_options`."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(ConstraintFields):
+    """The fields that both APIs share.
+
+    The properties are what differs in admission: the fields to name in errors, and defaults.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+    prompt_field: ClassVar[str]
+    default_max_tokens: ClassVar[int | None] = None
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(_top_k)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[str, Bias], AfterValidator(_check_keys)] | None = None
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
+    stop: Annotated[
+        list[StopText] | None, Field(max_length=MAX_STOPS), BeforeValidator(_as_list)
+    ] = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream: true")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def requested_tokens(self) -> int | None:
+        """The number of tokens to generate; None where the body contains no limit."""
+        return self.max_tokens
+
+    @property
+    def length_field(self) -> str:
+        """The field that `requested_tokens` comes from."""
+        return "max_tokens"
+
+    @property
+    @abstractmethod
+    def num_logprobs(self) -> int | None:
+        """As `SamplingParams.logprobs`."""
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """As `SamplingParams.prompt_logprobs`."""
+        return None
+
+
+class CompletionBody(GenerationBody):
+    """Body of POST /v1/completions."""
+
+    prompt_field = "prompt"
+    default_max_tokens = DEFAULT_COMPLETION_TOKENS
+
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    @model_validator(mode="after")
+    def _check_available(self) -> Self:
+        if self.best_of not in (None, self.n or 1):
+            raise ValueError("a best_of other than n is not supported; remove it")
+        if self.suffix:
+            raise ValueError("suffix is not supported; remove it")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError(
+                "max_tokens 0 generates nothing; set max_tokens to at least 1, or set echo: true"
+            )
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation. The chat template also receives fields not listed here."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_text)] = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role} needs content")
+        return self
+
+
+class ChatBody(GenerationBody):
+    """Body of POST /v1/chat/completions."""
+
+    prompt_field = "messages"
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_available(self) -> Self:
+        if self.tools or self.functions:
+            raise ValueError("tools are not available yet; remove tools and functions")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+    @property
+    def requested_tokens(self) -> int | None:
+        new = self.max_completion_tokens
+        return self.max_tokens if new is None else new
+
+    @property
+    def length_field(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None

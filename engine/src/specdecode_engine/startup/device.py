@@ -1,0 +1,109 @@
+"""Device selection, free memory and CPU affinity."""
+
+import os
+from pathlib import Path
+
+import torch
+
+_CGROUP_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Turn "auto", "cpu" or "cuda" into a device.
+
+    Raises:
+        RuntimeError: cuda is requested and not available.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("device cuda was asked for and torch finds none; use device cpu or auto")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def device_name(device: torch.device) -> str:
+    """Name of the hardware that a measured time is valid for; of a CPU with its threads."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(models, 'CPU')}, {torch.get_num_threads()} threads"
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that can be allocated on the device, within the container's limit."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    return min(_free_of_machine(), _free_of_container(Path("/sys/fs/cgroup")))
+
+
+def keep_to(cpu_list: str) -> int:
+    """Pin this thread and the threads it starts to a list of CPUs, e.g. 0-3,8.
+
+    Returns:
+        The number of CPUs.
+
+    Raises:
+        RuntimeError: the list is empty or contains CPUs that this process may not use.
+    """
+    wanted, may_use = read_cpu_list(cpu_list), os.sched_getaffinity(0)
+    if not wanted:
+        raise RuntimeError(f"cpu_affinity {cpu_list} names no processor; a range goes upwards")
+    missing = sorted(wanted - may_use)
+    if missing:
+        raise RuntimeError(
+            f"cpu_affinity {cpu_list} names processors {missing}, and this process may use "
+            f"{sorted(may_use)}; name some of these, or leave it out"
+        )
+    os.sched_setaffinity(0, wanted)
+    return len(wanted)
+
+
+def read_cpu_list(cpu_list: str) -> set[int]:
+    """Parse comma-separated CPU numbers and ranges."""
+    numbers: set[int] = set()
+    for part in cpu_list.split(","):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def default_threads() -> int:
+    """Number of torch threads on a CPU: one core is left for the HTTP server.
+
+    Oversubscribed threads cost far more than they gain, so the CPU quota of a container counts.
+    """
+    return max(1, min(len(os.sched_getaffinity(0)), _quota_cores(Path("/sys/fs/cgroup"))) - 1)
+
+
+def _quota_cores(root: Path) -> int:
+    """Whole cores that the container may use; many where it has no quota."""
+    file = root / "cpu.max"
+    if file.exists():
+        quota, period = file.read_text().split()
+        return 1 << 20 if quota == "max" else int(quota) // int(period)
+    quota_file, period_file = root / "cpu/cpu.cfs_quota_us", root / "cpu/cpu.cfs_period_us"
+    if not quota_file.exists() or int(quota_file.read_text()) < 0:
+        return 1 << 20
+    return int(quota_file.read_text()) // int(period_file.read_text())
+
+
+def _free_of_machine() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/meminfo has no MemAvailable; set kv_cache_bytes in the boot file")
+
+
+def _free_of_container(root: Path) -> int:
+    for limit_name, usage_name in _CGROUP_FILES:
+        limit_file, usage_file = root / limit_name, root / usage_name
+        if limit_file.exists() and usage_file.exists():
+            limit = limit_file.read_text().strip()
+            if limit != "max":
+                return max(int(limit) - int(usage_file.read_text()), 0)
+    return 1 << 62

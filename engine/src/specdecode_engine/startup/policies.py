@@ -1,0 +1,53 @@
+"""Makes the policy named in the boot file, with its table."""
+
+from collections.abc import Iterable, Mapping
+
+from specdecode_api.boot import SpeculationBoot, TableEntry
+from specdecode_api.metrics import table_hash
+from specdecode_api.speculation import Algorithm, Policy
+from specdecode_engine.adaptive.cost import CostModel, CostPoint
+from specdecode_engine.adaptive.ema import EmaPolicy
+from specdecode_engine.adaptive.goodput import GoodputPolicy
+from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
+
+
+def make_policy(
+    speculation: SpeculationBoot,
+    table: RangeTable | None,
+    captured: tuple[int, ...] = (),
+    costs: Iterable[CostPoint] = (),
+) -> AdaptivePolicy:
+    """Return the policy that chooses the draft steps of each engine step.
+
+    Args:
+        table: see `depth_table`.
+        captured: batch sizes that steps are padded to.
+        costs: measured step times, for policy goodput.
+    """
+    num_steps = speculation.num_steps
+    if table is None or speculation.algorithm is Algorithm.NONE:
+        only = BatchRange(1, (num_steps,))
+        name = table_hash(speculation.policy, speculation.entries)
+        return StaticPolicy(num_steps, RangeTable([only], name))
+    match speculation.policy:
+        case Policy.STATIC:
+            return StaticPolicy(num_steps, table)
+        case Policy.EMA:
+            return EmaPolicy(table, num_steps, captured)
+        case Policy.GOODPUT:
+            return GoodputPolicy(table, CostModel(costs), num_steps)
+
+
+def depth_table(entries: Mapping[str, TableEntry], policy: Policy) -> RangeTable | None:
+    """Return the table as policies read it; None if it is empty."""
+    ranges = [
+        BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
+        for bound, entry in entries.items()
+    ]
+    return RangeTable(ranges, table_hash(policy, entries)) if ranges else None
+
+
+def _ascending(entry: TableEntry) -> tuple[int, ...]:
+    return tuple(sorted(entry.candidate_steps))

@@ -1,0 +1,224 @@
+"""Measures the cost of steps at start: real steps over synthetic requests, before serving begins.
+
+The steps run in the engine and its KV cache; only the draft steps are dictated. Combinations of
+batch size and draft steps that the table cannot reach are left out, and a time budget limits the
+measurement: unmeasured costs are interpolated and learned while serving.
+"""
+
+import logging
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from specdecode_engine.adaptive.cost import CostPoint
+from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Feedback, Reason
+from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.table import all_steps
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.steps.model_context import ModelContext
+from specdecode_engine.steps.timing import Stopwatch
+
+log = logging.getLogger(__name__)
+
+PROMPT_TOKENS = 16
+LONG_PROMPT_TOKENS = 1024
+WARM_UP_ROUNDS = 1
+TIMED_ROUNDS = 3
+
+
+class DictatedDepth(StaticPolicy):
+    """Runs every step with the given draft steps and keeps the feedback."""
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__(num_steps)
+        self.num_steps = num_steps
+        self.heard: list[Feedback] = []
+
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        """Return the given draft steps."""
+        return Decision(self.num_steps, 1, 0, Reason.STATIC)
+
+    def observe(self, feedback: Feedback) -> None:
+        """Keep the feedback."""
+        self.heard.append(feedback)
+
+
+def profile_rounds(
+    parts: ModelContext,
+    limits: Limits,
+    shapes: Mapping[int, DraftShape],
+    policy: AdaptivePolicy,
+    budget_s: float,
+    clock: Callable[[], float],
+    progress: bool = False,
+) -> tuple[CostPoint, ...]:
+    """Measure every choice that `policy` can make, before serving begins."""
+    if budget_s == 0:
+        return ()
+    dictated = DictatedDepth(min(shapes))
+    scheduler = Scheduler(limits, dictated, PrefixCache(limits.page_size, is_on=False))
+    stopwatch = Stopwatch(parts.target.device, clock)
+    core = EngineCore(parts, scheduler, shapes, frozenset(), stopwatch, facts={})
+
+    def depths_of(batch_size: int) -> tuple[int, ...]:
+        near = policy.routing.reachable(policy.table, batch_size)
+        return all_steps(near)
+
+    stages = plan_stages(limits, depths_of)
+    points = measure_costs(core, dictated, stages, budget_s, clock, progress)
+    for line in _lines(points):
+        log.info("%s", line)
+    return points
+
+
+def _lines(points: Sequence[CostPoint]) -> Iterator[str]:
+    """Return the measured costs as log lines, one per batch size and context."""
+    rows: dict[tuple[int, int], list[CostPoint]] = {}
+    for point in points:
+        length = point.kv_tokens // point.batch_size
+        rows.setdefault((point.batch_size, length >= LONG_PROMPT_TOKENS // 4), []).append(point)
+    for (size, is_long), row in sorted(rows.items()):
+        times = ", ".join(f"{one.seconds * 1000:.2f} at num_steps {one.num_steps}" for one in row)
+        context = ", long context" if is_long else ""
+        yield f"step time: {size} requests{context}: ms {times}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Requests to decode together, and the draft steps to time them with."""
+
+    batch_size: int
+    prompt_tokens: int
+    depths: tuple[int, ...]
+
+
+def plan_stages(limits: Limits, depths_of: Callable[[int], tuple[int, ...]]) -> tuple[Stage, ...]:
+    """Choose what to measure, most informative first: smallest, largest, then between.
+
+    Args:
+        depths_of: draft steps that are reachable at a batch size, ascending.
+    """
+    rounds = (WARM_UP_ROUNDS + TIMED_ROUNDS) * limits.max_draft_tokens
+    room = (limits.pages - 1) * limits.page_size
+    stages = []
+    for size in _spread(limits.max_running):
+        depths = depths_of(size)
+        tokens = PROMPT_TOKENS + len(depths) * rounds + limits.reserve_tokens
+        if size * tokens <= room and tokens <= limits.longest_sequence:
+            stages.append(Stage(size, PROMPT_TOKENS, depths))
+    if not stages:
+        return ()
+    ends = tuple(sorted({stages[0].depths[0], stages[0].depths[-1]}))
+    left = min(limits.longest_sequence, room) - 2 * rounds - limits.reserve_tokens
+    long = min(LONG_PROMPT_TOKENS, left)
+    if long >= 4 * PROMPT_TOKENS:
+        stages.insert(2, Stage(1, long, ends))
+    return tuple(stages)
+
+
+def _spread(largest: int) -> tuple[int, ...]:
+    """Batch sizes 1, the largest, and powers of two between, the middle ones first."""
+    powers = [2**n for n in range(1, largest.bit_length()) if 2**n < largest]
+    middle = sorted(powers, key=lambda size: abs(powers.index(size) - len(powers) / 2))
+    return tuple(dict.fromkeys((1, largest, *middle)))
+
+
+def measure_costs(
+    core: EngineCore,
+    depth: DictatedDepth,
+    stages: tuple[Stage, ...],
+    budget_s: float,
+    clock: Callable[[], float],
+    progress: bool = False,
+) -> tuple[CostPoint, ...]:
+    """Time the stages until the budget is spent.
+
+    Args:
+        core: an idle engine that serves no other requests; `depth` is its policy.
+
+    Returns:
+        A point per measured batch size and draft steps: the median over its steps.
+    """
+    ends_s = clock() + budget_s
+    points: list[CostPoint] = []
+    for stage in tqdm(stages, desc="measuring step times", disable=not progress):
+        if clock() >= ends_s:
+            log.info(
+                "measuring step times: the budget of %g s is used up; batch size %d and later ones "
+                "are learned while serving",
+                budget_s,
+                stage.batch_size,
+            )
+            break
+        points += _measure_stage(core, depth, stage, lambda: clock() < ends_s)
+    return tuple(points)
+
+
+def _measure_stage(
+    core: EngineCore, depth: DictatedDepth, stage: Stage, has_time: Callable[[], bool]
+) -> Iterator[CostPoint]:
+    depth.num_steps = stage.depths[
+        0
+    ]  # requests that wait for the others decode as little as possible
+    with decoding(core, stage.batch_size, stage.prompt_tokens):
+        for num_steps in stage.depths:
+            if not has_time():
+                break
+            depth.num_steps = num_steps
+            point = _time_rounds(core, depth, stage.batch_size)
+            if point is not None:
+                yield point
+
+
+@contextmanager
+def decoding(core: EngineCore, batch_size: int, prompt_tokens: int) -> Iterator[None]:
+    """Decode synthetic requests together within the body; they are aborted after it.
+
+    Args:
+        core: an engine without other requests.
+        prompt_tokens: of each request; the outputs may fill the rest of the context.
+    """
+    rng = random.Random(batch_size)
+    vocab = core.parts.target.config.vocab_size
+    names = [f"made-up-{number}" for number in range(batch_size)]
+    most = core.context_length - prompt_tokens
+    try:
+        for name in names:
+            prompt = tuple(rng.randrange(vocab) for _ in range(prompt_tokens))
+            core.submit(Request(name, prompt, SamplingParams(0, most, 0.0, ignore_eos=True)))
+        while core.scheduler.waiting or any(s.is_prefilling for s in core.scheduler.running):
+            core.step()
+        yield
+    finally:
+        for name in names:
+            core.abort(name)
+        while core.has_work():
+            core.step()
+
+
+def _time_rounds(core: EngineCore, depth: DictatedDepth, batch_size: int) -> CostPoint | None:
+    depth.heard.clear()
+    rounds: list[Feedback] = []
+    for _ in range(2 * (WARM_UP_ROUNDS + TIMED_ROUNDS)):
+        core.step()
+        rounds = [one for one in depth.heard if one.decision.num_steps == depth.num_steps]
+        if len(rounds) >= WARM_UP_ROUNDS + TIMED_ROUNDS:
+            break
+    timed = [one for one in rounds[WARM_UP_ROUNDS:] if one.batch_size == batch_size]
+    if not timed:
+        return None
+    return CostPoint(
+        batch_size=batch_size,
+        num_steps=depth.num_steps,
+        kv_tokens=timed[len(timed) // 2].kv_tokens,
+        seconds=statistics.median(one.seconds for one in timed),
+    )

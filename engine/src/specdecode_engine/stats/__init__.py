@@ -1,0 +1,1 @@
+"""What the engine counts, and the metrics that it exports."""

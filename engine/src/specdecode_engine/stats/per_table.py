@@ -1,0 +1,146 @@
+"""Sums over requests by table and stratum; see `specdecode_api.metrics` for what they are for."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from specdecode_api import metrics
+from specdecode_api.metrics import (
+    MAX_STRATA,
+    MAX_TABLES,
+    SUMS,
+    GrammarUse,
+    MetricSpec,
+    Sampling,
+    batch_band,
+    prompt_length,
+)
+from specdecode_engine.batch.request import FinishReason, Output
+from specdecode_engine.batch.request_stats import BucketStats
+from specdecode_engine.batch.scheduler_output import StepOutput
+from specdecode_engine.batch.sequence import Sequence
+
+Stratum = tuple[str, ...]
+"""Values of the labels `metrics.STRATUM`."""
+
+
+@dataclass(slots=True)
+class TableStats:
+    """Counters of one table; the sums of a stratum are in the order of `SUMS`."""
+
+    strata: dict[Stratum, list[float]] = field(default_factory=dict)
+    retracted: int = 0
+
+
+class PerTableStats:
+    """The last tables and their sums; owned by the engine core.
+
+    Args:
+        table: hash of the one in force at first.
+    """
+
+    def __init__(self, table: str) -> None:
+        self.tables: OrderedDict[str, TableStats] = OrderedDict()
+        self.mixed_requests = 0
+        self.unsorted_requests = 0
+        self._retracted = 0
+        self.use(table)
+
+    @property
+    def table(self) -> str:
+        """Hash of the table in force."""
+        return next(reversed(self.tables))
+
+    def use(self, table: str) -> None:
+        """Put a table in force; the one that was not for longest gives way."""
+        self.tables.setdefault(table, TableStats())
+        self.tables.move_to_end(table)
+        if len(self.tables) > MAX_TABLES:
+            self.tables.popitem(last=False)
+
+    def note(
+        self,
+        table: str,
+        batch_size: int,
+        emissions: Iterable[StepOutput],
+        outputs: Iterable[Output],
+        seconds: float,
+    ) -> None:
+        """Count a decode step for each of its requests, and the requests that ended in it.
+
+        A failed request is not counted: the output of its last step was dropped.
+        """
+        band = batch_band(batch_size)
+        for emission, output in zip(emissions, outputs, strict=True):
+            sequence, reason = emission.sequence, output.finish_reason
+            sequence.portions.note(table, band, len(output.token_ids), seconds)
+            if reason is not None and reason is not FinishReason.ERROR:
+                self.close(sequence)
+
+    def note_retractions(self, total: int) -> None:
+        """Count the requests preempted since the last call for the table in force."""
+        if total != self._retracted:
+            self.tables[self.table].retracted += total - self._retracted
+            self._retracted = total
+
+    def close(self, sequence: Sequence) -> None:
+        """Count a request that ended for whatever reason, if a decode step processed it.
+
+        Requests whose client disconnected count too: leaving them out would hide the slowest
+        requests of a slow table, whose clients time out.
+        """
+        portions = sequence.portions
+        found = portions.main()
+        if found is None:
+            return
+        if portions.is_mixed:
+            self.mixed_requests += 1
+            return
+        band, portion = found
+        table = self.tables.get(portions.table)
+        stratum = _stratum(sequence, band)
+        if table is None or (stratum not in table.strata and len(table.strata) >= MAX_STRATA):
+            self.unsorted_requests += 1
+            return
+        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), portion)
+
+    def values(self) -> dict[MetricSpec, Mapping[tuple[str, ...], float]]:
+        """Return the present values of its series by label values."""
+        rows = [
+            ((name, *stratum), tuple(sums))
+            for name, table in self.tables.items()
+            for stratum, sums in table.strata.items()
+        ]
+        preempted: dict[tuple[str, ...], float] = {
+            (name,): table.retracted for name, table in self.tables.items()
+        }
+        return {
+            **{
+                each: {labels: sums[place] for labels, sums in rows}
+                for place, each in enumerate(metrics.PORTIONS)
+            },
+            metrics.RETRACTED_REQUESTS: preempted,
+            metrics.MIXED_REQUESTS: {(): self.mixed_requests},
+            metrics.UNSORTED_REQUESTS: {(): self.unsorted_requests},
+        }
+
+
+def _stratum(sequence: Sequence, band: int) -> Stratum:
+    request = sequence.request
+    return (
+        str(band),
+        Sampling.SAMPLED if request.sampling.temperature > 0 else Sampling.GREEDY,
+        GrammarUse.FREE if request.grammar is None else GrammarUse.CONSTRAINED,
+        prompt_length(len(request.prompt_ids)),
+        request.label,
+    )
+
+
+def _add(sums: list[float], portion: BucketStats) -> None:
+    tokens, rounds, seconds = portion.tokens, portion.rounds, portion.seconds
+    products = (
+        1, tokens, rounds, seconds, tokens * tokens, rounds * rounds, seconds * seconds,
+        tokens * rounds, seconds * tokens,
+    )  # fmt: skip
+    for place, product in enumerate(products):
+        sums[place] += product

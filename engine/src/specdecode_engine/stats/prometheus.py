@@ -1,0 +1,138 @@
+"""The registry of one engine: the core's snapshot and what the server measures around it."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
+
+from specdecode_api import metrics
+from specdecode_api.metrics import TABLE, MetricSpec, MetricType, requests
+from specdecode_engine.stats.snapshot import CoreSnapshot
+
+CORE = (
+    *metrics.CORE, *metrics.GRAPHS, *metrics.RANGES, *metrics.DEPTHS, *metrics.PORTIONS,
+    metrics.MIXED_REQUESTS, metrics.UNSORTED_REQUESTS,
+)  # fmt: skip
+"""The series whose values are in a snapshot."""
+
+
+class EngineMetrics:
+    """One registry: what the engine is, the core's snapshot, and what the server measures.
+
+    Args:
+        read: returns the core's latest snapshot.
+        describe: returns the labels of `metrics.INFO`; errors count under its table.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], CoreSnapshot],
+        describe: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_InfoCollector(describe))
+        self.registry.register(_SnapshotCollector(read))
+        self._describe = describe
+        self.first_token_s = self._histogram(requests.FIRST_TOKEN_SECONDS)
+        self.inter_token_s = self._histogram(requests.INTER_TOKEN_SECONDS)
+        self.request_s = self._histogram(requests.REQUEST_SECONDS)
+        self.requests = self._counter(requests.REQUESTS)
+        self._errors = self._counter(requests.HTTP_ERRORS)
+        self._reloads = self._counter(requests.TABLE_RELOADS)
+        self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
+        self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
+        latencies = (self.first_token_s, self.inter_token_s, self.request_s)
+        self.tables = TableLabels((*latencies, self.requests, self._errors))
+
+    def _histogram(self, each: MetricSpec) -> Histogram:
+        return Histogram(
+            each.family, each.help, each.labels, buckets=each.bounds_s, registry=self.registry
+        )
+
+    def _counter(self, each: MetricSpec) -> Counter:
+        return Counter(each.family, each.help, each.labels, registry=self.registry)
+
+    def count_error(self, status: int) -> None:
+        """Count an HTTP request that ended in an error, under the table in force."""
+        self._errors.labels(status=str(status), table=self._table()).inc()
+
+    def count_table(self, result: str) -> None:
+        """Count a table that was offered: "applied" or "refused"."""
+        self._reloads.labels(result=result).inc()
+
+    def count_call(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count the tokens of one HTTP request, complete or cut short."""
+        self._prompt_tokens.inc(prompt_tokens)
+        self._completion_tokens.inc(completion_tokens)
+
+    def count_cut_short(self, number: int) -> None:
+        """Count requests that ended before their answer was complete."""
+        self.requests.labels(finish_reason="abort", table=self._table()).inc(number)
+
+    def _table(self) -> str:
+        return self.tables.use(self._describe().get(metrics.HASHES[1], ""))
+
+
+class TableLabels:
+    """Ends the series of the least recently used table when a further one appears.
+
+    A counter's value that moved to another series would look like traffic there; so the series
+    ends, and a table that comes back begins at 0, which readers take for a restart.
+
+    Args:
+        metrics: those with the label `table`.
+    """
+
+    def __init__(self, metrics: Sequence[MetricWrapperBase]) -> None:
+        self._metrics = metrics
+        self._latest: OrderedDict[str, None] = OrderedDict()
+
+    def use(self, table: str) -> str:
+        """Return `table`, about to be used as a label."""
+        if next(reversed(self._latest), None) == table:
+            return table
+        self._latest[table] = None
+        self._latest.move_to_end(table)
+        if len(self._latest) > metrics.MAX_TABLES:
+            oldest, _ = self._latest.popitem(last=False)
+            for metric in self._metrics:
+                metric.remove_by_labels({TABLE: oldest})
+        return table
+
+
+class _InfoCollector(Collector):
+    """Exports when the process started and what the engine is."""
+
+    def __init__(self, describe: Callable[[], Mapping[str, str]]) -> None:
+        self._describe = describe
+        self._started_s = time.time()
+
+    def collect(self) -> Iterator[Metric]:
+        facts = self._describe()
+        yield _family(metrics.INFO, [(tuple(facts.get(n, "") for n in metrics.INFO.labels), 1.0)])
+        yield _family(metrics.PROCESS_START, [((), self._started_s)])
+
+
+class _SnapshotCollector(Collector):
+    """Exports the values of the latest snapshot."""
+
+    def __init__(self, read: Callable[[], CoreSnapshot]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._read()
+        for each in CORE:
+            values = snapshot.values.get(each, {} if each.labels else {(): 0.0})
+            yield _family(each, values.items())
+
+
+def _family(each: MetricSpec, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    kind = CounterMetricFamily if each.type is MetricType.COUNTER else GaugeMetricFamily
+    family = kind(each.family, each.help, labels=each.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    return family

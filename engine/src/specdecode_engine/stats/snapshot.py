@@ -1,0 +1,182 @@
+"""A copy of everything that the core counts, which any thread may read."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, astuple, dataclass, field
+
+from specdecode_api import metrics
+from specdecode_api.metrics import MetricSpec, core, depths
+from specdecode_engine.adaptive.policy import RangeState
+from specdecode_engine.graphs.report import GraphReport
+from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.stats.counters import Counters, DecodeTotals
+from specdecode_engine.stats.load_metric import load
+from specdecode_engine.stats.per_table import PerTableStats
+
+Labels = tuple[str, ...]
+Values = Mapping[Labels, float]
+
+# In the order of the fields of `DecodeTotals`, `StepTotals` and `PositionStats`.
+_DECODE = (
+    core.ROUNDS, core.REQUEST_ROUNDS, core.DRAFTED_TOKENS, core.ACCEPTED_TOKENS,
+    core.EMITTED_TOKENS, core.DECODE_SECONDS,
+)  # fmt: skip
+_RANGES = (
+    depths.RANGE_ROUNDS, depths.RANGE_REQUEST_ROUNDS, depths.RANGE_DRAFTED_TOKENS,
+    depths.RANGE_ACCEPTED_TOKENS, depths.RANGE_EMITTED_TOKENS, depths.RANGE_DECODE_SECONDS,
+)  # fmt: skip
+_STEPS = (depths.DEPTH_ROUNDS, depths.DEPTH_REQUEST_ROUNDS, depths.DEPTH_BUSY_SECONDS)
+_POSITIONS = (depths.POSITION_REACHED, depths.POSITION_ACCEPTED)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSnapshot:
+    """Values of the core's series after a step.
+
+    `values` holds a number per tuple of label values; what is absent is 0. `reason` is why the
+    latest decode step ran with its draft steps, empty before the first.
+    """
+
+    values: Mapping[MetricSpec, Values] = field(default_factory=dict)
+    ranges: tuple[RangeState, ...] = ()
+    reason: str = ""
+    graphs: GraphReport = field(default_factory=lambda: GraphReport("off"))
+
+    @classmethod
+    def of(cls, values: Mapping[MetricSpec, float | Values]) -> "CoreSnapshot":
+        """Make one by hand; a number stands for the value of a series without labels."""
+        return cls({s: v if isinstance(v, Mapping) else {(): v} for s, v in values.items()})
+
+    def __getitem__(self, key: MetricSpec | tuple[MetricSpec, str]) -> float:
+        """Return the value of a series, summed over its labels, or the one at a label's value."""
+        if isinstance(key, MetricSpec):
+            return sum(self.values.get(key, {}).values())
+        each, label = key
+        return self.values.get(each, {}).get((label,), 0)
+
+    def document(self) -> dict[str, object]:
+        """Describe it as JSON: values by the name of their series without prefix, and the rest."""
+        shown: dict[str, object] = {
+            each.sample.removeprefix(metrics.PREFIX): (
+                {",".join(labels): value for labels, value in self.values.get(each, {}).items()}
+                if each.labels
+                else self[each]
+            )
+            for each in (*metrics.CORE, *metrics.DEPTHS)
+        }
+        return shown | {
+            "reason": self.reason,
+            "ranges": [asdict(state) for state in self.ranges],
+            "graphs": asdict(self.graphs),
+        }
+
+
+def take_snapshot(
+    scheduler: Scheduler,
+    counters: Counters,
+    per_table: PerTableStats,
+    num_draft_tokens: Mapping[int, int],
+    graphs: GraphReport,
+) -> CoreSnapshot:
+    """Copy state and totals.
+
+    Before the first decode step, its draft steps are those that the smallest batches start with.
+
+    Args:
+        num_draft_tokens: nodes that a step verifies, root included, by its draft steps.
+    """
+    states, latest = scheduler.depth.states(), counters.latest
+    num_steps = latest.num_steps if latest else states[0].num_steps
+    running, waiting = len(scheduler.running), len(scheduler.waiting)
+    cache, free = scheduler.cache, scheduler.available_pages
+    accept_length = counters.recent.accept_length
+    values: dict[MetricSpec, Values] = {
+        each: {(): value}
+        for each, value in (
+            (core.PROMPT_TOKENS, counters.prompt_tokens),
+            (core.PREFILL_SECONDS, counters.prefill_seconds),
+            (core.CACHE_PAGES, cache.pages),
+            (core.CACHE_QUERIED_TOKENS, cache.queried_tokens),
+            (core.CACHE_HIT_TOKENS, cache.hit_tokens),
+            (core.CACHE_EVICTED_PAGES, cache.evicted_pages),
+            (core.RUNNING_REQUESTS, running),
+            (core.WAITING_REQUESTS, waiting),
+            (core.NUM_STEPS, num_steps),
+            (core.NUM_DRAFT_TOKENS, num_draft_tokens[num_steps]),
+            (core.ACTIVE_RANGE, latest.range_start if latest else states[0].range_start),
+            (core.ACCEPT_LENGTH, counters.decode.accept_length),
+            (core.LOAD, load(running + waiting, scheduler.limits.max_running, accept_length)),
+        )
+    }
+    values[core.KV_PAGES] = {("free",): free, ("used",): scheduler.pages.total - free}
+    values |= _totals(_DECODE, [((), counters.decode)])
+    values |= _range_values(states, counters)
+    values |= _totals(_STEPS, _named(counters.depths))
+    values |= _totals(_POSITIONS, _named(counters.positions))
+    values |= per_table.values()
+    values |= graph_values(graphs)
+    return CoreSnapshot(values, states, str(latest.reason) if latest else "", graphs)
+
+
+def graph_values(report: GraphReport) -> dict[MetricSpec, Values]:
+    """Return the series about CUDA graphs."""
+    sets = [((str(each.num_steps),), each) for each in report.sets]
+    return {
+        core.GRAPH_BATCH_SIZES: {at: len(each.batch_sizes) for at, each in sets},
+        core.GRAPH_BYTES: {at: each.num_bytes for at, each in sets},
+        core.GRAPH_CAPTURE_SECONDS: {at: each.seconds for at, each in sets},
+        core.GRAPH_SHARED_BYTES: {(): report.shared_bytes},
+        core.GRAPH_STEPS: {(): report.graph_steps},
+        core.EAGER_STEPS: {(reason,): steps for reason, steps in report.eager_steps.items()},
+    }
+
+
+def range_state_values(states: Iterable[RangeState]) -> dict[MetricSpec, Values]:
+    """Return what the policy holds for each range of batch sizes."""
+    named = [(str(state.range_start), state) for state in states]
+    return {
+        depths.RANGE_NUM_STEPS: {(at,): state.num_steps for at, state in named},
+        depths.RANGE_ACCEPTED_EMA: {(at,): s.ema for at, s in named if s.ema is not None},
+        depths.RANGE_SURVIVAL: {
+            (at, str(position)): chance
+            for at, state in named
+            for position, chance in enumerate(state.survival, start=1)
+        },
+        depths.RANGE_EXPECTED: {
+            (at, str(num_steps)): rate
+            for at, state in named
+            for num_steps, rate in state.tokens_per_second.items()
+        },
+    }
+
+
+def _range_values(states: tuple[RangeState, ...], counters: Counters) -> dict[MetricSpec, Values]:
+    """Return what the table's present ranges decided, and what the policy holds for each."""
+    totals = [
+        ((str(s.range_start),), counters.ranges.get(s.range_start, DecodeTotals())) for s in states
+    ]
+    present = {state.range_start for state in states}
+    return {
+        **_totals(_RANGES, totals),
+        depths.RANGE_WASTED_TOKENS: {at: each.wasted_tokens for at, each in totals},
+        depths.DEPTH_SWITCHES: {
+            (str(start), str(reason)): count
+            for (start, reason), count in counters.switches.items()
+            if start in present
+        },
+        **range_state_values(states),
+    }
+
+
+def _named(totals: Mapping[tuple[int, int], object]) -> Iterator[tuple[Labels, object]]:
+    return (((str(one), str(other)), each) for (one, other), each in totals.items())
+
+
+def _totals(
+    group: tuple[MetricSpec, ...], rows: Iterable[tuple[Labels, object]]
+) -> dict[MetricSpec, Values]:
+    """Return the fields of each row's totals as values of the group's series, in this order."""
+    columns: list[dict[Labels, float]] = [{} for _ in group]
+    for labels, totals in rows:
+        for column, value in zip(columns, astuple(totals), strict=True):  # type: ignore[call-overload]
+            column[labels] = value
+    return dict(zip(group, columns, strict=True))

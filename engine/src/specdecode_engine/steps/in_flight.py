@@ -1,0 +1,111 @@
+"""A step that was launched, and whose result the host has not read yet."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.adaptive.policy import Decision
+from specdecode_engine.batch.scheduler_output import StepOutput
+from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.steps.logprobs import LogprobRows
+from specdecode_engine.steps.prompt_logprobs import ScoredPrompt
+from specdecode_engine.steps.timing import Timing
+
+
+@dataclass(slots=True)
+class InFlightStep:
+    """The prefill or the decode part of a step: why it was launched, and its result once sent.
+
+    A result is valid for the sequences as they were at launch: the part of a sequence that ended
+    since is dropped. No sequence is preempted before its steps are collected.
+    """
+
+    timing: Timing
+    table: str  # hash of the speculation table in force at launch
+    decision: Decision | None = None  # None for the prefill part
+    kv_tokens: int = 0  # of the decode batch at launch
+    prompt_tokens: int = 0  # of the prefill chunks
+    is_alone: bool = True  # False where both parts shared a forward
+    sequences: tuple[Sequence, ...] = ()
+    _drafted: int = 0  # tokens drafted per sequence
+    _width: int = 0  # most tokens that a sequence can get
+    _result: Tensor | None = None  # [B, width + 1] i64, on the host: tokens, number accepted
+    _logprobs: LogprobRows | None = None
+    _scored: tuple[ScoredPrompt, ...] = ()
+    _arrival: "torch.cuda.Event | None" = None
+
+    @property
+    def decode_steps(self) -> int:
+        """Decode steps that the part counts as: 1, or 0 for prefill."""
+        return int(self.decision is not None)
+
+    def send_tokens(
+        self,
+        sequences: tuple[Sequence, ...],
+        tokens: Tensor,
+        accepted: Tensor,
+        drafted: int,
+        logprobs: LogprobRows | None,
+    ) -> None:
+        """Start the copy of the tokens to the host and note on the sequences what is in flight.
+
+        Args:
+            tokens: [B, width] i64.
+            accepted: [B] i64; the first accepted + 1 tokens of each row count.
+            drafted: tokens drafted per sequence.
+        """
+        width = tokens.shape[1]
+        for sequence in sequences:
+            sequence.in_flight_tokens += width
+            sequence.in_flight_rounds += 1
+        self.sequences, self._drafted, self._width = sequences, drafted, width
+        self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
+        self._logprobs = logprobs.map(_start_copy) if logprobs else None
+        self._record_arrival(tokens)
+
+    def send_prompt_logprobs(self, scored: tuple[ScoredPrompt, ...]) -> None:
+        """Start the copy of prompt logprobs to the host."""
+        if scored:
+            self._scored = tuple(prompt.map(_start_copy) for prompt in scored)
+            self._record_arrival(scored[0].scores.values)
+
+    def _record_arrival(self, tensor: Tensor) -> None:
+        if tensor.is_cuda:
+            self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrival.record()
+
+    def collect(self) -> list[StepOutput]:
+        """Wait for the result and split it into the outputs of sequences that have not ended.
+
+        Prompt logprobs are kept on their sequences, which return them with their first output.
+        """
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        for prompt in self._scored:
+            prompt.collect()
+        if self._result is None:
+            return []
+        records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
+        outputs = []
+        for sequence, row, kept in zip(self.sequences, self._result.tolist(), records, strict=True):
+            sequence.in_flight_tokens -= self._width
+            sequence.in_flight_rounds -= 1
+            if sequence.finish_reason is not None:
+                continue
+            count = row[-1] + 1
+            tokens = tuple(row[:count])
+            logprobs = None if kept is None else kept[:count]
+            outputs.append(StepOutput(sequence, tokens, self._drafted, row[-1], logprobs))
+        return outputs
+
+
+def _start_copy(tensor: Tensor) -> Tensor:
+    """Start a copy to pinned memory that does not block the host; CPU tensors are returned.
+
+    The copy is complete when an event that was recorded after it has been reached.
+    """
+    if not tensor.is_cuda:
+        return tensor
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return pinned.copy_(tensor, non_blocking=True)

@@ -1,0 +1,213 @@
+"""One object with every op; an engine is built with one and calls its functions directly.
+
+A step looks nothing up: no environment, no dispatch by tensor, no check of arguments. Shapes follow
+from checkpoints and records that were checked when they were made; `testing.checked` adds a check
+to every function of a backend.
+
+On a CPU a float32 row comes out the same to the last bit whatever rows it is computed with: text
+must not depend on the batch, on how a prompt is cut or on how many tokens are drafted.
+Letters: B batch, C candidates, N nodes, root included, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.metadata import (
+    AttentionMetadata,
+    DraftedNodes,
+    LayerKV,
+    PackedWeight,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+    TreeKV,
+)
+from specdecode_kernels.torch.attention import attend, attend_with_lse
+from specdecode_kernels.torch.elementwise import add_rms_norm, apply_rope, rms_norm, silu_and_mul
+from specdecode_kernels.torch.kv_cache import load_kv, store_kv
+from specdecode_kernels.torch.linear import linear
+from specdecode_kernels.torch.merge_states import merge_states
+from specdecode_kernels.torch.paths import compact_kv, gather_accepted
+from specdecode_kernels.torch.penalties import apply_penalties
+from specdecode_kernels.torch.sampling import perturb_logits, sample
+from specdecode_kernels.torch.trees import build_tree_mask, select_tree_nodes
+from specdecode_kernels.torch.verify import verify_chain, verify_tree
+
+
+class GraphSupport(NamedTuple):
+    """Whether a CUDA graph may hold a backend's attention, and what limits it, if anything.
+
+    Launches in a graph must be right for every length: they read lengths on the device.
+    """
+
+    is_possible: bool
+    limitation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Backend:
+    """Every op. Functions take their arguments by place and trust them."""
+
+    name: str
+    """Implementation of all ops but attention: torch, triton or cpu."""
+
+    attention: str
+    """Implementation of the ops on cached keys and values: torch, triton, cpu or flashinfer."""
+
+    graph_support: GraphSupport
+
+    linear: Callable[[Tensor, Any, Tensor | None], Tensor]
+    """Map x [rows, inputs] by weight [outputs, inputs] and bias [outputs]: [rows, outputs].
+
+    The weight is a tensor, or what `pack_weight` of this backend returned.
+    """
+
+    pack_weight: Callable[[Tensor], PackedWeight] | None
+    """Reorder a weight [outputs, inputs] for `linear`; None where it takes plain ones only."""
+
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    """(x, weight, eps): scale rows of x [..., dim] to root mean square 1, then by weight [dim]."""
+
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    """(x, update, weight, eps): the sum of both [..., dim], and its norm as by `rms_norm`."""
+
+    apply_rope: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    """(q, k, cos, sin): rotate q and k [rows, heads, dim] by angles [rows, dim / 2] of their rows.
+
+    The first half of a head pairs with its second half, as in Hugging Face's Llama. A kernel writes
+    over q and k, torch does not: use what is returned and nothing else.
+    """
+
+    silu_and_mul: Callable[[Tensor, Tensor], Tensor]
+    """(gate, up): silu(gate) * up, both [..., dim]."""
+
+    store_kv: Callable[[LayerKV, Tensor, Tensor, Tensor], None]
+    """(kv, slot_mapping, k, v): write k and v [n, kv_heads, dim] to rows slot_mapping [n] i64.
+
+    They are cast to the cache's type; float8 rows hold them divided by the scale.
+    """
+
+    load_kv: Callable[[LayerKV, Tensor, torch.dtype], tuple[Tensor, Tensor]]
+    """(kv, slot_mapping, dtype): k and v [n, kv_heads, dim] of rows, as attention reads them."""
+
+    attend: Callable[[Tensor, LayerKV, AttentionMetadata, TreeKV | None], Tensor]
+    """Attend from q [rows, q_heads, dim] to what the metadata and the tree KV show; like q.
+
+    The cache is of q's type or float8. Prefix and tree share one softmax. Rows that no query row of
+    their request sees may hold anything, NaN included.
+    """
+
+    attend_with_lse: Callable[
+        [Tensor, LayerKV, AttentionMetadata, TreeKV | None], tuple[Tensor, Tensor]
+    ]
+    """As `attend`, and the natural log-sum-exp of each row's scores [rows, q_heads].
+
+    It is f32, f64 for such queries; -inf where a row sees nothing.
+    """
+
+    merge_states: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    """(out_a, lse_a, out_b, lse_b): merge attentions of the same queries over different rows.
+
+    Outs are [rows, q_heads, dim], lses [rows, q_heads]; so is the result. A state with an lse of
+    -inf adds nothing, whatever its out holds.
+    """
+
+    compact_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
+    """(k, v, page_table, req_indices, lengths, path, page_size): move the accepted path's rows of
+    every layer to where a chain would have written them, in place.
+
+    Node j of request b lies at position lengths[b] + j; step i of the path goes to lengths[b] + i.
+    All of a request's rows are read before any is written. Requests share no rows. k and v are
+    [layers, pool_rows, kv_heads, dim], contiguous; page_table [requests, pages] i64; req_indices
+    and lengths [B] i64; path [B, W] i64.
+    """
+
+    gather_accepted: Callable[[Tensor, Tensor], Tensor]
+    """(values, path): keep the rows of path [B, W] i64: [B, N, ...] to [B, W, ...]."""
+
+    select_tree_nodes: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+    """(scores, tokens, parents, count): keep the best candidates of each tree, in their order.
+
+    Scores [B, C] f32, not NaN; tokens [B, C] i64; parents [B, C] i64, candidate indices, -1 for
+    the root. Among equals the lower index is kept. A candidate must stand after its parent
+    and not score above it; then the kept ones contain their ancestors. Returns tokens [B, count]
+    i64, and the parents [B, count + 1] i64 of the nodes, root first, which is its own parent.
+    """
+
+    build_tree_mask: Callable[[Tensor, int], tuple[Tensor, Tensor]]
+    """(parents, max_depth): depths [B, N] i64 and tree mask [B, N, N] bool of parents [B, N] i64.
+
+    Row j of the mask marks node j and its ancestors. The root comes first and is its own parent;
+    no node is deeper than max_depth.
+    """
+
+    verify_chain: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    """(choices, drafted): count the drafted tokens before the first that the target did not choose.
+
+    Choices [B, N] i64 are the target's at every node, drafted is [B, N - 1] i64. Returns the count
+    [B] i64 and the choice after the last accepted token, the bonus token [B] i64.
+    """
+
+    verify_tree: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+    """(choices, drafted, parents, path_length): follow the target's choices from the root down.
+
+    Siblings carry different tokens, so at most one child of a node agrees and the agreeing nodes
+    form one path. Parents [B, N] i64 are breadth first; path_length counts the nodes of the longest
+    path, root included. Returns nodes [B, path_length] i64, root first, filled up with the path's
+    last node; how many drafted tokens are among them [B] i64; the bonus token [B] i64.
+    """
+
+    apply_penalties: Callable[[Tensor, PenaltyParamsBatch, DraftedNodes | None], Tensor]
+    """Apply penalties and bias to logits [B, N, V] float; a new tensor of the same shape.
+
+    A node counts the drafted tokens on the path to it, its own included, as if they were output.
+    Source: the penalties of the OpenAI API, and for repetition Keskar et al., "CTRL", 2019.
+    """
+
+    sample: Callable[[Tensor, SamplingParamsBatch | None, Tensor, Tensor | None], Tensor]
+    """(logits, params, positions, ids): the token of every node [B, N] i64, a place among V.
+
+    It is the likeliest, or where a request samples, the likeliest after temperature, filters and
+    the noise of (seed, position, token); among equals the lowest index. Logits are [B, N, V] float;
+    params None where no request samples; positions [B, N] i64, absolute, of the tokens to be
+    sampled; ids [V] i64, the tokens that logits belong to, where indices are not ids.
+    Source: Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant
+    speculative decoding", 2024.
+    """
+
+    perturb_logits: Callable[[Tensor, SamplingParamsBatch, Tensor, Tensor | None, Tensor], Tensor]
+    """(logits, params, positions, ids, requests): what `sample` takes the likeliest of, for
+    requests [R] i64 that sample: [R, N, V]."""
+
+
+TORCH = Backend(
+    name="torch",
+    attention="torch",
+    graph_support=GraphSupport(
+        True, "torch would gather page tables at full width in every replay"
+    ),
+    linear=linear,
+    pack_weight=None,
+    rms_norm=rms_norm,
+    add_rms_norm=add_rms_norm,
+    apply_rope=apply_rope,
+    silu_and_mul=silu_and_mul,
+    store_kv=store_kv,
+    load_kv=load_kv,
+    attend=attend,
+    attend_with_lse=attend_with_lse,
+    merge_states=merge_states,
+    compact_kv=compact_kv,
+    gather_accepted=gather_accepted,
+    select_tree_nodes=select_tree_nodes,
+    build_tree_mask=build_tree_mask,
+    verify_chain=verify_chain,
+    verify_tree=verify_tree,
+    apply_penalties=apply_penalties,
+    sample=sample,
+    perturb_logits=perturb_logits,
+)
+"""The reference: any device and type. Other backends replace functions of it."""

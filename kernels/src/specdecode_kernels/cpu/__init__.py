@@ -1,0 +1,11 @@
+"""Kernels in C for a CPU: vectors by the compiler, threads by OpenMP.
+
+They are compiled on the machine where they run, as Triton's are (docs/decisions/0020). A row of
+float32 or bfloat16 comes out the same to the bit whatever rows it is computed with, because each
+sum has one order: that of its terms.
+"""
+
+from specdecode_kernels.cpu.backend import with_cpu_attention, with_cpu_ops
+from specdecode_kernels.cpu.library import CACHE_VARIABLE, TYPES, unsupported_reason
+
+__all__ = ["CACHE_VARIABLE", "TYPES", "unsupported_reason", "with_cpu_attention", "with_cpu_ops"]

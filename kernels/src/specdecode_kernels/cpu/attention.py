@@ -1,0 +1,146 @@
+"""Launchers of attention and of the writing of the KV cache, and their arguments in C's form."""
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.cpu.elementwise import with_heads_together
+from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.torch import attention as reference
+from specdecode_kernels.torch import kv_cache
+
+
+class _Metadata(ctypes.Structure):
+    """`struct metadata` of attend.c."""
+
+    _fields_ = (
+        ("pages", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("kv_lens", ctypes.c_void_p),
+        ("batch", ctypes.c_int64),
+        ("page_columns", ctypes.c_int64),
+        ("page_size", ctypes.c_int64),
+        ("most", ctypes.c_int64),
+    )
+
+
+class _TreeKV(ctypes.Structure):
+    """`struct tree_kv` of attend.c."""
+
+    _fields_ = (
+        ("k", ctypes.c_void_p),
+        ("v", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+        ("mask_batch_stride", ctypes.c_int64),
+        ("mask_query_stride", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CArgument:
+    """A record in C's form, and the tensors that have to live as long."""
+
+    address: int
+    held: tuple[object, ...]
+
+
+class CpuAttention:
+    """Attention of one model; keeps the metadata of the current forward in C's form.
+
+    A row's bits depend on the keys that it sees and their order alone.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._metadata: AttentionMetadata | None = None
+        self._in_c: CArgument | None = None
+
+    def attend(
+        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+    ) -> Tensor:
+        """Launch on a contiguous cache of the library's type; torch attends otherwise."""
+        if self._metadata is not metadata:  # every layer of a forward brings the same one
+            self._metadata, self._in_c = metadata, _metadata_in_c(metadata)
+        if self._in_c is None or not _fits(self._library, q, kv):
+            return reference.attend(q, kv, metadata, tree_kv)
+        q = with_heads_together(q)
+        out = torch.empty(q.shape, dtype=q.dtype)
+        tree = None if tree_kv is None else _tree_kv_in_c(tree_kv)
+        self._library.attend(
+            self._in_c.address,
+            None if tree is None else tree.address,
+            q.data_ptr(),
+            q.stride(0),
+            kv.k.data_ptr(),
+            kv.v.data_ptr(),
+            out.data_ptr(),
+            q.shape[1],
+            *kv.k.shape[1:],
+            1.0 / math.sqrt(q.shape[2]),
+        )
+        return out
+
+
+def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
+    """Copy rows to a contiguous cache of their type; torch writes otherwise."""
+    if not _fits(library, k, kv) or v.dtype != k.dtype:
+        kv_cache.store_kv(kv, slot_mapping, k, v)
+        return
+    k, v = with_heads_together(k), with_heads_together(v)
+    slot_mapping = slot_mapping.contiguous()
+    library.store_kv(
+        kv.k.data_ptr(),
+        kv.v.data_ptr(),
+        slot_mapping.data_ptr(),
+        k.data_ptr(),
+        k.stride(0),
+        v.data_ptr(),
+        v.stride(0),
+        k.shape[0],
+        kv.k.stride(0),
+    )
+
+
+def _fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:
+    return (
+        rows.dtype == kv.k.dtype == library.dtype and kv.k.is_contiguous() and kv.v.is_contiguous()
+    )
+
+
+def _metadata_in_c(metadata: AttentionMetadata) -> CArgument | None:
+    """Convert metadata for all layers of a forward; None if it is not laid out row by row.
+
+    Its tensors may be refilled afterwards, so what C could not follow there is not copied.
+    """
+    pages, kv_lens = metadata.page_table, metadata.kv_lens
+    if (pages.shape[1] > 1 and pages.stride(1) != 1) or not kv_lens.is_contiguous():
+        return None
+    starts = torch.tensor((0, *metadata.qo_lens)).cumsum(0)
+    fields = _Metadata(
+        pages.data_ptr(),
+        starts.data_ptr(),
+        kv_lens.data_ptr(),
+        len(metadata.qo_lens),
+        pages.stride(0),
+        metadata.page_size,
+        metadata.max_kv_len,
+    )
+    return CArgument(ctypes.addressof(fields), (fields, metadata, starts))
+
+
+def _tree_kv_in_c(tree_kv: TreeKV) -> CArgument:
+    k, v, mask = tree_kv
+    if k.stride()[2:] != (k.shape[3], 1) or v.stride() != k.stride():
+        k, v = k.contiguous(), v.contiguous()
+    if mask.stride(2) != 1:
+        mask = mask.contiguous()
+    pointers = (k.data_ptr(), v.data_ptr(), mask.data_ptr())
+    fields = _TreeKV(*pointers, k.shape[1], *k.stride()[:2], *mask.stride()[:2])
+    return CArgument(ctypes.addressof(fields), (fields, k, v, mask))

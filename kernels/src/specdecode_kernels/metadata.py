@@ -1,0 +1,182 @@
+"""Records that ops take: paged KV, what each query row attends to, sampling parameters of a batch.
+
+They check themselves when they are made, which is once per engine (`LayerKV`) or once per step.
+Letters: B batch.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FLOAT8 = torch.float8_e4m3fn
+"""Four bits of exponent, three of mantissa, no infinity; entries are multiplied by a scale."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionMetadata:
+    """Which rows of the KV cache every query row attends to, the same for all layers of a forward.
+
+    Cache row = page id * page size + offset. Query rows are concatenated request by request. Query
+    row i sees the first `kv_lens[i]` rows of its own request; seeing none is legal and yields
+    zeros. `max_kv_len` is a bound that the host knows, so that no kernel has to ask the device: in
+    a CUDA graph it bounds all replays, and the tensors are refilled.
+    """
+
+    page_table: Tensor  # [batch, pages] i64, padding entries 0
+    page_size: int
+    qo_lens: tuple[int, ...]  # query rows of each request
+    kv_lens: Tensor  # [rows] i64; causal extension: position + 1
+    max_kv_len: int
+    # [batch + 1] i64, where each request's rows begin; asked for on the device where requests
+    # differ in query rows, and copied there by each call that finds none
+    cu_seqlens_q: Tensor | None = None
+
+    @property
+    def uniform_qo_len(self) -> int | None:
+        """Query rows of every request, if all have the same number; none for an empty batch."""
+        return self.qo_lens[0] if len(set(self.qo_lens)) == 1 else None
+
+    def __post_init__(self) -> None:
+        if self.page_table.dim() != 2 or self.page_table.dtype != torch.int64:
+            raise ValueError(
+                f"page_table must be [batch, pages] int64, "
+                f"not {list(self.page_table.shape)} {self.page_table.dtype}"
+            )
+        batch, pages = self.page_table.shape
+        if len(self.qo_lens) != batch or min(self.qo_lens, default=0) < 0:
+            raise ValueError(
+                f"qo_lens {self.qo_lens} must be one number >= 0 for each of the "
+                f"{batch} requests in page_table"
+            )
+        if self.kv_lens.shape != (sum(self.qo_lens),) or self.kv_lens.dtype != torch.int64:
+            raise ValueError(
+                f"kv_lens must be int64, one for each of the {sum(self.qo_lens)} query rows, "
+                f"not {list(self.kv_lens.shape)} {self.kv_lens.dtype}"
+            )
+        if self.page_size < 1 or not 0 <= self.max_kv_len <= pages * self.page_size:
+            raise ValueError(
+                f"max_kv_len {self.max_kv_len} must lie within the {pages} pages of "
+                f"{self.page_size} rows that page_table holds per request; widen page_table"
+            )
+        starts = self.cu_seqlens_q
+        if starts is not None and (starts.shape != (batch + 1,) or starts.dtype != torch.int64):
+            raise ValueError(
+                f"cu_seqlens_q must be int64, one for each of the {batch} requests and the end, "
+                f"not {list(starts.shape)} {starts.dtype}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KvScale:
+    """What the entries of float8 pools are multiplied by when read; 1 for every other type."""
+
+    k: float = 1.0
+    v: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not all(0 < scale < math.inf for scale in (self.k, self.v)):
+            raise ValueError(f"scales of keys and values must be positive and finite, not {self}")
+
+
+UNSCALED = KvScale()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerKV:
+    """Keys and values of one layer in the KV cache; row = page id * page size + offset.
+
+    Float8 entries are read times `scale`.
+    """
+
+    k: Tensor  # [pool_rows, kv_heads, dim]
+    v: Tensor  # [pool_rows, kv_heads, dim]
+    scale: KvScale = UNSCALED
+
+    def __post_init__(self) -> None:
+        k, v = self.k, self.v
+        if k.dim() != 3 or v.shape != k.shape or v.dtype != k.dtype:
+            raise ValueError(
+                f"k {list(k.shape)} {k.dtype} and v {list(v.shape)} {v.dtype} must both be "
+                "[pool_rows, kv_heads, dim], of one type"
+            )
+        if self.scale != UNSCALED and k.dtype != FLOAT8:
+            raise ValueError(f"{self.scale} is for {FLOAT8}; a KV cache of {k.dtype} has none")
+
+
+class TreeKV(NamedTuple):
+    """KV rows outside the cache that a request attends to as well: draft scratch or a tree's nodes.
+
+    Legal only where every request has the same number of query rows. Made once per layer and
+    forward, so it does not check itself; `testing.checked` does.
+    """
+
+    k: Tensor  # [batch, tree_rows, kv_heads, dim]
+    v: Tensor  # [batch, tree_rows, kv_heads, dim]
+    tree_mask: Tensor  # [batch, queries_per_request, tree_rows] bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight:
+    """A weight [outputs, inputs] in blocks of outputs, as cpu/linear.c reads it."""
+
+    blocks: Tensor  # [blocks, inputs, BLOCK], of bfloat16 [blocks, pairs of inputs, BLOCK, 2]
+    shape: torch.Size  # outputs and inputs
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the entries."""
+        return self.blocks.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the blocks, including the padding of the last one."""
+        return self.blocks.nbytes
+
+    def plain(self) -> Tensor:
+        """Copy the weight to an ordinary tensor [outputs, inputs]."""
+        outputs, inputs = self.shape
+        by_output = self.blocks.movedim(2, 1).flatten(2).flatten(0, 1)
+        return by_output[:outputs, :inputs].contiguous()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplingParamsBatch:
+    """How each request of a batch samples; [B] each, of any stride.
+
+    `is_filtered` is what the host knows of the batch as a whole: where it is false no request has a
+    filter, and the work is left out.
+    """
+
+    temperature: Tensor  # float, 0 is greedy
+    top_k: Tensor  # i64, 0 is off
+    top_p: Tensor  # float in (0, 1], 1 is off
+    min_p: Tensor  # float in [0, 1], 0 is off
+    seeds: Tensor  # i64
+    is_filtered: bool
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, for what holds for each."""
+        return self.temperature, self.top_k, self.top_p, self.min_p, self.seeds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PenaltyParamsBatch:
+    """Penalties and biases of a batch; the big tables have one row per request that has any."""
+
+    counts: Tensor  # [states, vocab] f32, of output tokens
+    in_prompt: Tensor  # [states, vocab] bool
+    bias: Tensor  # [states, vocab] f32
+    states: Tensor  # [B] i64, row of the tables; -1 leaves a request's logits as they are
+    numbers: Tensor  # [B, 3] f64: repetition, presence, frequency
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftedNodes:
+    """The drafted tokens of the nodes after each request's first one."""
+
+    tokens: Tensor  # [B, N - 1] i64
+    parents: Tensor | None  # [B, N] i64, the root's is itself; None: node j + 1 hangs on node j
+    max_depth: int

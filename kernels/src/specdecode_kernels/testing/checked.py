@@ -1,0 +1,321 @@
+"""A backend that checks the arguments of every call, for tests: shapes, types, strides.
+
+Engines run unchecked backends: shapes follow from checkpoints and records that are checked when
+they are loaded or made, and a check per op and layer would cost as much as the smallest launches.
+Letters: B batch, N nodes, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.backend import Backend
+from specdecode_kernels.metadata import (
+    FLOAT8,
+    AttentionMetadata,
+    DraftedNodes,
+    LayerKV,
+    PackedWeight,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+    TreeKV,
+)
+
+
+def checked(backend: Backend) -> Backend:
+    """Make every op raise a ValueError that names what is wrong with its arguments."""
+    guarded: dict[str, Any] = {
+        op: _guard(getattr(backend, op), check) for op, check in CHECKS.items()
+    }
+    return replace(backend, **guarded)
+
+
+def _guard(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        check(*arguments)
+        return function(*arguments)
+
+    return call
+
+
+def _check_linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None) -> None:
+    if x.dim() != 2 or len(weight.shape) != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"linear: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
+        )
+    if isinstance(weight, PackedWeight) and x.dtype != weight.dtype:
+        raise ValueError(f"linear: a packed weight of {weight.dtype} takes no rows of {x.dtype}")
+    if bias is not None and bias.shape != (weight.shape[0],):
+        raise ValueError(f"linear: bias {list(bias.shape)} must be [{weight.shape[0]}]")
+
+
+def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
+    if weight.dim() != 1 or x.shape[-1:] != weight.shape:
+        raise ValueError(
+            f"rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
+        )
+
+
+def _check_add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> None:
+    if update.shape != x.shape or update.dtype != x.dtype:
+        raise ValueError(
+            f"add_rms_norm: x {list(x.shape)} {x.dtype} and update {list(update.shape)} "
+            f"{update.dtype} must have one shape and type"
+        )
+    _check_rms_norm(x, weight, eps)
+
+
+def _check_apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+    rows, dim = q.shape[0], q.shape[-1]
+    if q.dim() != 3 or k.dim() != 3 or k.shape[0] != rows or k.shape[-1] != dim:
+        raise ValueError(
+            f"apply_rope: q {list(q.shape)} and k {list(k.shape)} must both be [rows, heads, dim]"
+        )
+    if dim % 2 or cos.shape != (rows, dim // 2) or sin.shape != cos.shape:
+        raise ValueError(
+            f"apply_rope: cos {list(cos.shape)} and sin {list(sin.shape)} must be "
+            f"[{rows}, {dim}/2], with an even head dimension"
+        )
+
+
+def _check_silu_and_mul(gate: Tensor, up: Tensor) -> None:
+    if gate.shape != up.shape:
+        raise ValueError(
+            f"silu_and_mul: gate {list(gate.shape)} and up {list(up.shape)} must have one shape"
+        )
+
+
+def _check_store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
+    wanted = (*slot_mapping.shape, *kv.k.shape[1:])
+    if slot_mapping.dim() != 1 or k.shape != wanted or v.shape != wanted:
+        raise ValueError(
+            f"store_kv: k {list(k.shape)} and v {list(v.shape)} must be {list(wanted)}, "
+            f"one row for each of slot_mapping {list(slot_mapping.shape)}"
+        )
+
+
+def _check_attend(
+    q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+) -> None:
+    kv_heads, dim = kv.k.shape[1:]
+    rows = metadata.kv_lens.shape[0]
+    if q.dim() != 3 or q.shape[0] != rows or q.shape[2] != dim:
+        raise ValueError(f"attend: q {list(q.shape)} must be [{rows}, q_heads, {dim}]")
+    if q.shape[1] % kv_heads:
+        raise ValueError(f"attend: {q.shape[1]} query heads cannot share {kv_heads} kv heads")
+    if kv.k.dtype not in (q.dtype, FLOAT8):
+        raise ValueError(f"attend: a cache of {kv.k.dtype} must be of q's {q.dtype} or {FLOAT8}")
+    if kv.k.shape[0] % metadata.page_size:
+        raise ValueError(
+            f"attend: {kv.k.shape[0]} cache rows are not a multiple of the page size, "
+            f"{metadata.page_size}"
+        )
+    if tree_kv is not None:
+        _check_tree_kv(tree_kv)
+        _check_tree_kv_fits(tree_kv, metadata, q.dtype, kv_heads, dim)
+
+
+def _check_tree_kv(tree_kv: TreeKV) -> None:
+    k, v, mask = tree_kv
+    if k.dim() != 4 or v.shape != k.shape:
+        raise ValueError(
+            f"tree KV: k and v must both be [batch, tree_rows, kv_heads, dim], "
+            f"not {list(k.shape)} and {list(v.shape)}"
+        )
+    batch, tree_rows = k.shape[:2]
+    fits = mask.dim() == 3 and mask.shape[::2] == (batch, tree_rows)
+    if not fits or mask.dtype != torch.bool:
+        raise ValueError(
+            f"tree KV: tree_mask must be [{batch}, queries, {tree_rows}] bool, "
+            f"not {list(mask.shape)} {mask.dtype}"
+        )
+
+
+def _check_tree_kv_fits(
+    tree_kv: TreeKV, metadata: AttentionMetadata, dtype: torch.dtype, kv_heads: int, dim: int
+) -> None:
+    if len(set(metadata.qo_lens)) > 1:
+        raise ValueError(
+            f"attend: tree KV needs the same number of query rows in every request, "
+            f"not {metadata.qo_lens}; split the batch"
+        )
+    queries = metadata.qo_lens[0] if metadata.qo_lens else 0
+    batch = len(metadata.qo_lens)
+    k = tree_kv.k
+    if (k.shape[0], *k.shape[2:]) != (batch, kv_heads, dim):
+        raise ValueError(
+            f"attend: tree KV's k {list(k.shape)} must be [{batch}, rows, {kv_heads}, {dim}]"
+        )
+    if k.dtype != dtype or tree_kv.v.dtype != dtype:
+        raise ValueError(f"attend: tree KV of {k.dtype} must be of q's {dtype}")
+    if batch and tree_kv.tree_mask.shape[1] != queries:
+        raise ValueError(
+            f"attend: tree_mask {list(tree_kv.tree_mask.shape)} must have {queries} rows per "
+            "request"
+        )
+
+
+def _check_merge_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> None:
+    fits = out_a.dim() == 3 and out_b.shape == out_a.shape and out_b.dtype == out_a.dtype
+    if not fits or not lse_a.shape == lse_b.shape == out_a.shape[:2]:
+        raise ValueError(
+            f"merge_states: outs {list(out_a.shape)} {out_a.dtype} and {list(out_b.shape)} "
+            f"{out_b.dtype} must both be [rows, heads, dim], and lses {list(lse_a.shape)} and "
+            f"{list(lse_b.shape)} [rows, heads]"
+        )
+
+
+def _check_gather_accepted(values: Tensor, path: Tensor) -> None:
+    if values.dim() < 2 or path.dim() != 2 or values.shape[0] != path.shape[0]:
+        raise ValueError(
+            f"gather_accepted: values {list(values.shape)} must be [batch, nodes, ...] and path "
+            f"{list(path.shape)} [batch, steps]"
+        )
+
+
+def _check_compact_kv(
+    k: Tensor,
+    v: Tensor,
+    page_table: Tensor,
+    req_indices: Tensor,
+    lengths: Tensor,
+    path: Tensor,
+    page_size: int,
+) -> None:
+    if k.dim() != 4 or v.shape != k.shape or page_table.dim() != 2:
+        raise ValueError(
+            f"compact_kv: k {list(k.shape)} and v {list(v.shape)} must both be [layers, rows, "
+            f"kv_heads, dim] and page_table {list(page_table.shape)} [requests, pages]"
+        )
+    if not (k.is_contiguous() and v.is_contiguous() and page_table.is_contiguous()):
+        raise ValueError("compact_kv: k, v and page_table must be contiguous; pass them whole")
+    if path.dim() != 2 or req_indices.shape != path.shape[:1] or lengths.shape != path.shape[:1]:
+        raise ValueError(
+            f"compact_kv: req_indices {list(req_indices.shape)} and lengths {list(lengths.shape)} "
+            f"must be one number for each row of path {list(path.shape)}"
+        )
+    if page_size < 1 or k.shape[1] % page_size:
+        raise ValueError(
+            f"compact_kv: {k.shape[1]} cache rows are not a multiple of the page size, {page_size}"
+        )
+
+
+def _check_select_tree_nodes(scores: Tensor, tokens: Tensor, parents: Tensor, count: int) -> None:
+    if scores.dim() != 2 or tokens.shape != scores.shape or parents.shape != scores.shape:
+        raise ValueError(
+            f"select_tree_nodes: scores {list(scores.shape)}, tokens {list(tokens.shape)} and "
+            f"parents {list(parents.shape)} must all be [batch, candidates]"
+        )
+    if not 1 <= count <= scores.shape[1]:
+        raise ValueError(f"select_tree_nodes: cannot keep {count} of {scores.shape[1]} candidates")
+
+
+def _check_build_tree_mask(parents: Tensor, max_depth: int) -> None:
+    if parents.dim() != 2 or not parents.shape[1] or max_depth < 0:
+        raise ValueError(
+            f"build_tree_mask: parents {list(parents.shape)} must be [batch, nodes], root "
+            f"included, and max_depth {max_depth} not negative"
+        )
+
+
+def _check_verify_chain(choices: Tensor, drafted: Tensor) -> None:
+    fits = choices.dim() == 2 and choices.shape[1] >= 1
+    if not fits or drafted.shape != (choices.shape[0], choices.shape[1] - 1):
+        raise ValueError(
+            f"verify: choices {list(choices.shape)} must be [batch, nodes], root included, and "
+            f"drafted {list(drafted.shape)} [batch, nodes - 1]"
+        )
+
+
+def _check_verify_tree(choices: Tensor, drafted: Tensor, parents: Tensor, path_length: int) -> None:
+    _check_verify_chain(choices, drafted)
+    if parents.shape != choices.shape:
+        raise ValueError(
+            f"verify_tree: parents {list(parents.shape)} must name one node for each of choices "
+            f"{list(choices.shape)}"
+        )
+    if not 1 <= path_length <= choices.shape[1]:
+        raise ValueError(
+            f"verify_tree: a path of {path_length} nodes does not fit {choices.shape[1]} nodes"
+        )
+
+
+def _check_apply_penalties(
+    logits: Tensor, params: PenaltyParamsBatch, drafted: DraftedNodes | None
+) -> None:
+    batch, nodes, vocab = _shape_of("apply_penalties", logits)
+    tables = (params.counts, params.in_prompt, params.bias)
+    if any(table.shape != (len(params.counts), vocab) for table in tables):
+        raise ValueError(
+            f"apply_penalties: counts {list(params.counts.shape)}, in_prompt "
+            f"{list(params.in_prompt.shape)} and bias {list(params.bias.shape)} must all be "
+            f"[states, {vocab}]"
+        )
+    if not all(table.is_contiguous() for table in (*tables, params.states, params.numbers)):
+        raise ValueError("apply_penalties: every tensor of params must be contiguous")
+    if params.states.shape != (batch,) or params.numbers.shape != (batch, 3):
+        raise ValueError(
+            f"apply_penalties: states {list(params.states.shape)} must be [{batch}] and numbers "
+            f"{list(params.numbers.shape)} [{batch}, 3]"
+        )
+    if drafted is not None:
+        _check_drafted(drafted, batch, nodes)
+
+
+def _check_drafted(drafted: DraftedNodes, batch: int, nodes: int) -> None:
+    if drafted.tokens.shape != (batch, nodes - 1):
+        raise ValueError(
+            f"apply_penalties: drafted tokens {list(drafted.tokens.shape)} must be "
+            f"[{batch}, {nodes - 1}]"
+        )
+    if drafted.parents is not None and drafted.parents.shape != (batch, nodes):
+        raise ValueError(
+            f"apply_penalties: parents {list(drafted.parents.shape)} must be [{batch}, {nodes}]"
+        )
+
+
+def _check_sample(
+    logits: Tensor, params: SamplingParamsBatch | None, positions: Tensor, ids: Tensor | None
+) -> None:
+    batch, nodes, vocab = _shape_of("sample", logits)
+    if positions.shape != (batch, nodes):
+        raise ValueError(
+            f"sample: positions {list(positions.shape)} must be [{batch}, {nodes}], as are logits"
+        )
+    if params is not None and any(number.shape != (batch,) for number in params.tensors()):
+        raise ValueError(f"sample: every sampling parameter must be [{batch}], one per request")
+    if not vocab or (ids is not None and ids.shape != (vocab,)):
+        raise ValueError(f"sample: a vocabulary of {vocab} tokens needs as many ids, and one token")
+
+
+def _shape_of(op: str, logits: Tensor) -> tuple[int, int, int]:
+    if logits.dim() != 3 or not logits.is_floating_point():
+        raise ValueError(
+            f"{op}: logits {list(logits.shape)} {logits.dtype} must be [batch, nodes, vocab] float"
+        )
+    batch, nodes, vocab = logits.shape
+    return batch, nodes, vocab
+
+
+CHECKS: dict[str, Callable[..., None]] = {
+    "linear": _check_linear,
+    "rms_norm": _check_rms_norm,
+    "add_rms_norm": _check_add_rms_norm,
+    "apply_rope": _check_apply_rope,
+    "silu_and_mul": _check_silu_and_mul,
+    "store_kv": _check_store_kv,
+    "attend": _check_attend,
+    "attend_with_lse": _check_attend,
+    "merge_states": _check_merge_states,
+    "gather_accepted": _check_gather_accepted,
+    "compact_kv": _check_compact_kv,
+    "select_tree_nodes": _check_select_tree_nodes,
+    "build_tree_mask": _check_build_tree_mask,
+    "verify_chain": _check_verify_chain,
+    "verify_tree": _check_verify_tree,
+    "apply_penalties": _check_apply_penalties,
+    "sample": _check_sample,
+}

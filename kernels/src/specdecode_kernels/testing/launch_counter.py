@@ -1,0 +1,51 @@
+"""Counts the calls of a backend's ops: tests prove by it which implementation computed."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from specdecode_kernels.backend import TORCH, Backend
+
+ATTENTION_OPS = ("store_kv", "load_kv", "attend", "attend_with_lse", "merge_states")
+OPS = tuple(
+    field.name
+    for field in fields(Backend)
+    if field.name not in ("name", "attention", "graph_support", "pack_weight")
+)
+
+
+class LaunchCounter:
+    """Wraps backends and counts their calls together, by op and implementation.
+
+    The replay of a CUDA graph calls nothing and is not counted.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def wrap(self, backend: Backend) -> Backend:
+        """Make every op of a backend count its calls."""
+        counted: dict[str, Any] = {op: self._counted(op, backend) for op in OPS}
+        return replace(backend, **counted)
+
+    def called(self, implementation: str) -> set[str]:
+        """The ops that an implementation computed."""
+        return {op for op, by in self.counts if by == implementation}
+
+    def _counted(self, op: str, backend: Backend) -> Callable[..., Any]:
+        function = getattr(backend, op)
+        key = (op, implementation_of(op, backend))
+
+        def call(*arguments: Any) -> Any:
+            self.counts[key] += 1
+            return function(*arguments)
+
+        return call
+
+
+def implementation_of(op: str, backend: Backend) -> str:
+    """Name what computes an op of an unwrapped backend: torch where it has nothing of its own."""
+    if getattr(backend, op) is getattr(TORCH, op):
+        return "torch"
+    return backend.attention if op in ATTENTION_OPS else backend.name

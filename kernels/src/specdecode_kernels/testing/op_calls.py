@@ -1,0 +1,116 @@
+"""One call of every op that has a Triton kernel, on small tensors, and backends to call them by.
+
+Letters: B batch, N nodes, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.backend import TORCH, Backend
+from specdecode_kernels.choice import Kernels
+from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
+from specdecode_kernels.metadata import DraftedNodes, PenaltyParamsBatch, SamplingParamsBatch
+from specdecode_kernels.testing.attention import Shape, draw_case
+
+B, N, V = 2, 7, 300
+PARENTS = [0, 0, 0, 1, 1, 2, 3]
+
+Calls = dict[str, Callable[[Backend], object]]
+
+
+def backend_of(name: Kernels, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
+    """Build the backend whose every op is by one implementation, as far as that has it."""
+    if name == "torch":
+        return TORCH
+    if name == "cpu":
+        return with_cpu_attention(with_cpu_ops(TORCH, dtype), dtype)
+    from specdecode_kernels.triton.backend import with_triton_attention, with_triton_ops
+
+    return with_triton_attention(with_triton_ops(TORCH), device, workspace_bytes=1 << 20)
+
+
+def calls(device: torch.device) -> Calls:
+    """Every op with a Triton kernel by name, ready to be called by a backend of bfloat16."""
+    return _calls_on_rows(device) | _calls_on_cache(device)
+
+
+def _calls_on_cache(device: torch.device) -> Calls:
+    case = draw_case(Shape(dtype=torch.bfloat16), 0).to(device)
+    q, slot_mapping = case.q, torch.tensor([1, 2], device=device)
+    new = torch.zeros_like(case.kv.k[:2])
+    lse = torch.zeros(q.shape[:2], device=device)
+    return {
+        "store_kv": lambda ops: ops.store_kv(case.kv, slot_mapping, new, new),
+        "attend": case.attend,
+        "merge_states": lambda ops: ops.merge_states(q, lse, q, lse),
+    }
+
+
+def _sampling_params(device: torch.device) -> SamplingParamsBatch:
+    def numbers(*values: float) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=device)
+
+    return SamplingParamsBatch(
+        temperature=numbers(0.7, 0.0),
+        top_k=numbers(40, 0).long(),
+        top_p=numbers(0.9, 1.0),
+        min_p=numbers(0.01, 0.0),
+        seeds=numbers(3, 4).long(),
+        is_filtered=True,
+    )
+
+
+def _calls_on_rows(device: torch.device) -> Calls:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    def below(high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=generator).to(device)
+
+    half = torch.bfloat16
+    x, weight = normal(3, 96, dtype=half), normal(96, dtype=half)
+    qkv, angles = normal(3, 8, 16, dtype=half), normal(3, 8)
+    candidates = torch.tensor([[-1, -1, 0, 0, 1, 1]] * B, device=device)
+    scores = -normal(B, 2).abs()
+    scores = torch.cat([scores, scores[:, [0, 0, 1, 1]] - normal(B, 4).abs()], dim=1)
+    parents = torch.tensor([PARENTS] * B, device=device)
+    pool = normal(2, 64, 2, 8, dtype=half)
+    logits = normal(B, N, V)
+    positions = below(50, B, N)
+    penalties = PenaltyParamsBatch(
+        counts=below(2, 1, V).float(),
+        in_prompt=below(2, 1, V).bool(),
+        bias=normal(1, V),
+        states=torch.tensor([0, -1], device=device),
+        numbers=torch.tensor([[1.3, 0.2, 0.1], [1, 0, 0]], dtype=torch.float64, device=device),
+    )
+    return {
+        "rms_norm": lambda ops: ops.rms_norm(x, weight, 1e-5),
+        "add_rms_norm": lambda ops: ops.add_rms_norm(x, x, weight, 1e-5),
+        "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
+        "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :48], x[:, 48:]),
+        "select_tree_nodes": lambda ops: ops.select_tree_nodes(
+            scores, below(9, B, 6), candidates, 4
+        ),
+        "build_tree_mask": lambda ops: ops.build_tree_mask(parents, 3),
+        "verify_chain": lambda ops: ops.verify_chain(below(2, B, N), below(2, B, N - 1)),
+        "verify_tree": lambda ops: ops.verify_tree(below(9, B, N), below(9, B, N - 1), parents, 4),
+        "gather_accepted": lambda ops: ops.gather_accepted(logits, below(N, B, 4)),
+        "compact_kv": lambda ops: ops.compact_kv(
+            pool,
+            pool.clone(),
+            torch.arange(16, device=device).view(2, 8),
+            torch.tensor([1, 0], device=device),
+            torch.tensor([5, 9], device=device),
+            torch.tensor([[0, 2, 5, 5], [0, 1, 3, 6]], device=device),
+            4,
+        ),
+        "apply_penalties": lambda ops: ops.apply_penalties(
+            logits, penalties, DraftedNodes(below(V, B, N - 1), parents, 3)
+        ),
+        "sample": lambda ops: ops.sample(logits, _sampling_params(device), positions, below(V, V)),
+    }

@@ -1,0 +1,195 @@
+"""Attention over paged keys and values: gather the pages, mask, one softmax.
+
+Consecutive requests with the same number of query rows are one batched computation, so a decode or
+verify batch is a single one. Long prompts are cut into slices of query rows, to bound the scores.
+
+On a CPU each query row is computed alone over exactly the keys that it sees, in their order.
+Its calls have the shape of that number of keys, whether the keys are in the pool or in a tail and
+whatever the other rows of the batch see, so its bits do not depend on the batch (see `rows`).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.torch.by_row import computes_by_row
+from specdecode_kernels.torch.kv_cache import dequantised
+from specdecode_kernels.torch.precision import accumulation_dtype, mixing_dtype
+
+MAX_SCORES = 1 << 24
+"""Scores computed at once: 128 MiB of float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive requests with equally many query rows."""
+
+    requests: slice
+    rows: slice
+    batch: int
+    queries: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What the requests of a run see, gathered: pool rows first, then tree KV."""
+
+    q: Tensor  # [batch, queries, q_heads, dim]
+    k: Tensor  # [batch, rows, kv_heads, dim]
+    v: Tensor  # [batch, rows, kv_heads, dim]
+    mask: Tensor  # [batch, queries, rows] bool
+
+
+def attend(q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None) -> Tensor:
+    """Compute run by run; with tree KV there is at most one run."""
+    output = torch.empty_like(q)
+    for run in equal_runs(metadata.qo_lens):
+        seen = _gather(run, q, kv, metadata, tree_kv)
+        mixed = _attention_by_row(seen) if computes_by_row(q) else _sliced_attention(seen)
+        output[run.rows] = mixed.flatten(0, 1)
+    return output
+
+
+def attend_with_lse(
+    q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+) -> tuple[Tensor, Tensor]:
+    """Attend, and compute the scores again for the log-sum-exp."""
+    lse = torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype), device=q.device)
+    for run in equal_runs(metadata.qo_lens):
+        seen = _gather(run, q, kv, metadata, tree_kv)
+        computed = _lse_by_row(seen) if computes_by_row(q) else _sliced_lse(seen)
+        lse[run.rows] = computed.flatten(0, 1).to(lse.dtype)
+    return attend(q, kv, metadata, tree_kv), lse
+
+
+def equal_runs(qo_lens: tuple[int, ...]) -> Iterator[Run]:
+    """Cut a batch into runs of consecutive requests with equally many query rows."""
+    request = row = 0
+    for queries, members in groupby(qo_lens):
+        batch = sum(1 for _ in members)
+        next_request, next_row = request + batch, row + batch * queries
+        if queries:
+            yield Run(slice(request, next_request), slice(row, next_row), batch, queries)
+        request, row = next_request, next_row
+
+
+def _gather(
+    run: Run,
+    q: Tensor,
+    kv: LayerKV,
+    metadata: AttentionMetadata,
+    tree_kv: TreeKV | None,
+) -> _Seen:
+    k = dequantised(_gather_rows(kv.k, metadata, run.requests), kv.scale.k, mixing_dtype(q.dtype))
+    v = dequantised(_gather_rows(kv.v, metadata, run.requests), kv.scale.v, mixing_dtype(q.dtype))
+    kv_lens = metadata.kv_lens[run.rows].view(run.batch, run.queries, 1)
+    mask = torch.arange(k.shape[1], device=k.device) < kv_lens
+    if tree_kv is not None:
+        k = torch.cat((k, tree_kv.k.to(k.dtype)), dim=1)
+        v = torch.cat((v, tree_kv.v.to(v.dtype)), dim=1)
+        mask = torch.cat((mask, tree_kv.tree_mask), dim=2)
+    queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])
+    return _Seen(queries, k, v, mask)
+
+
+def _gather_rows(pool: Tensor, metadata: AttentionMetadata, requests: slice) -> Tensor:
+    # [batch, max_kv_len, kv_heads, dim]
+    pages = -(-metadata.max_kv_len // metadata.page_size)
+    paged = pool.view(-1, metadata.page_size, *pool.shape[1:])
+    gathered = paged[metadata.page_table[requests, :pages]]  # [batch, pages, page_size, ...]
+    return gathered.flatten(1, 2)[:, : metadata.max_kv_len]
+
+
+def _attention_by_row(seen: _Seen) -> Tensor:
+    rows = [
+        _masked_attention(q, keys, values, shown)
+        for q, keys, values, shown in _visible_by_row(seen)
+    ]
+    return torch.cat(rows).view(seen.q.shape).to(seen.q.dtype)
+
+
+def _lse_by_row(seen: _Seen) -> Tensor:
+    rows = [
+        _masked_scores(q, keys, shown).logsumexp(dim=-1).flatten()
+        for q, keys, _, shown in _visible_by_row(seen)
+    ]
+    return torch.cat(rows).view(seen.q.shape[:3])
+
+
+def _visible_by_row(seen: _Seen) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Each query row's q [1, 1, q_heads, dim], keys and values [1, kv_heads, seen rows, dim], mask.
+
+    All of them are fresh copies, so that strides and alignment depend on the number of keys alone.
+    """
+    wide = mixing_dtype(seen.q.dtype)
+    for q, k, v, mask in zip(seen.q, seen.k, seen.v, seen.mask, strict=True):
+        keys, values = _by_head(k[None], wide), _by_head(v[None], wide)
+        for row, shown in zip(q, mask, strict=True):
+            visible = shown.nonzero()[:, 0]
+            yield (
+                row[None, None].to(wide, copy=True),
+                keys.index_select(2, visible),
+                values.index_select(2, visible),
+                shown[visible][None, None],
+            )
+
+
+def _sliced_attention(seen: _Seen) -> Tensor:
+    wide = mixing_dtype(seen.q.dtype)
+    keys, values = _by_head(seen.k, wide), _by_head(seen.v, wide)
+    # 0 * NaN is NaN: values that nobody sees must be zeroed, their weight of 0 is not enough.
+    unseen = ~seen.mask.any(dim=1)[:, None, :, None]  # [batch, 1, rows, 1]
+    values = values.masked_fill(unseen, 0.0)
+    slices = [
+        _masked_attention(part.to(wide), keys, values, shown)
+        for part, shown in _slices(seen.q, seen.mask)
+    ]
+    return torch.cat(slices, dim=1).to(seen.q.dtype)
+
+
+def _sliced_lse(seen: _Seen) -> Tensor:
+    wide = mixing_dtype(seen.q.dtype)
+    keys = _by_head(seen.k, wide)
+    slices = [
+        _masked_scores(part.to(wide), keys, shown).logsumexp(dim=-1).permute(0, 3, 1, 2).flatten(2)
+        for part, shown in _slices(seen.q, seen.mask)
+    ]
+    return torch.cat(slices, dim=1)  # [batch, queries, q_heads]
+
+
+def _slices(q: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    step = max(1, MAX_SCORES // max(1, q.shape[0] * q.shape[2] * mask.shape[2]))
+    return zip(torch.split(q, step, dim=1), torch.split(mask, step, dim=1), strict=True)
+
+
+def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
+    # [batch, rows, kv_heads, dim] -> [batch, kv_heads, rows, dim], widened and moved in one copy
+    by_head = x.permute(0, 2, 1, 3)
+    return by_head.to(dtype, memory_format=torch.contiguous_format).contiguous()
+
+
+def _masked_scores(q: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+    # [batch, kv_heads, query heads that share one, queries, rows]
+    batch, queries, q_heads, dim = q.shape
+    kv_heads, rows = keys.shape[1:3]
+    shared = q_heads // kv_heads
+    folded = q.reshape(batch, queries, kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
+    folded = folded.reshape(batch, kv_heads, shared * queries, dim)
+    scores = torch.matmul(folded / math.sqrt(dim), keys.transpose(2, 3))
+    scores = scores.view(batch, kv_heads, shared, queries, rows)
+    return scores.masked_fill_(~mask[:, None, None], -torch.inf)
+
+
+def _masked_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    batch, queries, q_heads, dim = q.shape
+    scores = _masked_scores(q, keys, mask)
+    weights = scores.softmax(dim=-1).flatten(2, 3)
+    mixed = torch.matmul(weights, values).view(*scores.shape[:-1], dim)
+    mixed = mixed.permute(0, 3, 1, 2, 4).reshape(batch, queries, q_heads, dim)
+    # The softmax of a row that sees nothing is NaN.
+    return mixed.masked_fill_(~mask.any(dim=2)[:, :, None, None], 0.0)

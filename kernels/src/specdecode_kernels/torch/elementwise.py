@@ -1,0 +1,46 @@
+"""The ops that treat every row alone: norm, rotation, gate."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_kernels.torch.by_row import by_row, update_by_row
+from specdecode_kernels.torch.precision import accumulation_dtype
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normalise in wide arithmetic; round to the type once."""
+    wide = x.to(accumulation_dtype(x.dtype))
+    squares = wide.square().reshape(-1, x.shape[-1])
+    mean = by_row(lambda row: row.mean(dim=-1, keepdim=True), squares)
+    scale = torch.sqrt(mean + eps).reciprocal().view(*x.shape[:-1], 1)
+    return (wide * scale * weight).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Cast the sum to its type before it is normalised: the next layer reads that sum."""
+    summed = x + update
+    return summed, rms_norm(summed, weight, eps)
+
+
+def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate both into new tensors."""
+    return rotate(q, cos, sin), rotate(k, cos, sin)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (first half, second half) of x [rows, heads, dim] by its row's angle."""
+    first, second = x.to(accumulation_dtype(x.dtype)).chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]  # [rows, 1, dim / 2]
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.to(x.dtype)
+
+
+def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """Multiply in wide arithmetic; round to the type once."""
+    wide = gate.to(accumulation_dtype(gate.dtype))
+    rows = wide.reshape(-1, gate.shape[-1])
+    activated = update_by_row(partial(functional.silu, inplace=True), rows)
+    return (activated.reshape(gate.shape) * up).to(gate.dtype)

@@ -1,0 +1,35 @@
+"""Rows of the KV cache: how they are written, and what their entries mean when read."""
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.metadata import FLOAT8, LayerKV
+
+
+def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
+    """Copy row by row; which of two writes to one row wins is left open."""
+    for rows, new, scale in ((kv.k, k, kv.scale.k), (kv.v, v, kv.scale.v)):
+        stored = quantised(new, scale) if rows.dtype == FLOAT8 else new.to(rows.dtype)
+        as_bits(rows).index_copy_(0, slot_mapping, as_bits(stored))
+
+
+def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Gather rows, and undo the rounding to float8 as attention does."""
+    k, v = (as_bits(rows)[slot_mapping].view(rows.dtype) for rows in (kv.k, kv.v))
+    return dequantised(k, kv.scale.k, dtype), dequantised(v, kv.scale.v, dtype)
+
+
+def as_bits(rows: Tensor) -> Tensor:
+    """View float8 as bytes, to copy it: not every device has arithmetic on float8."""
+    return rows.view(torch.uint8) if rows.dtype == FLOAT8 else rows
+
+
+def quantised(x: Tensor, scale: float) -> Tensor:
+    """Divide by the scale and round to float8; what is too great becomes the greatest."""
+    most = torch.finfo(FLOAT8).max
+    return (x.float() * (1.0 / scale)).clamp(-most, most).to(FLOAT8)
+
+
+def dequantised(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """Undo `quantised` where x is float8, in `dtype`; leave anything else as it is."""
+    return x.to(dtype) * scale if x.dtype == FLOAT8 else x

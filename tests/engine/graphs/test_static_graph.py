@@ -1,0 +1,151 @@
+"""A static graph on padded buffers equals the eager forward, and writes where that writes."""
+
+import pytest
+import torch
+
+from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
+
+CHAIN = ForwardShape(ForwardKind.VERIFY, 4, 3)
+TREE = ForwardShape(ForwardKind.VERIFY, 4, 5, seen=5)
+PARENTS = (0, 0, 0, 1, 3)
+
+
+def inputs_of(bench, shape: ForwardShape, size: int) -> ForwardInputs:
+    return bench.tree(size, PARENTS) if shape.seen else bench.chain(size, shape.rows)
+
+
+def same(first: ForwardOutputs, second: ForwardOutputs) -> bool:
+    assert first.hidden is not None
+    assert second.hidden is not None
+    return torch.equal(first.logits, second.logits) and torch.equal(first.hidden, second.hidden)
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_graph_equals_the_eager_forward_bit_for_bit(
+    bench, shape: ForwardShape, size: int
+) -> None:
+    graph = bench.graph(shape, ForwardShape(ForwardKind.VERIFY, 6, 9, seen=9))
+    inputs = inputs_of(bench, shape, size)
+    plain = bench.function(inputs)
+    assert same(graph.run(inputs), plain)
+    assert plain.logits.shape == (size * shape.rows, 97)
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+def test_nothing_of_an_earlier_larger_batch_is_left(bench, shape: ForwardShape) -> None:
+    graph = bench.graph(shape)
+    graph.run(inputs_of(bench, shape, 4))
+    before = bench.cells()
+    inputs = inputs_of(bench, shape, 1)
+    outputs = graph.run(inputs)
+    changed = changed_rows(before, bench.cells())
+    assert changed <= {0, *inputs.slot_mapping.tolist()}
+    assert same(outputs, bench.function(inputs))
+
+
+def changed_rows(before: torch.Tensor, after: torch.Tensor) -> set[int]:
+    is_same = (before == after) | (before.isnan() & after.isnan())
+    return set((~is_same.all(dim=1)).nonzero()[:, 0].tolist())
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_padding_writes_to_page_0_only(bench, shape: ForwardShape, size: int) -> None:
+    graph = bench.graph(shape)
+    inputs = inputs_of(bench, shape, size)
+    before = bench.cells()
+    graph.run(inputs)
+    changed = changed_rows(before, bench.cells())
+    own = set(inputs.slot_mapping.tolist())
+    assert own <= changed
+    assert changed - own <= {0}
+
+
+def test_making_a_graph_touches_nobodys_rows(bench) -> None:
+    first = bench.graph(CHAIN, TREE)
+    first.run(bench.chain(4, 3))
+    before = bench.cells()
+    type(first)(TREE, bench.function, first._buffers)
+    assert changed_rows(before, bench.cells()) <= {0}
+
+
+def test_outputs_are_views_of_one_place_and_the_next_run_overwrites_them(bench) -> None:
+    graph = bench.graph(CHAIN)
+    first = graph.run(bench.chain(2, 3))
+    kept = first.logits.clone()
+    second = graph.run(bench.chain(4, 3))
+    assert first.logits.data_ptr() == second.logits.data_ptr()
+    assert second.logits.shape == (12, 97)
+    assert torch.equal(first.logits, kept)  # the same sequences stand first again
+
+
+def test_all_graphs_share_page_tables_of_one_width(bench) -> None:
+    """So that a batch computes the same at every num_steps."""
+    buffers = bench.buffers(CHAIN, TREE)
+    shapes = [
+        CHAIN,
+        TREE,
+        ForwardShape(ForwardKind.VERIFY, 1, 1),
+        ForwardShape(ForwardKind.VERIFY, 2, 4),
+    ]
+    layouts = [buffers.inputs.view(shape).layout for shape in shapes]
+    assert len({layout.page_table.data_ptr() for layout in layouts}) == 1
+    assert {layout.page_table.shape[1] for layout in layouts} == {8}
+    assert {layout.max_kv_len for layout in layouts} == {32}
+    assert len({buffers.outputs.view(shape, 1).logits.data_ptr() for shape in shapes}) == 1
+
+
+def test_the_same_batch_computes_the_same_at_every_num_steps(bench) -> None:
+    logits = []
+    for rows in (1, 2, 4, 8):
+        graph = bench.graph(ForwardShape(ForwardKind.VERIFY, 4, rows))
+        logits.append(graph.run(bench.chain(3, rows)).logits.view(3, rows, -1)[:, 0])
+    assert all(torch.equal(logits[0], other) for other in logits[1:])
+
+
+def test_a_layout_is_copied_once_while_it_stays(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft steps of a step share theirs; a new one of the same values is copied again."""
+    graph = bench.graph(CHAIN)
+    inputs, other = bench.chain(2, 3), bench.chain(2, 3)
+    graph.run(inputs)
+    graph._buffers.inputs._page_table.fill_(-1)  # copying again would repair it
+    graph._buffers.inputs.load(CHAIN, inputs)
+    assert (graph._buffers.inputs._page_table == -1).all()
+    graph._buffers.inputs.load(CHAIN, other)
+    assert not (graph._buffers.inputs._page_table == -1)[:2, :2].any()
+
+
+def test_bytes_are_known_before_buffers_are_allocated(bench) -> None:
+    for shapes in ((), (CHAIN,), (CHAIN, TREE)):
+        assert bench.spec().num_bytes(shapes) == bench.buffers(*shapes).num_bytes
+    assert bench.spec().num_bytes(()) == 0
+
+
+def test_buffers_hold_their_shapes_and_smaller_ones(bench) -> None:
+    buffers = bench.buffers(CHAIN)
+    for smaller in (
+        CHAIN,
+        ForwardShape(ForwardKind.VERIFY, 2, 6),
+        ForwardShape(ForwardKind.VERIFY, 4, 1),
+    ):
+        assert buffers.inputs.holds(smaller)
+        assert buffers.outputs.holds(smaller)
+        assert buffers.holds(smaller)
+    for larger in (
+        ForwardShape(ForwardKind.VERIFY, 5, 1),
+        ForwardShape(ForwardKind.VERIFY, 2, 7),
+        TREE,
+    ):
+        assert not buffers.holds(larger)
+
+
+def test_a_graph_needs_nothing_of_the_host(bench) -> None:
+    """Full width, and as many rows for each request, so that their offsets are not a tensor."""
+    inputs = bench.buffers(CHAIN, TREE).inputs
+    for shape in (CHAIN, TREE):
+        layout = inputs.view(shape).layout
+        assert layout.uniform_qo_len == shape.rows
+        assert layout.page_table.shape[1] == bench.table.pages.shape[1]
+        assert layout.max_kv_len == layout.page_table.shape[1] * layout.page_size

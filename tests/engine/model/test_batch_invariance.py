@@ -1,0 +1,87 @@
+"""In float32 on CPU a token's logits are the same bits however it was computed.
+
+Text must not depend on the batch, on how a prompt was cut, or on how many drafted tokens a verify
+pass took along. This holds to the last bit on the machine at hand, or this fails.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdecode_engine.model import Llama
+from specdecode_engine.model.linears import Linears
+from specdecode_engine.model.model_config import LlamaConfig
+from specdecode_engine.model.weights import decoder_shapes
+from specdecode_kernels import choose_backend
+
+CPU = torch.device("cpu")
+LENGTH = 150
+Spans = list[tuple[int, int, int]]
+
+
+@pytest.fixture(params=["plain", "packed"])
+def model(
+    request: pytest.FixtureRequest, tmp_path: Path, config: dict[str, object], write: Any
+) -> Llama:
+    """A random Llama, wide enough that sums have an order."""
+    sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
+    config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 160}
+    folder = write(tmp_path, config, {})
+    decoder = LlamaConfig.load(folder).decoder
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (300, 96),
+        "model.norm.weight": (96,),
+        "lm_head.weight": (300, 96),
+        **decoder_shapes("model.layers.0", decoder, 96),
+        **decoder_shapes("model.layers.1", decoder, 96),
+    }
+    generator = torch.Generator().manual_seed(4)
+    tensors = {n: torch.randn(s, generator=generator) * 0.3 for n, s in shapes.items()}
+    choice = choose_backend("auto", CPU, torch.float32, 16)
+    linears = Linears() if request.param == "plain" else Linears.of(choice)
+    assert request.param == "plain" or linears.plain_weights is None
+    return Llama.load(write(tmp_path, config, tensors), device=CPU, linears=linears)
+
+
+def compute(model: Llama, cached: Any, ids: Tensor, rounds: list[Spans]) -> Tensor:
+    """Run forwards of spans; return the logits of text 0, in order of position."""
+    logits = []
+    for spans in rounds:
+        positions, view = cached.view(*spans)
+        rows = torch.cat([ids[text, start:end] for text, start, end in spans])
+        hidden = model.forward(rows, positions, view).last
+        first = sum(end - start for text, start, end in spans if text == 0)
+        logits.append(model.logits(hidden)[:first])
+    return torch.cat(logits)
+
+
+def decode(first: int, texts: int, rows: int) -> list[Spans]:
+    """Decode from position `first` on, `rows` rows of each text per forward."""
+    starts = range(first, LENGTH, rows)
+    return [[(t, start, min(start + rows, LENGTH)) for t in range(texts)] for start in starts]
+
+
+@pytest.mark.parametrize("wanted", ["torch", "auto"])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_logits_are_the_same_bits(
+    model: Llama, texts: Any, page_size: int, wanted: Literal["torch", "auto"]
+) -> None:
+    ops = choose_backend(wanted, CPU, torch.float32, 16).backend
+    ids = torch.randint(0, 300, (9, LENGTH), generator=torch.Generator().manual_seed(5))
+    one_by_one = decode(0, 1, 1)
+    wanted = compute(model, texts.make(model.config, 1, LENGTH, 4, ops=ops), ids, one_by_one)
+    cuts: dict[str, list[Spans]] = {
+        "prefill": [[(0, 0, LENGTH)]],
+        "chunks": [[(0, 0, 33)], [(0, 33, 34)], [(0, 34, LENGTH)]],
+        "verify": [[(0, 0, 20)], *decode(20, 1, 4)],
+        "batch": [[(text, 0, 10) for text in range(9)], *decode(10, 9, 1)],
+        "batched verify": [[(text, 0, 11) for text in range(5)], *decode(11, 5, 3)],
+        "mixed": [[(0, 0, 7), (1, 0, 50)], [(0, 7, 40), (2, 0, 3), (3, 0, 3)], [(0, 40, LENGTH)]],
+    }
+    for name, rounds in cuts.items():
+        cached = texts.make(model.config, 9, LENGTH, page_size, ops=ops)
+        logits = compute(model, cached, ids, rounds)
+        assert torch.equal(logits, wanted), f"{name}: off by {(logits - wanted).abs().max():.1e}"

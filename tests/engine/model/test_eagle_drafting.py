@@ -1,0 +1,255 @@
+"""EAGLE in the whole engine: texts are those of plain decoding, pairs and positions the right ones.
+
+Row i pairs the target's own hidden state at i with token i + 1 and foretells token i + 2; drafted
+rows follow at position L, the number of tokens the target has computed.
+"""
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lossless.poison import build_poisoned
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model import (
+    AuxHiddenStates,
+    DraftHidden,
+    Eagle1Head,
+    KVCache,
+    KVView,
+    Llama,
+    PagedView,
+    ScratchView,
+)
+from specdecode_engine.model.linears import Linears
+from specdecode_engine.startup import models as drafters
+from specdecode_kernels import AttentionMetadata
+
+CPU = torch.device("cpu")
+PROMPTS = {"short": (3, 14, 15, 92, 65), "long": tuple(range(40, 61)), "one": (7,)}
+ANSWER = 24
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random EAGLE-1 head for the engine tests' target; its config declares 8 positions."""
+    folder = tmp_path_factory.mktemp("eagle")
+    generator = torch.Generator().manual_seed(4)
+    shapes = {
+        "fc.weight": (64, 128),
+        "fc.bias": (64,),
+        "layers.0.self_attn.q_proj.weight": (64, 64),
+        "layers.0.self_attn.k_proj.weight": (32, 64),
+        "layers.0.self_attn.v_proj.weight": (32, 64),
+        "layers.0.self_attn.o_proj.weight": (64, 64),
+        "layers.0.mlp.gate_proj.weight": (96, 64),
+        "layers.0.mlp.up_proj.weight": (96, 64),
+        "layers.0.mlp.down_proj.weight": (64, 96),
+        "layers.0.post_attention_layernorm.weight": (64,),
+    }
+    tensors = {n: torch.randn(shape, generator=generator) * 0.2 for n, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "vocab_size": 97,
+        "max_position_embeddings": 8,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def make_core(target: Path, *, overlap: bool = False, **speculation: object) -> EngineCore:
+    scheduling = {"max_running_requests": 4, "chunked_prefill_tokens": 8, "overlap": overlap}
+    boot = {
+        "model": {"path": str(target), "dtype": "float64"},
+        "speculation": speculation,
+        "memory": {"page_size": 4},
+        "scheduling": scheduling,
+        "device": "cpu",
+    }
+    return build_poisoned(EngineBoot.model_validate(boot))
+
+
+def run(
+    core: EngineCore, prompts: dict[str, tuple[int, ...]], temperature: float = 0.0
+) -> dict[str, list[int]]:
+    sampling = SamplingParams(
+        seed=5, max_tokens=ANSWER + 1, temperature=temperature, ignore_eos=True
+    )
+    for name, prompt in prompts.items():
+        core.submit(Request(name, prompt, sampling))
+    answers: dict[str, list[int]] = {name: [] for name in prompts}
+    while core.has_work():
+        for output in core.step():
+            answers[output.request_id] += output.token_ids
+    return answers
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("topk", [1, 4])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_random_head_changes_no_text(
+    checkpoints: Any, head: Path, overlap: bool, topk: int, temperature: float
+) -> None:
+    plain = run(make_core(checkpoints.target), PROMPTS, temperature)
+    core = make_core(
+        checkpoints.target,
+        overlap=overlap,
+        algorithm="EAGLE",
+        draft_path=str(head),
+        num_steps=3,
+        topk=topk,
+    )
+    assert run(core, PROMPTS, temperature) == plain
+    assert core.counters.decode.drafted_tokens > 0
+
+
+@dataclass
+class GraphCapturer:
+    """A head that notes what it is given; it drafts like the one it wraps."""
+
+    wrapped: Eagle1Head
+    known: list[tuple[int, int, Tensor]] = field(default_factory=list)
+    drafted: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    draft_to_target: None = None
+
+    @property
+    def config(self) -> Any:
+        return self.wrapped.config
+
+    @property
+    def aux_spec(self) -> AuxHiddenStates:
+        return self.wrapped.aux_spec
+
+    def fuse(self, features: Tensor) -> Tensor:
+        return features
+
+    def forward(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView) -> DraftHidden:
+        out = self.wrapped.forward(ids, hidden, positions, kv)
+        if isinstance(kv, ScratchView):
+            self.drafted.append((int(positions[0]), hidden, out.recurrent))
+        else:
+            self.starts.append(len(self.drafted))
+            self.known += zip(positions.tolist(), ids.tolist(), hidden, strict=True)
+            self.drafted.append((-1, hidden, out.recurrent[-1:]))
+        return out
+
+    def logits(self, normed: Tensor) -> Tensor:
+        return self.wrapped.logits(normed)
+
+
+@pytest.fixture
+def recorder(checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch) -> list[GraphCapturer]:
+    """Every head that the engine loads from now on, wrapped."""
+    made: list[GraphCapturer] = []
+
+    def load(folder: Path, target: Llama, *, progress: bool, linears: Linears) -> GraphCapturer:
+        made.append(GraphCapturer(Eagle1Head.load(folder, target, linears=linears)))
+        return made[-1]
+
+    monkeypatch.setattr(drafters, "Eagle1Head", SimpleNamespace(load=load))
+    return made
+
+
+@pytest.mark.parametrize("prompt", ["short", "long", "one"])
+def test_every_row_pairs_a_hidden_state_with_the_next_token(
+    checkpoints: Any, head: Path, recorder: list[GraphCapturer], prompt: str
+) -> None:
+    """Chunks of 8 cut the long prompt in three; their last rows wait for the next one's token."""
+    core = make_core(checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=4)
+    text = [*PROMPTS[prompt], *run(core, {"r": PROMPTS[prompt]})["r"]]
+    target = Llama.load(checkpoints.target, dtype=torch.float64, device=CPU)
+    hidden = hidden_states(target, torch.tensor(text))
+    known = recorder[0].known
+    assert {position for position, _, _ in known} >= set(range(len(PROMPTS[prompt])))
+    last = len(text) - 2  # the newest token has no hidden state yet
+    for position, token, row in known:
+        if position <= last:
+            assert token == text[position + 1], position
+            torch.testing.assert_close(row, hidden[position], atol=1e-9, rtol=1e-9)
+
+
+def hidden_states(target: Llama, ids: Tensor) -> Tensor:
+    """Run the target over a whole text at once."""
+    config, positions = target.config, torch.arange(len(ids))
+    pool = KVCache(
+        config.num_hidden_layers, 2, len(ids), config.decoder.num_key_value_heads,
+        config.decoder.head_dim, target.dtype, CPU,
+    )  # fmt: skip
+    layout = AttentionMetadata(torch.tensor([[1]]), len(ids), (len(ids),), positions + 1, len(ids))
+    view = PagedView(pool, positions + len(ids), layout)
+    return target.forward(ids, positions, view).last
+
+
+@pytest.mark.parametrize("prompt", ["short", "long", "one"])
+def test_drafted_rows_follow_at_the_length_and_read_their_parent(
+    checkpoints: Any, head: Path, recorder: list[GraphCapturer], prompt: str
+) -> None:
+    core = make_core(checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=4)
+    run(core, {"r": PROMPTS[prompt]})
+    calls = recorder[0].drafted
+    rounds = [
+        calls[start:end]
+        for start, end in zip(recorder[0].starts, [*recorder[0].starts[1:], None], strict=True)
+    ]
+    rounds = [drafting for drafting in rounds if len(drafting) > 1]
+    first = [drafting[1][0] for drafting in rounds]
+    assert first[0] == len(PROMPTS[prompt])
+    assert all(1 <= high - low <= 5 for low, high in itertools.pairwise(first))
+    for drafting in rounds:
+        positions = [position for position, _, _ in drafting[1:]]
+        assert positions == list(range(positions[0], positions[0] + 3))  # 4 steps, 3 forwards
+        for (_, _, parent), (_, read, _) in itertools.pairwise(drafting):
+            assert torch.equal(parent, read)
+
+
+class Oracle(GraphCapturer):
+    """Predicts a known text: row i predicts token i + 2."""
+
+    text: Tensor
+
+    def forward(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView) -> DraftHidden:
+        super().forward(ids, hidden, positions, kv)
+        told = self.text[(positions + 2).clamp(max=len(self.text) - 1)]
+        sure = torch.nn.functional.one_hot(told, 97).double()
+        return DraftHidden(sure, hidden)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        return normed * 100
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+@pytest.mark.parametrize("prompt", ["short", "long", "one"])
+def test_a_head_that_knows_the_text_is_always_right(
+    checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, topk: int
+) -> None:
+    plain = run(make_core(checkpoints.target), {"r": PROMPTS[prompt]})["r"]
+
+    def load(folder: Path, target: Llama, *, progress: bool, linears: Linears) -> Oracle:
+        oracle = Oracle(Eagle1Head.load(folder, target, linears=linears))
+        oracle.text = torch.tensor([*PROMPTS[prompt], *plain])
+        return oracle
+
+    monkeypatch.setattr(drafters, "Eagle1Head", SimpleNamespace(load=load))
+    core = make_core(
+        checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=3, topk=topk
+    )
+    assert run(core, {"r": PROMPTS[prompt]})["r"] == plain
+    assert core.counters.decode.emitted_tokens == ANSWER
+    assert core.counters.decode.request_rounds == ANSWER // 4
+    assert core.counters.decode.accepted_tokens == 3 * ANSWER // 4

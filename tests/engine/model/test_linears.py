@@ -1,0 +1,54 @@
+"""Which linear layers are packed, what is shared, and what an engine reports about it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lossless.poison import build_poisoned
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.model import Eagle1Head, Llama
+from specdecode_engine.model.linears import Linears
+from specdecode_kernels import PackedWeight, choose_backend
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def packing() -> Linears:
+    """Packs; this machine can, or the test fails."""
+    linears = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
+    assert linears.plain_weights is None
+    return linears
+
+
+def boot(dtype: str) -> EngineBoot:
+    document = {
+        "model": {"path": str(EXAMPLES / "target"), "dtype": dtype},
+        "speculation": {"algorithm": "EAGLE", "draft_path": str(EXAMPLES / "eagle")},
+        "device": "cpu",
+        "threads": 1,
+    }
+    return EngineBoot.model_validate(document)
+
+
+def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
+    core = build_poisoned(boot("float32"), 64)
+    assert core.facts["linears"] == "packed"
+    assert "in the order in which C reads them" in str(core.facts["linears_reason"])
+    layer = core.parts.target.layers[0]
+    assert isinstance(layer.mlp.down.weight, PackedWeight)
+
+
+def test_an_engine_that_cannot_pack_says_why() -> None:
+    facts = build_poisoned(boot("float64"), 64).facts
+    assert facts["linears"] == "plain"
+    assert "not torch.float64" in str(facts["linears_reason"])
+
+
+def test_a_head_without_own_weights_shares_the_packed_ones(packing: Linears) -> None:
+    target = Llama.load(EXAMPLES / "target", device=CPU, dtype=torch.float32, linears=packing)
+    assert isinstance(target.layers[0].attention.qkv.weight, PackedWeight)
+    head = Eagle1Head.load(EXAMPLES / "eagle", target, linears=packing)
+    assert head.head is target.head

@@ -1,0 +1,134 @@
+"""config.json is read in both spellings; what we cannot compute is refused with key and value."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdecode_engine.model import CheckpointError, LlamaConfig
+
+LLAMA3: dict[str, object] = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+
+def load(folder: Path, config: dict[str, object]) -> LlamaConfig:
+    (folder / "config.json").write_text(json.dumps(config))
+    return LlamaConfig.load(folder)
+
+
+def test_the_usual_keys(tmp_path: Path, config: dict[str, object]) -> None:
+    parsed = load(tmp_path, config)
+    assert (parsed.vocab_size, parsed.num_hidden_layers, parsed.decoder.hidden_size) == (31, 4, 12)
+    assert (parsed.decoder.num_key_value_heads, parsed.decoder.head_dim) == (2, 6)
+    assert parsed.dtype == torch.float32
+    assert (parsed.bos_token_id, parsed.eos_token_ids) == (1, (2,))
+    assert parsed.rope.theta == 10_000.0
+
+
+def test_defaults_are_those_of_transformers(tmp_path: Path, config: dict[str, object]) -> None:
+    for key in ("num_key_value_heads", "head_dim", "rms_norm_eps", "torch_dtype", "hidden_act"):
+        del config[key]
+    parsed = load(tmp_path, {**config, "hidden_size": 16})
+    assert (parsed.decoder.num_key_value_heads, parsed.decoder.head_dim) == (4, 4)
+    assert parsed.decoder.rms_norm_eps == 1e-6
+    assert parsed.dtype is None
+
+
+def test_null_counts_as_absent(tmp_path: Path, config: dict[str, object]) -> None:
+    absent = {"rope_scaling": None, "quantization_config": None, "attention_bias": None}
+    assert load(tmp_path, {**config, **absent}) == load(tmp_path, config)
+
+
+def test_both_spellings_of_rope_are_one(tmp_path: Path, config: dict[str, object]) -> None:
+    old = {"rope_theta": 500.0, "rope_scaling": {"type": "llama3", **LLAMA3}}
+    new = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3}}
+    assert load(tmp_path, {**config, **old}).rope == load(tmp_path, {**config, **new}).rope
+
+
+def test_both_spellings_of_the_type_are_one(tmp_path: Path, config: dict[str, object]) -> None:
+    del config["torch_dtype"]
+    for name in ("dtype", "torch_dtype"):
+        assert load(tmp_path, {**config, name: "bfloat16"}).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("rope", "positions"),
+    [
+        ({}, 64),
+        ({"rope_type": "linear", "factor": 2.0}, 128),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        ({"rope_type": "llama3", **LLAMA3}, 64),
+    ],
+)
+def test_trained_positions(
+    tmp_path: Path, config: dict[str, object], rope: dict[str, object], positions: int
+) -> None:
+    parsed = load(tmp_path, {**config, "rope_parameters": rope})
+    assert parsed.rope.trained_positions == positions
+
+
+def test_stop_tokens_of_both_files_count(tmp_path: Path, config: dict[str, object]) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 9]}')
+    assert load(tmp_path, {**config, "eos_token_id": [4, 2]}).eos_token_ids == (4, 2, 9)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert load(tmp_path, {**config, "eos_token_id": None}).eos_token_ids == ()
+
+
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported"),
+    ({"architectures": None}, "architectures is missing; supported"),
+    ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),
+    ({"sliding_window": 4096}, "sliding_window is 4096; sliding-window attention"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; convert"),
+    ({"vocab_size": None}, "vocab_size is missing; it must be a positive integer"),
+    ({"vocab_size": True}, "vocab_size is True; it must be a positive integer"),
+    ({"hidden_size": 0}, "hidden_size is 0; it must be a positive integer"),
+    ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'; it must be a number"),
+    ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0; it must be positive"),
+    ({"mlp_bias": "no"}, "mlp_bias is 'no'; it must be true or false"),
+    ({"num_key_value_heads": 3}, "num_key_value_heads is 3; it must divide"),
+    ({"head_dim": 5}, "head_dim is 5; rotary positions need an even"),
+    (
+        {"head_dim": None, "hidden_size": 14},
+        "head_dim is missing; hidden_size 14 is not a multiple",
+    ),
+    ({"torch_dtype": "int8"}, "torch_dtype is 'int8'; convert"),
+    ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; it must be an integer or a list"),
+    ({"layer_types": ["sliding_attention"]}, "layer_types is ['sliding_attention']; only full"),
+    ({"rope_scaling": {"type": "mrope"}}, "type is 'mrope'; supported kinds are default"),
+    ({"rope_scaling": 3}, "rope_scaling is 3; it must be an object"),
+    ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters.factor is missing"),
+    (
+        {"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}},
+        "rope_scaling.long_factor is [1.0]; longrope needs a list of 3",
+    ),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; rotating a part"),
+    ({"architectures": ["MistralForCausalLM"]}, "sliding_window is missing; Mistral's default"),
+    (
+        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
+        "use_sliding_window is True; sliding-window",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_it_is_refused(
+    tmp_path: Path, config: dict[str, object], keys: dict[str, object], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=re.escape(message)) as caught:
+        load(tmp_path, {**config, **keys})
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: ")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\ufeff{}"])
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(CheckpointError, match="download it again"):
+        LlamaConfig.load(tmp_path)

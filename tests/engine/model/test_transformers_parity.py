@@ -1,0 +1,178 @@
+"""Logits equal transformers' for random small models, however the text is cut."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from specdecode_engine.model import Llama
+
+CPU = torch.device("cpu")
+LENGTHS = (23, 9)
+
+ROPE: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"factor": 2.5},
+    "dynamic": {"factor": 2.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+}
+
+
+def draw_config(seed: int) -> transformers.LlamaConfig:
+    """Draw sizes and switches; the kinds of rotary positions take turns."""
+    chance = random.Random(seed)
+    kind = list(ROPE)[seed % len(ROPE)]
+    kv_heads, shared = chance.choice((1, 2, 3)), chance.choice((1, 2, 4))
+    heads = kv_heads * shared
+    return transformers.LlamaConfig(
+        vocab_size=chance.randint(20, 90),
+        hidden_size=heads * chance.choice((4, 6)),
+        intermediate_size=chance.randint(5, 40),
+        num_hidden_layers=chance.randint(1, 4),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=chance.choice((None, 8, 10)),
+        max_position_embeddings=chance.choice((32, 100)),
+        rms_norm_eps=chance.choice((1e-5, 1e-6)),
+        tie_word_embeddings=chance.random() < 0.4,
+        attention_bias=chance.random() < 0.4,
+        mlp_bias=chance.random() < 0.4,
+        rope_parameters={
+            "rope_type": kind,
+            "rope_theta": chance.choice((100.0, 10_000.0, 500_000.0)),
+            **ROPE[kind],
+        },
+    )
+
+
+def randomised(model: Any, seed: int) -> Any:
+    """Redraw every weight, wide enough that wrong arithmetic shows."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        width = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.3
+        drawn = torch.randn(parameter.shape, generator=generator) * width * 1.5
+        parameter.data = drawn + 1 if parameter.dim() == 1 else drawn
+    return model.eval()
+
+
+@torch.no_grad()
+def check_all_cuts(model: Any, ours: Llama, texts: Any, page_size: int) -> None:
+    """Compare full prefill, prefill in chunks and token-by-token decoding of two texts."""
+    ids = [torch.randint(0, model.config.vocab_size, (length,)) for length in LENGTHS]
+    wanted = [model(text[None]).logits[0] for text in ids]
+    cuts = {
+        "full": [[(0, 0, 23), (1, 0, 9)]],
+        "chunks": [[(0, 0, 7)], [(0, 7, 20), (1, 0, 5)], [(1, 5, 9), (0, 20, 23)]],
+        "decode": [[(0, 0, 14), (1, 0, 1)]]
+        + [[(0, 14 + i, 15 + i), (1, 1 + i, 2 + i)] for i in range(8)],
+    }
+    for name, rounds in cuts.items():
+        cached = texts.make(ours.config, 2, max(LENGTHS), page_size)
+        for spans in rounds:
+            positions, view = cached.view(*spans)
+            rows = torch.cat([ids[text][start:end] for text, start, end in spans])
+            logits = ours.logits(ours.forward(rows, positions, view).last)
+            expected = torch.cat([wanted[text][start:end] for text, start, end in spans])
+            torch.testing.assert_close(
+                logits, expected, atol=1e-4, rtol=1e-4, msg=lambda text, cut=name: f"{cut}: {text}"
+            )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_llamas(seed: int, tmp_path: Path, texts: Any) -> None:
+    model = randomised(transformers.LlamaForCausalLM(draw_config(seed)), seed)
+    sharded = seed % 2 == 1
+    model.save_pretrained(tmp_path, max_shard_size="2KB" if sharded else "5GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == sharded
+    ours = Llama.load(tmp_path, device=CPU)
+    assert ours.dtype == torch.float32
+    check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "intermediate_size": 30,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def mistral() -> Any:
+    return transformers.MistralForCausalLM(
+        transformers.MistralConfig(**SMALL, head_dim=8, sliding_window=None)
+    )
+
+
+def qwen2() -> Any:
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(**SMALL, use_sliding_window=False)
+    )
+
+
+@pytest.mark.parametrize("make", [mistral, qwen2])
+def test_close_relatives(make: Callable[[], Any], tmp_path: Path, texts: Any) -> None:
+    model = randomised(make(), 1)
+    model.save_pretrained(tmp_path)
+    check_all_cuts(model, Llama.load(tmp_path, device=CPU), texts, page_size=4)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "factor": 2.0},
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.1, 1.2],
+            "long_factor": [1.5, 3.0, 6.0],
+            "original_max_position_embeddings": 8,
+        },
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_length_dependent_rope_is_fixed_for_the_context_length(
+    rope: dict[str, Any], tmp_path: Path, texts: Any
+) -> None:
+    config = transformers.LlamaConfig(
+        **{**SMALL, "max_position_embeddings": 16},
+        rope_parameters={**rope, "rope_theta": 100.0},
+    )
+    model = randomised(transformers.LlamaForCausalLM(config), 2)
+    model.save_pretrained(tmp_path)
+    ours = Llama.load(tmp_path, device=CPU, context_length=LENGTHS[0])
+    ids = torch.randint(0, 50, LENGTHS[:1])
+    with torch.no_grad():
+        wanted = model(ids[None]).logits[0]
+    cached = texts.make(ours.config, 1, LENGTHS[0], 4)
+    for start, end in ((0, 5), (5, 23)):
+        positions, view = cached.view((0, start, end))
+        logits = ours.logits(ours.forward(ids[start:end], positions, view).last)
+        torch.testing.assert_close(logits, wanted[start:end], atol=1e-4, rtol=1e-4)
+
+
+def test_captured_layers_are_the_hidden_states_behind_them(tmp_path: Path, texts: Any) -> None:
+    config = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 4})
+    model = randomised(transformers.LlamaForCausalLM(config), 3)
+    model.save_pretrained(tmp_path)
+    ours, ids = Llama.load(tmp_path, device=CPU), torch.randint(0, 50, (11,))
+    with torch.no_grad():
+        states = model(ids[None], output_hidden_states=True).hidden_states
+    positions, view = texts.make(ours.config, 1, 11, 4).view((0, 0, 11))
+    hidden = ours.forward(ids, positions, view, aux_layers=(0, 2))
+    assert hidden.aux_hidden_states is not None
+    wanted: Tensor = torch.cat((states[1][0], states[3][0]), dim=-1)
+    torch.testing.assert_close(hidden.aux_hidden_states, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(hidden.last, states[4][0], atol=1e-4, rtol=1e-4)

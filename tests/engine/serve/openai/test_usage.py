@@ -1,0 +1,65 @@
+"""The speculation statistics that `usage` reports per call, on the real core."""
+
+import pytest
+
+PROMPT = "Count from one to five."
+NAMES = {"rounds", "drafted_tokens", "accepted_tokens", "accept_length", "wasted_tokens"}
+
+
+def ask(server, kind, **fields):
+    """Call either API; return the usage of its answer."""
+    client = server.connect(is_strict=False)
+    options = {"model": "echo", "temperature": 0, "max_tokens": 24} | fields
+    if kind == "chat":
+        answer = client.chat.completions.create(
+            messages=[{"role": "user", "content": PROMPT}], **options
+        )
+    else:
+        answer = client.completions.create(prompt=PROMPT, **options)
+    if fields.get("stream"):
+        *_, answer = answer
+    return answer.usage
+
+
+@pytest.fixture(params=["chat", "completions"])
+def kind(request):
+    return request.param
+
+
+def test_the_numbers_of_a_drafted_call_add_up(drafting_server, kind):
+    usage = ask(drafting_server, kind, extra_body={"ignore_eos": True})
+    told = usage.specdecode
+    assert set(told) == NAMES
+    assert told["drafted_tokens"] == 3 * told["rounds"]
+    assert told["accepted_tokens"] + told["wasted_tokens"] == told["drafted_tokens"]
+    assert told["accept_length"] == pytest.approx(
+        23 / told["rounds"]
+    )  # one token comes with the prompt
+    assert 1 < told["accept_length"] <= 4
+    details = usage.completion_tokens_details
+    assert details.accepted_prediction_tokens == told["accepted_tokens"]
+    assert details.rejected_prediction_tokens == told["wasted_tokens"]
+
+
+def test_a_stream_is_told_the_same(drafting_server, kind):
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    assert ask(drafting_server, kind, **options) == ask(drafting_server, kind)
+
+
+def test_the_sequences_of_a_call_are_summed(drafting_server, kind):
+    one = ask(drafting_server, kind, extra_body={"ignore_eos": True}).specdecode
+    three = ask(drafting_server, kind, n=3, extra_body={"ignore_eos": True}).specdecode
+    for name in NAMES - {"accept_length"}:
+        assert three[name] == 3 * one[name]
+    assert three["accept_length"] == one["accept_length"]
+
+
+def test_without_a_round_there_is_no_accept_length(drafting_server, kind):
+    told = ask(drafting_server, kind, max_tokens=1).specdecode
+    assert told == dict.fromkeys(NAMES, 0) | {"accept_length": None}
+
+
+def test_plain_decoding_is_one_token_a_round(built_server, kind):
+    told = ask(built_server, kind, extra_body={"ignore_eos": True}).specdecode
+    nothing = dict.fromkeys(NAMES, 0)
+    assert told == nothing | {"rounds": 23, "accept_length": 1.0}

@@ -1,0 +1,118 @@
+"""Prompts of megabytes: other requests continue, and what cannot fit is refused unread."""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers
+
+from specdecode_engine.serve.text.tokenizer import load_text_model, longest_token_chars
+
+TEXT = "the quick brown fox größer naïve 北京 😀 12345 and <|turn|> STOP\n"
+
+
+load_once = cache(load_text_model)
+
+
+def longest_stall(work: Callable[[], object]) -> float:
+    """Return the longest time for which another thread could not run meanwhile."""
+    stalls = [0.0]
+    is_beating, is_done = threading.Event(), threading.Event()
+
+    def beat() -> None:
+        latest = time.perf_counter()
+        while not is_done.is_set():
+            is_beating.set()
+            is_done.wait(0.001)
+            now = time.perf_counter()
+            stalls.append(now - latest)
+            latest = now
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    is_beating.wait()
+    work()
+    is_done.set()
+    heart.join()
+    return max(stalls)
+
+
+def test_other_threads_run_while_a_large_prompt_is_encoded(model_folder: Path) -> None:
+    text = load_text_model(model_folder)
+    large = TEXT * 40_000
+    blocked = longest_stall(lambda: text.tokenizer.encode(large))
+    assert longest_stall(lambda: text.encode(large)) < blocked / 2
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.text(), st.booleans())
+def test_ids_are_those_of_a_single_encode(
+    model_folder: Path, text: str, add_special_tokens: bool
+) -> None:
+    model = load_once(model_folder)
+    for each in (text, TEXT + text):
+        plain = model.tokenizer.encode(each, add_special_tokens=add_special_tokens)
+        assert list(model.encode(each, add_special_tokens)) == plain.ids
+        assert len(each) <= len(plain.ids) * (model.longest_token_chars or 0)
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_a_prompt_that_cannot_fit_is_refused_without_being_encoded(
+    start_server, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server(context_length=64)
+    most = 64 * (server.service.text.longest_token_chars or 0)
+    encoded: list[str] = []
+    model = type(server.service.text)
+    encode = model.encode
+    monkeypatch.setattr(
+        model,
+        "encode",
+        lambda self, text, *rest, **named: (
+            encoded.append(text) or encode(self, text, *rest, **named)
+        ),
+    )
+    for length, code in ((most + 1, 400), (10, 200)):
+        large = "a" * length
+        field, prompt = "prompt", {"prompt": large}
+        if path.startswith("chat"):
+            field, prompt = "messages", {"messages": [{"role": "user", "content": large}]}
+        answer = httpx.post(f"{server.url}/v1/{path}", json=prompt | {"max_tokens": 1}, timeout=30)
+        assert answer.status_code == code
+        if code == 400:
+            error = answer.json()["error"]
+            assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+            assert f"at most {most} " in error["message"]
+            assert f"shorten {field}" in error["message"]
+            assert not encoded
+    assert len(encoded) == 1
+
+
+def test_the_longest_token_bounds_only_where_no_text_is_removed(
+    byte_level: Tokenizer, sentencepiece: Tokenizer, metaspace: Tokenizer
+) -> None:
+    longest = max(map(len, byte_level.get_vocab()))
+    assert longest_token_chars(byte_level) == longest
+    assert longest_token_chars(sentencepiece) == max(map(len, sentencepiece.get_vocab()))
+    assert longest_token_chars(metaspace) is None  # unknown characters fuse to one token
+
+    def changed(change: Callable[[Tokenizer], object]) -> Tokenizer:
+        copy = Tokenizer.from_str(byte_level.to_str())
+        change(copy)
+        return copy
+
+    def normalized(normalizer: normalizers.Normalizer) -> int | None:
+        return longest_token_chars(changed(lambda it: setattr(it, "normalizer", normalizer)))
+
+    assert normalized(normalizers.NFC()) == 4 * longest
+    assert normalized(normalizers.Sequence([normalizers.NFD(), normalizers.NFC()])) == 4 * longest
+    assert normalized(normalizers.Strip()) is None
+    assert normalized(normalizers.Replace("  ", " ")) is None
+    stripping = changed(lambda it: it.add_tokens([AddedToken("<mask>", lstrip=True)]))
+    assert longest_token_chars(stripping) is None

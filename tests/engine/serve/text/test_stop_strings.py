@@ -1,0 +1,116 @@
+"""Stop strings: found wherever they fall, and independent of how many tokens a step adds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdecode_engine.batch.request import FinishReason, Output
+from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.text.stop_strings import StopStringScanner
+from specdecode_engine.serve.text.vocabulary import Vocabulary
+
+STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3).map(tuple)
+PIECES = st.lists(st.text("ab", max_size=3), max_size=12)
+
+
+def scan(stops, pieces):
+    """Return what is released after each piece, and whether a stop ended it."""
+    scanner, shown = StopStringScanner(stops), [""]
+    for piece in pieces:
+        shown.append(shown[-1] + scanner.push(piece))
+        if scanner.is_stopped:
+            return shown, True
+    return [*shown, shown[-1] + scanner.flush()], False
+
+
+def expected(stops, pieces):
+    """Return the text by looking at all of it after every piece."""
+    text = ""
+    for piece in pieces:
+        text += piece
+        starts = [text.find(stop) for stop in stops if stop in text]
+        if starts:
+            return text[: min(starts)], True
+    return text, False
+
+
+@given(stops=STOPS, pieces=PIECES)
+def test_scanning_pieces_equals_searching_the_whole_text(stops, pieces):
+    shown, is_stopped = scan(stops, pieces)
+    assert (shown[-1], is_stopped) == expected(stops, pieces)
+
+
+@given(stops=STOPS, pieces=PIECES)
+def test_nothing_is_held_back_that_cannot_become_a_stop(stops, pieces):
+    scanner, text = StopStringScanner(stops), ""
+    shown = ""
+    for piece in pieces:
+        released = scanner.push(piece)
+        if scanner.is_stopped:
+            return
+        text, shown = text + piece, shown + released
+        held = text[len(shown) :]
+        assert not held or any(stop.startswith(held) for stop in stops)
+
+
+def outputs(ids, sizes, end):
+    """Split ids into outputs of the given sizes; the last one has the finish reason."""
+    start, steps = 0, []
+    while start < len(ids):
+        size = sizes[len(steps) % len(sizes)]
+        steps.append(ids[start : start + size])
+        start += size
+    return [
+        Output("r", tuple(part), finish_reason=end if index == len(steps) - 1 else None)
+        for index, part in enumerate(steps)
+    ]
+
+
+def read(vocabulary, stops, steps):
+    processor, text = OutputProcessor(0, vocabulary, stops), ""
+    for output in steps:
+        delta = processor.push(output)
+        text += delta.text
+        if delta.finish_reason is not None:
+            break
+    return text, processor.finish_reason, processor.completion_tokens
+
+
+@given(
+    text=st.text("the STOP ö😀", min_size=1, max_size=40),
+    stops=st.lists(st.text("STOPtö😀 ", min_size=1, max_size=3), max_size=3).map(tuple),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_text_end_and_count_do_not_depend_on_the_steps(byte_level, text, stops, sizes):
+    vocabulary = Vocabulary(byte_level)
+    ids = byte_level.encode(text).ids
+    one_by_one = read(vocabulary, stops, outputs(ids, [1], FinishReason.LENGTH))
+    dealt = read(vocabulary, stops, outputs(ids, sizes, FinishReason.LENGTH))
+    assert dealt == one_by_one
+
+
+def test_the_token_that_completes_the_stop_is_the_last_one_counted(byte_level):
+    vocabulary = Vocabulary(byte_level)
+    ids = byte_level.encode("the fox STOP the fox").ids
+    text, reason, count = read(vocabulary, ("STOP",), [Output("r", tuple(ids))])
+    assert text == "the fox "
+    assert reason is FinishReason.STOP
+    assert "STOP" in byte_level.decode(ids[:count])
+    assert "STOP" not in byte_level.decode(ids[: count - 1])
+
+
+def test_a_stop_on_the_last_allowed_token_is_a_stop(byte_level):
+    ids = byte_level.encode("fox STOP").ids
+    steps = [Output("r", tuple(ids), finish_reason=FinishReason.LENGTH)]
+    assert read(Vocabulary(byte_level), ("STOP",), steps)[1] is FinishReason.STOP
+
+
+def test_a_stop_token_is_counted_but_not_shown(byte_level):
+    ids = [*byte_level.encode("fox").ids, 0]
+    end = Output("r", tuple(ids), finish_reason=FinishReason.STOP, stop_token_id=0)
+    assert read(Vocabulary(byte_level), (), [end]) == ("fox", FinishReason.STOP, len(ids))
+
+
+def test_an_empty_stop_is_our_own_bug():
+    with pytest.raises(AssertionError):
+        StopStringScanner(("",))

@@ -1,0 +1,126 @@
+"""The accepted path: found like a walk on paper, and everything of it moved together."""
+
+import random
+
+import pytest
+import torch
+
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.speculate.tree import link
+from specdecode_engine.steps.verify import compact_kv, count_accepted, gather_accepted, verify_tree
+from specdecode_kernels import TORCH
+
+CPU = torch.device("cpu")
+
+
+def random_draft(rng: random.Random, shape: DraftShape, batch: int) -> Draft:
+    """Random trees with distinct siblings, no deeper than the shape allows."""
+    all_parents, all_tokens = [], []
+    for _ in range(batch):
+        parents, depths, tokens = [0], [0], [0]
+        while len(parents) < shape.num_tokens:
+            free = [
+                n
+                for n in range(len(parents))
+                if depths[n] < shape.num_steps and parents[1:].count(n) < shape.topk
+            ]
+            parent = rng.choice(free)
+            siblings = {tokens[n] for n in range(1, len(parents)) if parents[n] == parent}
+            parents.append(parent)
+            depths.append(depths[parent] + 1)
+            tokens.append(rng.choice([t for t in range(6) if t not in siblings]))
+        order = sorted(range(len(parents)), key=lambda n: (depths[n], n))
+        place = {node: index for index, node in enumerate(order)}
+        all_parents.append([place[parents[n]] for n in order])
+        all_tokens.append([tokens[n] for n in order[1:]])
+    return Draft(
+        shape, torch.tensor(all_tokens), link(TORCH, torch.tensor(all_parents), shape.num_steps)
+    )
+
+
+def walk_on_paper(parents: list[int], tokens: list[int], choices: list[int]) -> list[int]:
+    path, node = [0], 0
+    while True:
+        wanted = choices[node]
+        children = [n for n in range(1, len(parents)) if parents[n] == node]
+        matching = [n for n in children if tokens[n - 1] == wanted]
+        if not matching:
+            return path
+        node = matching[0]
+        path.append(node)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_walk_equals_the_walk_on_paper(seed: int) -> None:
+    rng = random.Random(seed)
+    shape = DraftShape(rng.randint(1, 5), rng.randint(2, 4), rng.randint(2, 12))
+    bound = 1 + sum(shape.topk**depth for depth in range(1, shape.num_steps + 1))
+    shape = DraftShape(shape.num_steps, shape.topk, min(shape.num_tokens, bound))
+    draft = random_draft(rng, shape, batch=4)
+    choices = torch.tensor([[rng.randrange(6) for _ in range(shape.num_tokens)] for _ in range(4)])
+    path, accepted = verify_tree(TORCH, choices, draft)
+    assert path.shape == (4, shape.path_length)
+    assert draft.tree is not None
+    for row in range(4):
+        expected = walk_on_paper(
+            draft.tree.parents[row].tolist(), draft.tokens[row].tolist(), choices[row].tolist()
+        )
+        assert accepted[row] == len(expected) - 1
+        filled = expected + [expected[-1]] * (shape.path_length - len(expected))
+        assert path[row].tolist() == filled
+
+
+def test_a_chain_counts_up_to_the_first_disagreement() -> None:
+    draft = Draft(DraftShape.chain(3), torch.tensor([[4, 5, 6], [4, 9, 6], [9, 5, 6]]))
+    choices = torch.tensor([[4, 5, 6, 7]] * 3)
+    assert count_accepted(TORCH, choices, draft).tolist() == [3, 1, 0]
+    assert count_accepted(TORCH, choices[:, :1], None).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4, 16])
+def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: int) -> None:
+    """Sources and targets overlap (R3, write after read): all are read before any is written."""
+    pool = KVCache(3, 40, page_size, 1, 2, torch.float64, CPU)
+    pool.k.copy_(torch.arange(pool.k.numel()).view_as(pool.k))
+    pool.v.copy_(-torch.arange(pool.v.numel()).view_as(pool.v))
+    table = RequestTable(
+        slots=3, width=64, pages_per_slot=-(-24 // page_size), page_size=page_size, device=CPU
+    )
+    rng = random.Random(page_size)
+    ids = rng.sample(range(1, 40), 2 * -(-24 // page_size) if page_size > 1 else 36)
+    half = len(ids) // 2
+    pages = {1: ids[:half], 2: ids[half:]}
+    for slot in (1, 2):
+        table.open(slot, [0] * 8)
+        table.write_pages([(slot, pages[slot])])
+        table.set_computed(slot, 7)
+    batch = table.decode_batch([1, 2], [7, 7])
+    path = torch.tensor([[0, 2, 5, 8], [0, 1, 3, 3]])
+    before_k, before_v = pool.k.clone(), pool.v.clone()
+    compact_kv(pool, table, batch, path)
+
+    def row(slot: int, position: int) -> int:
+        return pages[slot][position // page_size] * page_size + position % page_size
+
+    moved = set()
+    for slot, nodes in ((1, [0, 2, 5, 8]), (2, [0, 1, 3, 3])):
+        for step, node in enumerate(nodes):
+            here, source = row(slot, 7 + step), row(slot, 7 + node)
+            moved.add(here)
+            assert torch.equal(pool.k[:, here], before_k[:, source])
+            assert torch.equal(pool.v[:, here], before_v[:, source])
+    others = [r for r in range(pool.k.shape[1]) if r not in moved]
+    assert torch.equal(pool.k[:, others], before_k[:, others])
+
+
+def test_every_per_node_value_is_taken_along_the_path_and_as_wide_as_it() -> None:
+    values = torch.arange(2 * 6 * 3).view(2, 6, 3)
+    path = torch.tensor([[0, 3, 5], [0, 1, 1]])
+    taken = gather_accepted(TORCH, values, path)
+    assert taken.shape == (2, 3, 3)
+    assert torch.equal(taken[0], values[0, [0, 3, 5]])
+    assert torch.equal(taken[1], values[1, [0, 1, 1]])
+    assert gather_accepted(TORCH, values, None) is values

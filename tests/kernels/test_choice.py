@@ -1,0 +1,124 @@
+"""A backend is chosen by what can run here, and the choice includes the reason."""
+
+import pytest
+import torch
+
+from specdecode_kernels import FLOAT8, TORCH, choose_backend
+from specdecode_kernels.choice import KERNELS_VARIABLE, Kernels
+from specdecode_kernels.testing import DEVICE, OPS, implementation_of
+
+CPU = torch.device("cpu")
+
+
+def test_a_cpu_gets_the_kernels_in_c() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        backend, reason, _ = choose_backend("auto", CPU, dtype, 64)
+        assert backend.name == backend.attention == "cpu"
+        assert reason.startswith("kernels in C for this processor, as ")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pool_dtype", "variable", "obstacle"),
+    [
+        (torch.float16, None, "", "float32 and bfloat16 have kernels for a CPU, not torch.float16"),
+        (torch.bfloat16, FLOAT8, "", "a KV cache of the queries' type, not torch.bfloat16 over"),
+        (torch.float32, None, "torch", "SPECDECODE_KERNELS is torch"),
+    ],
+)
+def test_what_has_no_kernel_for_a_cpu_gets_the_reference(
+    dtype: torch.dtype,
+    pool_dtype: torch.dtype | None,
+    variable: str,
+    obstacle: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, variable)
+    backend, reason, _ = choose_backend("auto", CPU, dtype, 64, pool_dtype)
+    assert backend.attention == "torch"
+    assert backend.attend is TORCH.attend
+    assert obstacle in reason
+
+
+def test_torch_may_be_asked_for() -> None:
+    choice = choose_backend("torch", CPU, torch.float64, 1000)
+    assert choice.backend is TORCH
+    assert choice.reason == "torch was asked for"
+
+
+def test_triton_runs_where_kernels_are_tested() -> None:
+    backend, reason, _ = choose_backend("triton", DEVICE, torch.bfloat16, 80, FLOAT8)
+    assert backend.attention == "triton"
+    assert reason == "triton was asked for"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "obstacle"),
+    [
+        (torch.float64, 64, "not torch.float64"),
+        (torch.float32, 257, "heads of up to 256, not 257"),
+    ],
+)
+def test_triton_is_refused_where_it_cannot_run(dtype: torch.dtype, dim: int, obstacle: str) -> None:
+    with pytest.raises(ValueError, match=f"'triton' cannot run: .*{obstacle}.*choose 'auto'"):
+        choose_backend("triton", DEVICE, dtype, dim)
+    backend, reason, _ = choose_backend("auto", DEVICE, dtype, dim)
+    assert backend.attention == ("cpu" if DEVICE == CPU and dtype == torch.float32 else "torch")
+    assert obstacle in reason
+
+
+def test_flashinfer_is_refused_where_it_cannot_run() -> None:
+    with pytest.raises(ValueError, match=r"'flashinfer' cannot run: flashinfer (is not|needs)"):
+        choose_backend("flashinfer", CPU, torch.bfloat16, 128)
+
+
+def test_other_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="'cuda' is none of auto, torch, triton, flashinfer"):
+        choose_backend("cuda", CPU, torch.bfloat16, 128)  # type: ignore[arg-type]
+
+
+def test_who_may_be_captured_says_so_itself() -> None:
+    assert choose_backend("triton", DEVICE, torch.bfloat16, 64).backend.graph_support == (
+        True,
+        None,
+    )
+    possible, limitation = choose_backend("torch", DEVICE, torch.bfloat16, 64).backend.graph_support
+    assert possible
+    assert "full width" in str(limitation)
+
+
+def test_attention_by_torch_leaves_the_other_ops_with_c() -> None:
+    backend = choose_backend("torch", CPU, torch.float32, 64).backend
+    assert (backend.name, backend.attention) == ("cpu", "torch")
+    assert implementation_of("rms_norm", backend) == "cpu"
+    assert implementation_of("attend", backend) == implementation_of("store_kv", backend) == "torch"
+
+
+@pytest.mark.parametrize("wanted", ["torch", "triton", "cpu"])
+def test_float64_always_stays_with_torch(wanted: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, wanted)
+    assert choose_backend("auto", CPU, torch.float64, 64).backend is TORCH
+
+
+@pytest.mark.parametrize("wanted", ["torch", "triton", "cpu"])
+def test_the_environment_forces_every_op_that_has_such_a_kernel(
+    wanted: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, wanted)
+    device = CPU if wanted == "cpu" else DEVICE
+    backend = choose_backend("auto", device, torch.float32, 64).backend
+    assert (backend.name, backend.attention) == (wanted, wanted)
+    assert {implementation_of(op, backend) for op in OPS} == {"torch", wanted}
+
+
+def test_a_value_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, "cuda")
+    with pytest.raises(ValueError, match="SPECDECODE_KERNELS='cuda' does not exist: set torch"):
+        choose_backend("auto", CPU, torch.float32, 64)
+
+
+def test_the_environment_is_read_when_the_backend_is_chosen_and_not_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = choose_backend("auto", CPU, torch.float32, 64).backend
+    monkeypatch.setenv(KERNELS_VARIABLE, "cuda")
+    assert torch.equal(backend.silu_and_mul(torch.zeros(1, 4), torch.ones(1, 4)), torch.zeros(1, 4))

@@ -1,0 +1,116 @@
+"""The C kernels are compiled once and kept; where that fails, the reason is reported."""
+
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdecode_kernels.cpu import library
+
+REPORT = """
+    import torch
+    from specdecode_kernels import choose_backend, cpu
+    print(cpu.unsupported_reason(torch.float32))
+    ops = choose_backend("auto", torch.device("cpu"), torch.float32, 4).backend
+    ops.rms_norm(torch.ones(1, 4), torch.ones(4), 1e-5)
+    print(ops.name, ops.attention)
+"""
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Callable[..., list[str]]:
+    """Report, from a separate process, why C kernels are unsupported and which backend ran."""
+
+    def run(**variables: str) -> list[str]:
+        environment = {"PATH": "/usr/bin:/bin", "SPECDECODE_CACHE": str(tmp_path), **variables}
+        command = [sys.executable, "-c", textwrap.dedent(REPORT)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_it_is_compiled_once_and_kept(report: Callable[..., list[str]], tmp_path: Path) -> None:
+    assert report() == ["None", "cpu cpu"]
+    (file,) = (tmp_path / "cpu").iterdir()
+    assert file.suffix == ".so"
+    before = file.stat()
+    assert report() == ["None", "cpu cpu"]
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_it_is_found_in_the_users_cache(report: Callable[..., list[str]], tmp_path: Path) -> None:
+    report(SPECDECODE_CACHE="", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert list((tmp_path / "cache" / "specdecode" / "cpu").glob("*.so"))
+    report(SPECDECODE_CACHE="", HOME=str(tmp_path / "home"))
+    assert list((tmp_path / "home" / ".cache" / "specdecode" / "cpu").glob("*.so"))
+
+
+def test_a_file_that_is_no_library_is_compiled_again(
+    report: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    report()
+    (file,) = (tmp_path / "cpu").iterdir()
+    file.write_bytes(b"half of a")
+    assert report() == ["None", "cpu cpu"]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [
+        ("/bin/no-such-compiler", "/bin/no-such-compiler does not run"),
+        ("gcc -include /no/such/file.h", "cannot compile them"),
+    ],
+)
+def test_without_a_compiler_torch_computes_and_the_reason_is_said(
+    compiler: str, reason: str, report: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    said, computed = report(CC=compiler)
+    assert reason in said
+    assert computed == "torch torch"
+    assert not list(tmp_path.glob("cpu/*"))
+
+
+def test_no_compiler_at_all_names_the_remedy(report: Callable[..., list[str]]) -> None:
+    assert report(PATH="/nonexistent")[0] == (
+        "there is no C compiler; install gcc and libc6-dev, or set CC"
+    )
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    report: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    said, computed = report(SPECDECODE_CACHE=str(tmp_path / "file"))
+    assert "file" in said
+    assert computed == "torch torch"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")
+def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> None:
+    """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
+    tests = ("test_packed_linear", "test_elementwise_cpu", "test_cpu_attention")
+    variables = {"CC": "gcc -march=x86-64-v3", "SPECDECODE_CACHE": str(tmp_path)}
+    again = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*again, *(str(Path(__file__).with_name(f"{name}.py")) for name in tests)],
+        env=os.environ | variables,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert list(tmp_path.glob("cpu/*.so"))
+
+
+def test_a_type_without_kernels_is_said() -> None:
+    assert "not torch.float16" in str(library.unsupported_reason(torch.float16))
+    with pytest.raises(library.CannotCompile, match=r"not torch\.float64"):
+        library.load_library(torch.float64)

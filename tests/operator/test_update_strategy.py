@@ -1,0 +1,165 @@
+"""Whether a rollout surges or continues in place."""
+
+import copy
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from specdecode_api import names
+from specdecode_operator.kinds import child_id
+from specdecode_operator.observed import Observed
+from specdecode_operator.outcome import Outcome
+from specdecode_operator.plan import plan
+from specdecode_operator.settings import Settings
+from specdecode_operator.status import status
+from specdecode_operator.update_strategy import PATIENCE_S
+
+SETTINGS = Settings(engine_image="specdecode-engine:test")
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+def pod(name, config_hash, *, waited_s=None, message=NO_ROOM, role="stable", is_ending=False):
+    """A pod that serves, or one without a node since `waited_s`."""
+    metadata = {
+        "name": name,
+        "annotations": {names.ANNOTATION_CONFIG_HASH: config_hash},
+        "labels": {names.LABEL_ROLE: role},
+    }
+    if is_ending:
+        metadata["deletionTimestamp"] = NOW.isoformat()
+    if waited_s is None:
+        kinds = ("PodScheduled", "Ready")
+        return {
+            "metadata": metadata,
+            "status": {"conditions": [{"type": kind, "status": "True"} for kind in kinds]},
+        }
+    since = (NOW - timedelta(seconds=waited_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastTransitionTime": since,
+    }
+    return {"metadata": metadata, "status": {"conditions": [scheduled]}}
+
+
+@pytest.fixture
+def decide(example, config_hash, live, build):
+    """Decide for a GPU resource whose pods are given; `wanted` stands for its newest hash."""
+
+    def run(pods, strategy="Auto", in_place=None, **spec):
+        manifest = example("gpu", **spec)
+        manifest["spec"]["lifecycle"] = {
+            **manifest["spec"].get("lifecycle", {}),
+            "updateStrategy": strategy,
+        }
+        wanted = config_hash(manifest)
+        child = live(copy.deepcopy(build(manifest)["Deployment"]))
+        child["status"] = {
+            "observedGeneration": 1,
+            "replicas": 2,
+            "updatedReplicas": 1,
+            "availableReplicas": 1,
+        }
+        if in_place is not None:
+            mark = wanted if in_place == "wanted" else in_place
+            child["metadata"]["annotations"][names.ANNOTATION_IN_PLACE] = mark
+        made = []
+        for name, which, more in pods:
+            made.append(pod(name, wanted if which == "new" else "v1-old", **more))
+        observed = Observed(manifest, {child_id(child): child}, tuple(made), at=NOW)
+        decided = plan(observed, SETTINGS)
+        return decided, status(observed, decided, Outcome(), NOW)
+
+    return run
+
+
+OLD = ("old", "old", {})
+
+
+def waiting(seconds, **more):
+    return ("new", "new", {"waited_s": seconds, **more})
+
+
+@pytest.mark.parametrize(
+    ("pods", "is_in_place", "look_again_s"),
+    [
+        ([OLD], False, None),
+        ([OLD, ("new", "new", {})], False, None),
+        ([OLD, waiting(0)], False, PATIENCE_S),
+        ([OLD, waiting(PATIENCE_S - 10)], False, 10),
+        ([OLD, waiting(PATIENCE_S)], True, None),
+        ([OLD, waiting(-5)], False, PATIENCE_S),
+        ([OLD, waiting(999, message="0/1 nodes: 1 Insufficient memory.")], True, None),
+        ([OLD, waiting(999, message="0/1 nodes had untolerated taint")], False, None),
+        ([waiting(999)], False, None),
+        ([("old", "old", {"waited_s": 999}), waiting(999)], False, None),
+        ([("old", "old", {"is_ending": True}), waiting(999)], False, None),
+        ([("canary", "old", {"role": "canary"}), waiting(999)], False, None),
+    ],
+    ids=[
+        "before a rollout",
+        "room for both",
+        "no room yet",
+        "patience",
+        "no room",
+        "clocks disagree",
+        "no memory",
+        "not for want of room",
+        "nobody gives way",
+        "the old one has no room either",
+        "the old one is on its way",
+        "a trial gives no way",
+    ],
+)
+def test_a_rollout_goes_in_place_when_nothing_is_free(pods, is_in_place, look_again_s, decide):
+    decided, _ = decide(pods)
+    assert decided.strategy.is_in_place is is_in_place
+    assert decided.strategy.look_again_s == look_again_s
+
+
+def test_what_was_decided_holds_until_the_next_configuration(decide):
+    assert decide([OLD, ("new", "new", {})], in_place="wanted")[0].strategy.is_in_place
+    assert not decide([OLD, ("new", "new", {})], in_place="v1-other")[0].strategy.is_in_place
+
+
+@pytest.mark.parametrize(("strategy", "is_in_place"), [("Surge", False), ("InPlace", True)])
+def test_the_users_word_counts(strategy, is_in_place, decide):
+    for pods in ([OLD], [OLD, waiting(999)]):
+        decided, _ = decide(pods, strategy)
+        assert decided.strategy.is_in_place is is_in_place
+        assert decided.strategy.look_again_s is None
+
+
+def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(decide):
+    before, _ = decide([OLD, waiting(0)])
+    after, _ = decide([OLD, waiting(PATIENCE_S)])
+    assert before.config_hash == after.config_hash
+    deployment = next(w.manifest for w in after.writes if w.manifest["kind"] == "Deployment")
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert deployment["metadata"]["annotations"][names.ANNOTATION_IN_PLACE] == after.config_hash
+    assert (
+        names.ANNOTATION_IN_PLACE not in deployment["spec"]["template"]["metadata"]["annotations"]
+    )
+    assert not any(w.manifest["kind"] == "Deployment" for w in before.writes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "strategy", "said"),
+    [
+        (0, "Auto", "if the pod stays unscheduled, the rollout continues in place"),
+        (999, "Auto", "engines are replaced in place"),
+        (999, "Surge", "updateStrategy: Auto would continue in place"),
+    ],
+)
+def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, strategy, said, decide):
+    _, told = decide([OLD, waiting(seconds)], strategy)
+    ready = next(each for each in told["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "InsufficientGPU"
+    assert "free an nvidia.com/gpu, or add a node" in ready["message"]
+    assert said in ready["message"]
+    assert told["hold"]["reason"] == "InsufficientGPU"
+    assert told["hold"]["message"] == ready["message"]
+    assert told["routableReplicas"] == 1

@@ -1,0 +1,60 @@
+"""The line count: what a code line is, how long a function is, and which limits are exceeded."""
+
+import json
+
+import pytest
+
+from scripts import count_lines
+from scripts.count_lines import Function, exceeded, measure_module, measure_package
+
+SOURCE = '''"""Docstring
+of two lines."""
+
+import os  # code
+
+
+LIMIT = 3
+"""What it limits."""
+
+
+@cached
+def f(a):
+    """Return."""
+    # a comment
+
+    text = """a string
+    that is code"""
+    return (
+        text
+    )
+'''
+
+
+def test_code_lines_leave_out_docstrings_comments_and_blank_lines() -> None:
+    module = measure_module("a.py", SOURCE)
+    assert (module.lines, module.physical_code_lines, module.code_lines) == (20, 9, 6)
+
+
+def test_a_function_counts_from_its_decorator_to_its_end() -> None:
+    assert measure_module("a.py", SOURCE).functions == (Function("a.py:12 f", 10),)
+
+
+def test_every_exceeded_limit_is_named_with_figure_and_limit() -> None:
+    long = measure_module("long.py", "x = 1\n" * 500)
+    small = measure_package([measure_module("a.py", SOURCE)], 3)
+    sizes = dict.fromkeys(("crds", "kernels", "operator"), small)
+    sizes["engine"] = measure_package([long], 25)
+    assert list(exceeded(sizes, 120)) == [
+        "entries at the engine's root: 25, at most 20",
+        "median lines of a file of engine, kernels and crds: 120, at most 110",
+        "lines of long.py: 500, at most 400",
+    ]
+
+
+def test_the_last_line_has_the_figures_of_every_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert count_lines.main([]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(figures) == {"crds", "kernels", "engine", "operator", "core"}
+    for name in ("crds", "kernels", "engine", "operator"):
+        assert 0 < figures[name]["code_lines"] < figures[name]["lines"]
+    assert figures["core"]["lines"] == sum(figures[n]["lines"] for n in count_lines.CORE)
