@@ -7,17 +7,18 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.device import choose_device
-from specdecode_engine.startup.sizes import reserve_tokens
+from specdecode_engine.startup.sizes import SHORTEST_TOKENS, reserve_tokens
 
 
 def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineCore:
     """Build an engine and fill its KV caches with NaN.
 
     Args:
-        cache_tokens: limit the cache to the pages of one request of this many tokens.
+        cache_tokens: limit the cache to the pages of one request of this many tokens, at least
+            `SHORTEST_TOKENS`.
     """
     if cache_tokens is not None:
-        most = cache_tokens + reserve_tokens(boot, choose_device(boot.device))
+        most = max(cache_tokens, SHORTEST_TOKENS) + reserve_tokens(boot, choose_device(boot.device))
         memory = boot.memory.model_copy(update={"max_total_tokens": most})
         boot = boot.model_copy(update={"memory": memory})
     core = build_core(boot)

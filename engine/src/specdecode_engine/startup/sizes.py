@@ -27,6 +27,8 @@ from specdecode_kernels import Choice
 
 log = logging.getLogger(__name__)
 
+SHORTEST_TOKENS = 16  # prompt and output of the shortest request that the cache must hold
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -138,7 +140,7 @@ def _plan(boot: EngineBoot, loaded: Loaded, memory: _Memory, running: int) -> Me
         page_bytes=_page_bytes(loaded, boot.memory.page_size),
         page_size=boot.memory.page_size,
         most_rows=most_rows if limit is None else min(most_rows, limit),
-        fewest_rows=min(context, 16) + reserve,
+        fewest_rows=min(context, SHORTEST_TOKENS) + reserve,
     )
     return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
 
