@@ -1,78 +1,131 @@
-"""Runs every suite in order, prints the time each took, and fails if any failed.
+"""Runs every test suite, prints the time that each takes, and fails if any fails.
 
-Suites that need the cluster prepare it themselves: the tools, the node and the images are made
-here, once, and reused. The node is stopped at the end only if it was not running before.
+Suites that need no node run in two lanes at a time, since most of them wait for other processes;
+the suites on the node run alone, after both lanes. What the cluster suites need is prepared here,
+once, and reused: tools, node and images.
 """
 
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCALNODE = (sys.executable, "-m", "localnode")
+PYTEST = (sys.executable, "-m", "pytest", "-q")
+LOSSLESS = (sys.executable, "-m", "lossless", "--cases", "60", "--seed", "1")
+UNIT = "not apiserver and not node"
+
+_printing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One command of the run."""
+    """One command of the run; if a preparation fails, the rest of its lane cannot run."""
 
     name: str
     command: tuple[str, ...]
+    is_preparation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a suite went."""
+    """Duration and exit status of a suite; the status is None if the suite did not run."""
 
     name: str
     seconds: float
-    status: int
+    status: int | None
 
 
-def suites() -> tuple[Suite, ...]:
-    """List the suites in the order in which they run, cheap ones first."""
-    pytest = (sys.executable, "-m", "pytest", "-q")
-    lossless = (sys.executable, "-m", "lossless", "--cases", "60", "--seed", "1")
-    return (
-        Suite("unit", (*pytest, "-m", "not apiserver and not node")),
-        Suite("lossless", lossless),
-        Suite("lossless in bfloat16", (*lossless, "--dtype", "bfloat16")),
-        Suite("cluster tools", (*LOCALNODE, "tools")),
-        Suite("API server", (*pytest, "-m", "apiserver")),
-        Suite("node up", (*LOCALNODE, "up")),
-        Suite("images", (*LOCALNODE, "images")),
-        Suite("node", (*pytest, "-m", "node")),
-    )
+ENGINE_LANE = (
+    Suite("unit: engine", (*PYTEST, "-m", UNIT, "tests/engine")),
+    Suite("lossless", LOSSLESS),
+    Suite("lossless in bfloat16", (*LOSSLESS, "--dtype", "bfloat16")),
+)
+CLUSTER_LANE = (
+    Suite("unit: all others", (*PYTEST, "-m", UNIT, "--ignore=tests/engine")),
+    Suite("cluster tools", (*LOCALNODE, "tools"), is_preparation=True),
+    Suite("API server", (*PYTEST, "-m", "apiserver")),
+)
+NODE_LANE = (
+    Suite("cluster tools", (*LOCALNODE, "tools"), is_preparation=True),
+    Suite("node up", (*LOCALNODE, "up"), is_preparation=True),
+    Suite("images", (*LOCALNODE, "images"), is_preparation=True),
+    Suite("node", (*PYTEST, "-m", "node")),
+)
 
 
-def run(suite: Suite, environment: dict[str, str]) -> Result:
-    """Run one suite in the foreground."""
-    print(f"\n== {suite.name}: {' '.join(suite.command[1:])}", flush=True)
+def run_lane(suites: Sequence[Suite]) -> list[Result]:
+    """Run suites one after another; after a failed preparation, the rest is not run."""
+    results: list[Result] = []
+    is_prepared = True
+    for suite in suites:
+        result = run(suite) if is_prepared else Result(suite.name, 0.0, None)
+        results.append(result)
+        is_prepared &= not (suite.is_preparation and result.status != 0)
+    return results
+
+
+def run(suite: Suite) -> Result:
+    """Run one suite and print its lines as they come, each with the suite's name."""
+    _print(suite, " ".join(suite.command[1:]))
     started = time.monotonic()
-    status = subprocess.run(suite.command, cwd=ROOT, env=environment, check=False).returncode
-    return Result(suite.name, time.monotonic() - started, status)
+    with subprocess.Popen(
+        suite.command,
+        cwd=ROOT,
+        env=_environment(),
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            _print(suite, line.rstrip("\n"))
+    return Result(suite.name, time.monotonic() - started, process.returncode)
+
+
+def _print(suite: Suite, line: str) -> None:
+    with _printing:
+        print(f"[{suite.name}] {line}", flush=True)
+
+
+def _environment() -> dict[str, str]:
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("cluster", "bench", "."))
+    return {**os.environ, "PYTHONPATH": paths, "COLUMNS": "100"}
 
 
 def main() -> int:
-    """Run all suites; a failed preparation step ends the run, a failed test suite does not."""
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("cluster", "bench", "."))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    results = []
-    for suite in suites():
-        results.append(run(suite, environment))
-        if results[-1].status and suite.command[: len(LOCALNODE)] == LOCALNODE:
-            break
-    print("\nsuite           seconds  result")
+    """Run all suites; a failed suite does not keep the others from running."""
+    started = time.monotonic()
+    with ThreadPoolExecutor() as lanes:
+        results = [
+            result for lane in lanes.map(run_lane, (ENGINE_LANE, CLUSTER_LANE)) for result in lane
+        ]
+    results += run_lane(NODE_LANE)
+    print(f"\n{'suite':21} {'seconds':>7}  result")
     for result in results:
-        print(f"{result.name:15} {result.seconds:7.1f}  {'failed' if result.status else 'passed'}")
-    failed = [result.name for result in results if result.status]
+        print(f"{result.name:21} {result.seconds:7.1f}  {_verdict(result)}")
+    failed = [result.name for result in results if result.status != 0]
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed in {_minutes(started)} min")
     print(json.dumps({"failed": failed, "seconds": {r.name: round(r.seconds, 1) for r in results}}))
-    print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def _verdict(result: Result) -> str:
+    if result.status is None:
+        return "not run"
+    return "failed" if result.status else "passed"
+
+
+def _minutes(started: float) -> str:
+    return f"{(time.monotonic() - started) / 60:.1f}"
 
 
 if __name__ == "__main__":
