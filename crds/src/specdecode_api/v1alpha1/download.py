@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdecode_api.base import RESTART, ResourceRecord
+from specdecode_api.base import ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.scalars import ByteSize, ObjectName, SecretKey, WebAddress
 
@@ -12,11 +12,9 @@ from specdecode_api.v1alpha1.scalars import ByteSize, ObjectName, SecretKey, Web
 class TokenSecret(ResourceRecord):
     """A key of a Secret of the same namespace. Only the pods read it, never the operator."""
 
-    name: ObjectName = Field(description="Name of the Secret.", json_schema_extra=RESTART)
+    name: ObjectName = Field(description="Name of the Secret.")
     key: SecretKey = Field(
-        default="HF_TOKEN",
-        description="Key under which the Secret holds the token.",
-        json_schema_extra=RESTART,
+        default="HF_TOKEN", description="Key under which the Secret holds the token."
     )
 
 
@@ -28,12 +26,10 @@ class DownloadSpec(ResourceRecord):
         description="PersistentVolumeClaim of the same namespace in which downloads are kept, for "
         "all pods and all deployments that name it; where absent every pod downloads into a volume "
         "of its own (emptyDir) that goes when the pod goes.",
-        json_schema_extra=RESTART,
     )
     cache_size_limit: ByteSize | None = Field(
         default=None,
         description="Limit of a pod's own volume, such as 40Gi; the node's disk where absent.",
-        json_schema_extra=RESTART,
     )
     token_secret: TokenSecret | None = Field(
         default=None, description="Token for private and gated models; none where absent."
@@ -42,7 +38,6 @@ class DownloadSpec(ResourceRecord):
         default=None,
         description="Address of a mirror that speaks the hub's protocol; https://huggingface.co "
         "where absent.",
-        json_schema_extra=RESTART,
     )
 
     rules: ClassVar[tuple["Rule[DownloadSpec]", ...]] = (

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdecode_api.base import RESTART, ResourceRecord
+from specdecode_api.base import ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.environment import Environment
 from specdecode_api.v1alpha1.labels import Annotations, LabelKey, Labels, LabelValue, OwnLabels
@@ -16,29 +16,20 @@ class Toleration(ResourceRecord):
     """A taint of nodes that pods may run on all the same, in the words of Kubernetes."""
 
     key: LabelKey | None = Field(
-        default=None,
-        description="Key of the taint; every key where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Key of the taint; every key where absent."
     )
     operator: Literal["Equal", "Exists"] | None = Field(
-        default=None,
-        description="Whether the taint's value must be equal; Equal where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Whether the taint's value must be equal; Equal where absent."
     )
-    value: LabelValue | None = Field(
-        default=None, description="Value of the taint.", json_schema_extra=RESTART
-    )
+    value: LabelValue | None = Field(default=None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None,
-        description="Effect of the taint; every effect where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Effect of the taint; every effect where absent."
     )
     toleration_seconds: Int | None = Field(
         default=None,
         ge=0,
         le=2**31 - 1,
         description="How long a pod stays on a node that gets the taint; for ever where absent.",
-        json_schema_extra=RESTART,
     )
 
     rules: ClassVar[tuple["Rule[Toleration]", ...]] = (
@@ -67,37 +58,31 @@ class Toleration(ResourceRecord):
 class Affinity(ResourceRecord):
     """Which nodes, and which neighbours, pods seek or avoid, in the words of Kubernetes."""
 
-    node_affinity: FreeObject | None = Field(
-        default=None, description="Nodes, as in a pod.", json_schema_extra=RESTART
-    )
+    node_affinity: FreeObject | None = Field(default=None, description="Nodes, as in a pod.")
     pod_affinity: FreeObject | None = Field(
-        default=None, description="Pods to be near to, as in a pod.", json_schema_extra=RESTART
+        default=None, description="Pods to be near to, as in a pod."
     )
     pod_anti_affinity: FreeObject | None = Field(
-        default=None, description="Pods to keep away from, as in a pod.", json_schema_extra=RESTART
+        default=None, description="Pods to keep away from, as in a pod."
     )
 
 
 class PullSecret(ResourceRecord):
     """A Secret of the same namespace with which nodes pull images."""
 
-    name: ObjectName = Field(description="Name of the Secret.", json_schema_extra=RESTART)
+    name: ObjectName = Field(description="Name of the Secret.")
 
 
 class TemplateMetadata(ResourceRecord):
     """Labels and annotations that pods get beyond the operator's."""
 
     labels: OwnLabels = Field(
-        default={},
-        max_length=64,
-        description="Labels of pods; keys of the operator are refused.",
-        json_schema_extra=RESTART,
+        default={}, max_length=64, description="Labels of pods; keys of the operator are refused."
     )
     annotations: Annotations = Field(
         default={},
         max_length=64,
         description="Annotations of pods; keys of the operator are refused.",
-        json_schema_extra=RESTART,
     )
 
 
@@ -113,7 +98,6 @@ class Template(ResourceRecord):
         "containers, volumes and the like by name; null removes what the operator wrote; other "
         "values replace it. What the operator answers for is refused, with the field to use "
         "instead. At most 16 KiB.",
-        json_schema_extra=RESTART,
     )
 
 
@@ -121,10 +105,7 @@ class Pod(ResourceRecord):
     """Where engine pods may run, and what they are given."""
 
     node_selector: Labels = Field(
-        default={},
-        max_length=32,
-        description="Labels that a node must have.",
-        json_schema_extra=RESTART,
+        default={}, max_length=32, description="Labels that a node must have."
     )
     tolerations: list[Toleration] = Field(
         default=[],
@@ -144,12 +125,9 @@ class Pod(ResourceRecord):
     runtime_class_name: ObjectName | None = Field(
         default=None,
         description="Container runtime of the pods, such as nvidia; the node's where absent.",
-        json_schema_extra=RESTART,
     )
     priority_class_name: ObjectName | None = Field(
-        default=None,
-        description="Priority of the pods; the cluster's default where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Priority of the pods; the cluster's default where absent."
     )
     image_pull_secrets: list[PullSecret] = Field(
         default=[], max_length=8, description="Secrets with which nodes pull the images."

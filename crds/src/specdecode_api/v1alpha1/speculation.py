@@ -81,9 +81,7 @@ class Speculation(ResourceRecord):
     """How tokens are drafted and how deep."""
 
     algorithm: Algorithm = Field(
-        default=Algorithm.NONE,
-        description="Where draft tokens come from; NONE decodes plainly.",
-        json_schema_extra=RESTART,
+        default=Algorithm.NONE, description="Where draft tokens come from; NONE decodes plainly."
     )
     draft: DraftSpec | None = Field(
         default=None,
@@ -95,7 +93,6 @@ class Speculation(ResourceRecord):
         ge=1,
         le=MAX_TOPK,
         description="Children of a node of the draft tree; 1 drafts a chain.",
-        json_schema_extra=RESTART,
     )
     num_steps: Int | None = Field(
         default=None,
@@ -103,7 +100,6 @@ class Speculation(ResourceRecord):
         le=MAX_STEPS,
         description=f"Depth at start; where absent {DEFAULT_STEPS}, or the middle candidate of a "
         f"table without {DEFAULT_STEPS}.",
-        json_schema_extra=RESTART,
     )
     num_draft_tokens: Int | None = Field(
         default=None,
@@ -111,7 +107,6 @@ class Speculation(ResourceRecord):
         le=MAX_DRAFT_TOKENS,
         description="Nodes verified in a round, root included; topk * numSteps + 1 where absent "
         "(fewer where the tree has fewer).",
-        json_schema_extra=RESTART,
     )
     adaptive: Adaptive = Field(
         default=Adaptive(policy=Policy.STATIC), description="Depth by batch size and acceptance."

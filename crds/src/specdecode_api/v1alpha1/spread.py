@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from specdecode_api.base import RESTART, ResourceRecord
+from specdecode_api.base import ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.labels import LabelKey
 from specdecode_api.v1alpha1.scalars import Int
@@ -15,35 +15,25 @@ NodePolicy = Literal["Honor", "Ignore"]
 class Spread(ResourceRecord):
     """A topology spread constraint; the operator adds the selector of the resource's pods."""
 
-    max_skew: Int = Field(
-        ge=1,
-        le=1000,
-        description="By how many pods two domains may differ.",
-        json_schema_extra=RESTART,
-    )
+    max_skew: Int = Field(ge=1, le=1000, description="By how many pods two domains may differ.")
     topology_key: LabelKey = Field(
-        description="Label of nodes whose values are the domains, such as kubernetes.io/hostname.",
-        json_schema_extra=RESTART,
+        description="Label of nodes whose values are the domains, such as kubernetes.io/hostname."
     )
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        description="What becomes of a pod that fits nowhere.", json_schema_extra=RESTART
+        description="What becomes of a pod that fits nowhere."
     )
     min_domains: Int | None = Field(
         default=None,
         ge=1,
         le=1000,
         description="Domains there must be, else none counts as filled (DoNotSchedule only).",
-        json_schema_extra=RESTART,
     )
     node_affinity_policy: NodePolicy | None = Field(
         default=None,
         description="Whether nodes that the pod does not select count; Honor where absent.",
-        json_schema_extra=RESTART,
     )
     node_taints_policy: NodePolicy | None = Field(
-        default=None,
-        description="Whether taints of nodes count; Ignore where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Whether taints of nodes count; Ignore where absent."
     )
 
     rules: ClassVar[tuple["Rule[Spread]", ...]] = (
