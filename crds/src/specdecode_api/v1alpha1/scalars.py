@@ -5,11 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from specdecode_api.duration import (
-    DURATION_PATTERN,
-    PERCENT_PATTERN,
-    is_duration,
-)
+from specdecode_api.duration import DURATION_PATTERN, PERCENT_PATTERN
 from specdecode_api.model_uri import PVC_PATTERN, URI_RULES
 from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
@@ -105,12 +101,8 @@ WebAddress = Annotated[
 Duration = Annotated[
     str,
     StringConstraints(min_length=2, max_length=16),
-    Checked(
-        Rule(
-            cel=f"self.matches('^{DURATION_PATTERN}$')",
-            holds=is_duration,
-            message="a duration counts hours, minutes and seconds: write 90s, 10m or 1h30m",
-        )
+    _text(
+        DURATION_PATTERN, "a duration counts hours, minutes and seconds: write 90s, 10m or 1h30m"
     ),
 ]
 

@@ -9,8 +9,7 @@ from specdecode_api import names
 from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
-from specdecode_api.v1alpha1.download import DownloadSpec
-from specdecode_api.v1alpha1.model import Model
+from specdecode_api.v1alpha1.model import DownloadSpec, Model
 from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
