@@ -77,6 +77,18 @@ class ResourceRecord(BaseModel):
         return json_schema
 
 
+def _mark_values_hot(schema: dict[str, Any]) -> None:
+    for field in schema["properties"].values():
+        if "$ref" not in field:
+            field.update(HOT)
+
+
+class HotRecord(ResourceRecord):
+    """A part of a resource whose values all reach running engines without a restart."""
+
+    model_config = ConfigDict(json_schema_extra=_mark_values_hot)
+
+
 class FileRecord(BaseModel):
     """A part of a file of the engine: snake_case, immutable, no unknown keys."""
 

@@ -28,7 +28,6 @@ class FieldDescription:
 
     @property
     def rules(self) -> tuple[Mapping[str, str], ...]:
-        """List the rules that the API server checks here."""
         return tuple(self.schema.get(VALIDATIONS_KEY, ()))
 
 

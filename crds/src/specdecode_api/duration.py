@@ -12,7 +12,6 @@ _UNITS: Final = {"h": 3600, "m": 60, "s": 1}
 
 
 def duration_s(text: str) -> int:
-    """Return the seconds of a valid duration."""
     return sum(int(digits) * _UNITS[unit] for digits, unit in re.findall("([0-9]+)([hms])", text))
 
 

@@ -82,7 +82,7 @@ _GOODPUT: Final = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7))}
 
 
 def default_table(policy: Policy) -> Mapping[str, TableEntry]:
-    """Return the table that a policy uses where none is given; `static` needs none."""
+    """The table where none is given; empty for `static`."""
     tables = {Policy.STATIC: {}, Policy.EMA: _EMA, Policy.GOODPUT: _GOODPUT}
     return MappingProxyType(tables[policy])
 

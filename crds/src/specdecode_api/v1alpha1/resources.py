@@ -82,7 +82,6 @@ class Resources(ResourceRecord):
         return tuple(name for name in self.limits if name.startswith(ACCELERATOR_DOMAIN))
 
     def requests_above_limits(self) -> tuple[str, ...]:
-        """Name the resources of which more is requested than allowed."""
         return tuple(
             name
             for name, requested in self.requests.items()
