@@ -32,6 +32,7 @@ class ScriptedDrafter:
     """
 
     aux_spec = AuxHiddenStates()
+    lookahead = 0
 
     def __init__(
         self, table: RequestTable, texts: Items[Items[int]], vocab: int, right: float

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from engine.epsilon_pair import STRONG, Size, write_pair
 from peers.byte_vocabulary import EOS_ID, SPECIAL, make_vocabulary, write_tokenizer
-from peers.gguf import ALIGNMENT, NamedTensor, write_gguf
+from peers.gguf import ALIGNMENT, Field, NamedTensor, write_gguf
 from peers.llama_gguf import interleave_halves, write_llama_gguf
 
 SIZE = Size(2, 32, vocab=300, heads=4, context=64, kv_heads=2, inner=48)
@@ -67,7 +67,14 @@ def test_fields_and_tensors_come_back(tmp_path: Path) -> None:
     path = tmp_path / "some.gguf"
     odd = NamedTensor("odd", np.arange(5, dtype=np.float32))
     half = NamedTensor("half", np.arange(6, dtype=np.float16).reshape(2, 3))
-    fields = {"a": 7, "b": 0.5, "c": "wörld", "d": ["x", "y z"], "e": [1, -2], "f": True}
+    fields: dict[str, Field] = {
+        "a": 7,
+        "b": 0.5,
+        "c": "wörld",
+        "d": ["x", "y z"],
+        "e": [1, -2],
+        "f": True,
+    }
     write_gguf(path, fields, [odd, half])
     read = Reader(path)
     assert read.fields == fields

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -36,7 +37,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def read(folder: Path) -> dict[str, object]:
+def read(folder: Path) -> dict[str, Any]:
     (file,) = folder.glob("*.json")
     document = json.loads(file.read_text())
     assert isinstance(document, dict)
@@ -225,15 +226,21 @@ def test_random_weights_are_the_same_by_name_and_scaled_behind_the_first_layer()
     assert not torch.equal(whole[names[0]], whole[names[1]])
 
 
+def down_weight(layer) -> torch.Tensor:
+    weight = layer.mlp.down.weight
+    assert isinstance(weight, torch.Tensor), "packed"
+    return weight
+
+
 def test_the_dial_of_a_built_engine_is_turned_in_place(tmp_path: Path) -> None:
     engines = Engines(CPU, DRY_SCALE, tmp_path)
     layers = engines.adaptive().parts.target.layers
-    before = [layer.mlp.down.weight.clone() for layer in layers]
-    places = [layer.mlp.down.weight.data_ptr() for layer in layers]
+    before = [down_weight(layer).clone() for layer in layers]
+    places = [down_weight(layer).data_ptr() for layer in layers]
     engines.agree(WEAK)
-    assert places == [layer.mlp.down.weight.data_ptr() for layer in layers]
-    assert torch.equal(layers[0].mlp.down.weight, before[0])
-    assert torch.allclose(layers[1].mlp.down.weight, before[1] * (WEAK / STRONG))
+    assert places == [down_weight(layer).data_ptr() for layer in layers]
+    assert torch.equal(down_weight(layers[0]), before[0])
+    assert torch.allclose(down_weight(layers[1]), before[1] * (WEAK / STRONG))
 
 
 def test_measured_rows_are_held_against_their_targets(tmp_path: Path) -> None:

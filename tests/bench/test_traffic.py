@@ -192,6 +192,14 @@ def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
     assert summary([good])["passed"] is True
 
 
+class FaultyServer(ThreadingHTTPServer):
+    """What `Faulty` answers, and how many connections it closes first."""
+
+    text = "right"
+    breaks = 0
+    daemon_threads = True
+
+
 class Faulty(BaseHTTPRequestHandler):
     """Closes the first `server.breaks` connections, then answers each request in one piece."""
 
@@ -202,11 +210,13 @@ class Faulty(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.server.breaks > 0:
-            self.server.breaks -= 1
+        server = self.server
+        assert isinstance(server, FaultyServer)
+        if server.breaks > 0:
+            server.breaks -= 1
             self.close_connection = True
             return
-        text = self.server.text
+        text = server.text
         if asked.get("stream"):
             part = {"text": text, "delta": {"content": text}, "index": 0, "finish_reason": "stop"}
             body = f"data: {json.dumps({'choices': [part]})}\n\ndata: [DONE]\n\n"
@@ -223,8 +233,7 @@ class Faulty(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    found = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
-    found.text, found.breaks, found.daemon_threads = "right", 0, True
+    found = FaultyServer(("127.0.0.1", 0), Faulty)
     serving = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
     serving.start()
     yield found

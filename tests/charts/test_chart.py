@@ -147,7 +147,7 @@ def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
             used[each.group, f"{each.plural}/status"] = set(each.status_verbs)
     assert roles
     for role in roles:
-        granted = {}
+        granted: dict[tuple[str, str], set[str]] = {}
         for rule in role["rules"]:
             assert set(rule) == {"apiGroups", "resources", "verbs"}
             for group in rule["apiGroups"]:

@@ -54,8 +54,8 @@ def engine_registry():
     tier = GraphSetReport(num_steps=3, batch_sizes=(1, 2), graphs=6, seconds=0.5, num_bytes=1)
     graphs = GraphReport("cuda", (tier,), graph_steps=4, eager_steps={"too_large": 1})
     values = {each: {("8",) * len(each.labels): 5.0} for each in CORE}
-    values |= range_state_values([state]) | graph_values(graphs)
-    metrics = EngineMetrics(lambda: CoreSnapshot(values))
+    snapshot = CoreSnapshot(values | range_state_values([state]) | graph_values(graphs))
+    metrics = EngineMetrics(lambda: snapshot)
     metrics.count_error(500)
     metrics.count_call(3, 4)
     metrics.count_cut_short(1)
@@ -83,7 +83,7 @@ def operator_registry():
 @pytest.fixture(scope="module")
 def exported():
     """Names of all series that engine and operator export, each with its labels."""
-    found = {"up": set()}
+    found: dict[str, set[str]] = {"up": set()}
     for registry in (engine_registry(), operator_registry()):
         for family in registry.collect():
             for sample in family.samples:
@@ -158,7 +158,9 @@ def test_promtool_would_see_an_alert_that_does_not_fire(promtool, tmp_path):
 
 
 def test_every_alert_is_seen_firing_and_silent_and_every_record_computed(rules):
-    firing, silent, computed = set(), set(), set()
+    firing: set[str] = set()
+    silent: set[str] = set()
+    computed: set[str] = set()
     for path in SUITES:
         for group in yaml.safe_load(path.read_text())["tests"]:
             for case in group.get("alert_rule_test", ()):
@@ -215,7 +217,7 @@ def test_every_panel_asks_for_what_is_exported(path, exported, promoted, promtoo
     board = json.loads(path.read_text())
     panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     assert len(panels) > 10
-    expressions = []
+    expressions: list[dict[str, str]] = []
     for panel in panels:
         assert panel["fieldConfig"]["defaults"]["unit"]
         for target in panel["targets"]:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_polite_stop_needs_no_kill(sleeper: Process) -> None:
 @pytest.mark.parametrize(
     "other", [{"start_ticks": 1}, {"boot_id": "another boot"}], ids=["recycled", "rebooted"]
 )
-def test_a_recycled_id_is_never_signalled(sleeper: Process, other: dict[str, object]) -> None:
+def test_a_recycled_id_is_never_signalled(sleeper: Process, other: dict[str, Any]) -> None:
     former = dataclasses.replace(sleeper, **other)
     assert not processes.is_running(former)
     processes.stop([former], grace_s=0.1)

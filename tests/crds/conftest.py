@@ -85,7 +85,9 @@ class Server:
         self.client.delete(f"{self.resources}/{name}").raise_for_status()
 
     def definition(self) -> dict[str, Any]:
-        return self.client.get(f"{_DEFINITIONS}/{names.PLURAL}.{names.GROUP}").json()
+        found = self.client.get(f"{_DEFINITIONS}/{names.PLURAL}.{names.GROUP}").json()
+        assert isinstance(found, dict)
+        return found
 
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot, TableEntry
-from specdecode_api.speculation import Policy
+from specdecode_api.speculation import Algorithm, Policy
 from specdecode_api.table import default_table
 from specdecode_api.validation_errors import validation_errors
 
@@ -259,14 +259,14 @@ def test_text_that_is_no_json_is_said_so():
 
 def test_an_adaptive_policy_without_a_table_has_the_default_one():
     for policy in Policy:
-        boot = SpeculationBoot(algorithm="NGRAM", num_steps=3, policy=policy)
+        boot = SpeculationBoot(algorithm=Algorithm.NGRAM, num_steps=3, policy=policy)
         assert boot.entries == default_table(policy)
         assert boot.table == {}
-    assert SpeculationBoot(policy="ema").entries == {}, "plain decoding needs none"
+    assert SpeculationBoot(policy=Policy.EMA).entries == {}, "plain decoding needs none"
 
 
 def test_a_table_that_was_read_takes_the_place_of_its_file():
-    boot = SpeculationBoot(algorithm="NGRAM", num_steps=3, table_path="table.json")
+    boot = SpeculationBoot(algorithm=Algorithm.NGRAM, num_steps=3, table_path="table.json")
     read = boot.with_table({"4": TableEntry(candidate_steps=(3,))})
     assert (read.table_path, list(read.entries), read.num_steps) == (None, ["4"], 3)
     assert SpeculationBoot.model_validate_json(read.model_dump_json()) == read

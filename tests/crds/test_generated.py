@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specdecode_api.__main__ import main
-from specdecode_api.generate import generated_files
+from specdecode_api.__main__ import generated_files, main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -112,7 +112,9 @@ VARIABLES = st.fixed_dictionaries(
         ),
     },
 )
-FREE = st.sampled_from([{}, {"a": [1, None, {"b": 1.5}]}, {"hostNetwork": True}, [], "x", None])
+FREE: st.SearchStrategy[object] = st.sampled_from(
+    [{}, {"a": [1, None, {"b": 1.5}]}, {"hostNetwork": True}, [], "x", None]
+)
 PODS = some(
     nodeSelector=LABELS,
     tolerations=st.lists(TOLERATIONS, max_size=2),

@@ -31,6 +31,7 @@ def test_long_words_fit_and_keep_beginning_and_end(letter):
     encoded = TerminationMessage(reason=TerminationReason.OUT_OF_SPACE, message=message).encode()
     assert len(encoded) <= MAX_BYTES
     read = TerminationMessage.decode(encoded.decode())
+    assert read is not None
     assert read.message.startswith("begin ")
     assert read.message.endswith(" end")
 

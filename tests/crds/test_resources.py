@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.descriptions import field_descriptions
 from specdecode_api.schema import resource_schema
+from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import SpecDecodeDeployment, resolve
 from specdecode_api.validation_errors import validation_errors
 
@@ -30,7 +31,10 @@ def test_good_resource_makes_a_good_boot_file(good_case):
         num_steps=resolved.num_steps,
         num_draft_tokens=resolved.num_draft_tokens,
         policy=speculation.adaptive.policy,
-        table={key: entry.model_dump() for key, entry in speculation.adaptive.batch_sizes.items()},
+        table={
+            key: TableEntry.model_validate(entry.model_dump())
+            for key, entry in speculation.adaptive.batch_sizes.items()
+        },
     )
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints, create_model
 
 from specdecode_api.structural import SchemaError, structural
 
@@ -27,8 +27,9 @@ class Inner(BaseModel):
 
 def translated(annotation: Any, field: Any = ...) -> dict[str, Any]:
     """Translate a model of one field called `it`, and return what became of that field."""
-    model = type("Outer", (BaseModel,), {"__annotations__": {"it": annotation}, "it": field})
-    return structural(model.model_json_schema())["properties"]["it"]
+    model = create_model("Outer", it=(annotation, field))
+    properties: dict[str, dict[str, Any]] = structural(model.model_json_schema())["properties"]
+    return properties["it"]
 
 
 def test_parts_are_written_in_their_place():

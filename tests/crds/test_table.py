@@ -26,15 +26,16 @@ REFERENCE = {
     "32": {"candidate_steps": [0]},
     "8": {"candidate_steps": [3, 1], "ema_alpha": 1},
 }
+BATCH_SIZES: dict[str, dict[str, object]] = {
+    "1": {"candidateSteps": [1, 3, 7], "downHysteresis": -0.5},
+    "32": {"candidateSteps": [0]},
+    "8": {"candidateSteps": [3, 1], "emaAlpha": 1},
+}
 RESOURCE = {
     "policy": "ema",
     "emaAlpha": 0.3,
     "warmupBatches": 2,
-    "batchSizes": {
-        "1": {"candidateSteps": [1, 3, 7], "downHysteresis": -0.5},
-        "32": {"candidateSteps": [0]},
-        "8": {"candidateSteps": [3, 1], "emaAlpha": 1},
-    },
+    "batchSizes": BATCH_SIZES,
 }
 
 
@@ -66,7 +67,7 @@ def test_candidates_may_be_a_default_too():
     "document",
     [
         RESOURCE,
-        {**RESOURCE["batchSizes"], "emaAlpha": 0.3, "warmupBatches": 2, "strategy": "ema"},
+        {**BATCH_SIZES, "emaAlpha": 0.3, "warmupBatches": 2, "strategy": "ema"},
     ],
     ids=["nested", "flat"],
 )
@@ -75,14 +76,13 @@ def test_the_resources_spelling_means_the_same(document):
 
 
 def test_what_the_resource_takes_is_read():
-    spoken = Adaptive.from_resource(
-        {"policy": "goodput", "batchSizes": RESOURCE["batchSizes"]}
-    ).model_dump(by_alias=True, mode="json")
+    spoken = Adaptive.from_resource({"policy": "goodput", "batchSizes": BATCH_SIZES}).model_dump(
+        by_alias=True, mode="json"
+    )
     read = read_table(spoken, Policy.GOODPUT)
     assert read.policy is Policy.GOODPUT
     assert {key: entry.model_dump(mode="json") for key, entry in read.entries.items()} == {
-        key: BatchSizeEntry.from_resource(entry).model_dump()
-        for key, entry in RESOURCE["batchSizes"].items()
+        key: BatchSizeEntry.from_resource(entry).model_dump() for key, entry in BATCH_SIZES.items()
     }
 
 
@@ -92,7 +92,7 @@ def test_depths_at_the_bounds_are_read():
 
 
 STEPS = {"candidate_steps": [1]}
-BAD = {
+BAD: dict[str, tuple[object, tuple[str, ...]]] = {
     "a list": ([], ("document: must be an object such as {", "; got []")),
     "null": (None, ("document: must be an object", "got null")),
     "empty": ({}, ('document: has no batch size as a key: add one, such as "1"',)),
@@ -329,7 +329,8 @@ VALUES = st.recursive(
 @settings(deadline=None)
 @given(VALUES | st.dictionaries(KEYS, VALUES), st.sampled_from(Policy), st.none() | st.integers())
 def test_any_json_is_read_or_refused(document, policy, num_steps):
-    read, said = None, ()
+    read = None
+    said: tuple[str, ...] = ()
     try:
         read = read_table(document, policy, num_steps)
     except TableError as error:

@@ -52,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def apply(cluster: Cluster):  # type: ignore[no-untyped-def]
+def apply(cluster: Cluster):
     """Apply a resource and wait until the operator calls it Ready for this generation."""
 
     def apply_and_wait(

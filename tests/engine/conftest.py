@@ -59,8 +59,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     model.save_pretrained(folder / "draft")
     _save_eagle3(folder / "eagle3", generator)
     _save_eagle(folder / "eagle", generator)
-    names = ("target", "draft", "eagle3", "eagle")
-    return Checkpoints(*(folder / name for name in names))
+    return Checkpoints(
+        folder / "target", folder / "draft", eagle3=folder / "eagle3", eagle=folder / "eagle"
+    )
 
 
 def _save_eagle3(folder: Path, generator: torch.Generator) -> None:

@@ -5,6 +5,8 @@ other numbers of rows, so log-probabilities are only near; that no token flips i
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.attention import AttentionUnavailable
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.graph_config import CUDA, OFF, GraphsUnavailable, choose_mode
-from specdecode_kernels import TORCH, GraphSupport
+from specdecode_kernels import TORCH, Backend, GraphSupport
 from specdecode_kernels.testing import DEVICE, computed_loop_bounds
 from tests.engine.backends import counted_launches
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_of
@@ -25,13 +27,15 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 ATTENTION = {"store_kv", "attend"}
 
 
-def build(checkpoints, algorithm: str, topk: int = 1, **sections: object) -> EngineCore:
+def build(checkpoints, algorithm: str, topk: int = 1, **sections: Any) -> EngineCore:
     sections |= {"attention_backend": "triton", "device": DEVICE.type}
     document = boot_of(checkpoints, algorithm, topk, **sections)
     return build_poisoned(EngineBoot.model_validate(document))
 
 
-def answers(core: EngineCore, vocab: int, retracted_at_step: int | None = None):
+def answers(
+    core: EngineCore, vocab: int, retracted_at_step: int | None = None
+) -> dict[str, Answer]:
     return run(core, requests_of(vocab, 2, 6), retracted_at_step)
 
 
@@ -138,15 +142,12 @@ def test_flags_reach_the_boot_file() -> None:
     assert boot.memory.kv_cache_dtype == "fp8_e4m3"
 
 
-class Backend:
-    """Has only `graph_support`, which is all that `choose_mode` reads."""
-
-    def __init__(self, *capturing: object) -> None:
-        self.graph_support = GraphSupport(*capturing)
+def backend(is_possible: bool, limitation: str | None = None) -> Backend:
+    return replace(TORCH, graph_support=GraphSupport(is_possible, limitation))
 
 
 def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
-    fast, slow = Backend(True), Backend(False, "it plans")
+    fast, slow = backend(True), backend(False, "it plans")
     assert choose_mode("auto", GPU, [fast, fast]).name == CUDA
     assert choose_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
     mode, reason = choose_mode("auto", GPU, [TORCH])
@@ -159,4 +160,4 @@ def test_what_was_asked_for_is_done_unless_it_cannot() -> None:
     assert "although torch would gather" in choose_mode("cuda", GPU, [TORCH]).reason
     assert choose_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
     with pytest.raises(GraphsUnavailable, match="it plans; use auto or off, or attention_backend"):
-        choose_mode("cuda", GPU, [Backend(True), Backend(False, "it plans")])
+        choose_mode("cuda", GPU, [backend(True), backend(False, "it plans")])

@@ -38,7 +38,7 @@ def generate(core: EngineCore) -> list[int]:
     return tokens
 
 
-def refuse(name: str):  # type: ignore[no-untyped-def]
+def refuse(name: str):
     def raise_error(*args: object, **kwargs: object) -> None:
         raise AssertionError(f"{name} was called")
 
@@ -51,7 +51,7 @@ def test_a_chain_scores_sorts_and_moves_nothing(
     calls = []
     chain = expander.DraftTreeBuilder._expand_chain
 
-    def counted(self, *args):  # type: ignore[no-untyped-def]
+    def counted(self, *args):
         calls.append(1)
         return chain(self, *args)
 

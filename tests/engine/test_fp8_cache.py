@@ -53,7 +53,7 @@ def test_pages_take_a_quarter_of_float32s(checkpoints) -> None:
     pages = {}
     for name in ("auto", "fp8_e4m3"):
         core = build(checkpoints, "EAGLE3", 1, kv_cache_dtype=name, kv_cache_bytes=budget)
-        pages[name] = core.facts["kv_pages"]
+        pages[name] = int(str(core.facts["kv_pages"]))
         assert core.parts.pool.k.nbytes + core.parts.pool.v.nbytes <= budget
     assert 4 * pages["auto"] <= pages["fp8_e4m3"] < 4 * (pages["auto"] + 1)
 

@@ -58,8 +58,10 @@ class Ran:
 
 def generate(checkpoints, topk: int, way: Kernels) -> Ran:
     device = "cpu" if way == "cpu" else DEVICE.type
-    chosen = {"attention_backend": "auto" if way == "cpu" else way, "device": device}
-    document = boot_of(checkpoints, "EAGLE3", topk, num_steps=2, **chosen)
+    backend = "auto" if way == "cpu" else way
+    document = boot_of(
+        checkpoints, "EAGLE3", topk, num_steps=2, attention_backend=backend, device=device
+    )
     with counted_launches() as counter:
         core = build_poisoned(EngineBoot.model_validate(document))
     core.submit(Request("r", (5, 6, 7), PARAMS))

@@ -20,11 +20,12 @@ from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.schedule.prefix_tree import Node
 from specdecode_engine.stats.prometheus import EngineMetrics
 
 ALGORITHMS = ("NONE", "STANDALONE", "EAGLE3")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
-STATIC = {"num_steps": 3}
+STATIC: dict[str, object] = {"num_steps": 3}
 CHANGING = {  # one request is drafted for, two are not
     "num_steps": 3,
     "table": {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}},
@@ -88,7 +89,7 @@ def rows_of(core: EngineCore, pages: list[int]) -> list[Tensor]:
 
 def paths(cache: PrefixCache) -> Iterator[tuple[list[int], list[int]]]:
     """Every cached prefix to its end: its tokens, with those looked ahead to, and its pages."""
-    ends = [(cache._root, b"", [])]
+    ends: list[tuple[Node, bytes, list[int]]] = [(cache._root, b"", [])]
     while ends:
         node, run, pages = ends.pop()
         if node.children:

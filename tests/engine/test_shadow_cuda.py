@@ -55,7 +55,9 @@ class ShadowCase:
     waves: int = 1  # later ones find their prompts in the prefix cache
 
 
-BY_RANGE = {"table": {"1": {"candidate_steps": [3]}, "3": {"candidate_steps": [1]}}}
+BY_RANGE: dict[str, object] = {
+    "table": {"1": {"candidate_steps": [3]}, "3": {"candidate_steps": [1]}}
+}
 GOODPUT = {
     "policy": "goodput",
     "profile_seconds": 0.05,

@@ -281,7 +281,7 @@ def build(checkpoints, device: str, graphs: str) -> EngineCore:
     document = boot_of(
         checkpoints, "EAGLE3", 1, graphs={"mode": graphs}, attention_backend="torch", device=device
     )
-    document["model"]["context_length"] = 64  # type: ignore[index]
+    document["model"]["context_length"] = 64
     return build_core(EngineBoot.model_validate(document))
 
 

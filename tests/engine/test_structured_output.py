@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def run(core: EngineCore, requests: Sequence[Request]) -> list[Answer]:
     return list(answers.values())
 
 
-def make_requests(grammar: Grammar | None, most: int = 60, **sampling: object) -> list[Request]:
+def make_requests(grammar: Grammar | None, most: int = 60, **sampling: Any) -> list[Request]:
     return [
         Request(
             str(number),
@@ -136,7 +137,7 @@ def is_valid(name: str, text: str) -> bool:
 
 
 DRAFTS = [("STANDALONE", "draft"), ("EAGLE3", "eagle3")]
-SAMPLING: list[dict[str, object]] = [
+SAMPLING: list[dict[str, Any]] = [
     {},
     {"temperature": 0.8, "top_p": 0.9},
     {"temperature": 1.3, "repetition_penalty": 1.3, "frequency_penalty": 0.5},
@@ -312,9 +313,12 @@ def test_a_batch_without_grammars_waits_for_nothing_and_masks_nothing(
     grammars = core.parts.sampler.grammars
     waits: list[bool] = []
     ask = grammars.needs_host_tokens
-    monkeypatch.setattr(
-        grammars, "needs_host_tokens", lambda slots: waits.append(ask(slots)) or waits[-1]
-    )
+
+    def record(slots) -> bool:
+        waits.append(ask(slots))
+        return waits[-1]
+
+    monkeypatch.setattr(grammars, "needs_host_tokens", record)
     monkeypatch.setattr(grammars, "_walk", lambda *args: pytest.fail("a mask was made"))
     run(core, make_requests(None))
     assert waits
@@ -323,9 +327,7 @@ def test_a_batch_without_grammars_waits_for_nothing_and_masks_nothing(
     logits = object()
     assert grammars.apply(logits, [1, 2, 3]) is logits  # type: ignore[arg-type]
     assert grammars.ship([1, 2, 3], None) is None
-    monkeypatch.setattr(
-        grammars, "needs_host_tokens", lambda slots: waits.append(ask(slots)) or waits[-1]
-    )
+    monkeypatch.setattr(grammars, "needs_host_tokens", record)
     run(core, make_requests(compile_source(SOURCES["regex"]))[:1])
     assert any(waits)
 

@@ -28,7 +28,8 @@ class Kept:
 
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        assert shapes == {name: (expected | optional)[name] for name in shapes}
+        every = {**expected, **optional}
+        assert shapes == {name: every[name] for name in shapes}
 
     def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
         return {name: tensor.to(placement.dtype) for name, tensor in self._tensors.items()}

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from specdecode_engine.batch.request import Request, SamplingParams, TokenLogprobs
 from specdecode_engine.engine import EngineCore
@@ -10,8 +11,8 @@ DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
 
 
 def boot_of(
-    checkpoints, algorithm: str, topk: int, *, num_steps: int = 3, **sections: dict[str, object]
-) -> dict[str, object]:
+    checkpoints, algorithm: str, topk: int, *, num_steps: int = 3, **sections: Any
+) -> dict[str, Any]:
     """A boot file's document; `sections` are added to its own."""
     speculation: dict[str, object] = {}
     if algorithm != "NONE":

@@ -5,17 +5,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoConfig, AutoTokenizer, BatchEncoding, LlamaForCausalLM
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 FOLDERS = ("target", "draft", "eagle", "eagle3")
 
 
-def _attention_and_mlp(config: dict, inputs: int) -> dict[str, tuple[int, int]]:
+def _attention_and_mlp(config: dict[str, Any], inputs: int) -> dict[str, tuple[int, int]]:
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
     queries = config["num_attention_heads"] * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
@@ -30,8 +31,10 @@ def _attention_and_mlp(config: dict, inputs: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def _config(name: str) -> dict:
-    return json.loads((MODELS / name / "config.json").read_text())
+def _config(name: str) -> dict[str, Any]:
+    config = json.loads((MODELS / name / "config.json").read_text())
+    assert isinstance(config, dict)
+    return config
 
 
 def test_everything_is_small() -> None:
@@ -81,6 +84,7 @@ def test_the_chat_template_renders() -> None:
     opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert opened == closed + "<|im_start|>assistant\n"
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+    assert isinstance(ids, BatchEncoding)
     assert ids["input_ids"].count(tokenizer.eos_token_id) == 2
 
 

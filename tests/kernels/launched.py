@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,5 +56,5 @@ def _count_triton(patch: pytest.MonkeyPatch, counts: Counter[str]) -> None:
             for name, kernel in list(vars(module).items()):
                 if name.endswith("_kernel"):
                     short = name.strip("_").removesuffix("_kernel")
-                    counted = _CountedKernel(kernel, lambda short=short: counts.update([short]))
+                    counted = _CountedKernel(kernel, partial(counts.update, [short]))
                     patch.setattr(module, name, counted)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ SMALLEST_SHARED_BYTES = 101_376  # of a program, on the chips of 8.6 and 8.9
 
 
 @pytest.fixture(scope="module")
-def usages(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+def usages(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -26,11 +27,11 @@ def usages(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_every_op_is_compiled(usages: list[dict[str, object]]) -> None:
+def test_every_op_is_compiled(usages: list[dict[str, Any]]) -> None:
     assert {usage["case"] for usage in usages} >= set(KERNEL_OPS)
 
 
-def test_every_kernel_of_attention_is_compiled(usages: list[dict[str, object]]) -> None:
+def test_every_kernel_of_attention_is_compiled(usages: list[dict[str, Any]]) -> None:
     assert {usage["kernel"] for usage in usages} >= {
         "attend_kernel",
         "merge_splits_kernel",
@@ -39,9 +40,9 @@ def test_every_kernel_of_attention_is_compiled(usages: list[dict[str, object]]) 
     }
 
 
-def test_no_register_is_spilled(usages: list[dict[str, object]]) -> None:
+def test_no_register_is_spilled(usages: list[dict[str, Any]]) -> None:
     assert [usage for usage in usages if usage["stack_bytes"]] == []
 
 
-def test_shared_memory_fits_any_chip(usages: list[dict[str, object]]) -> None:
+def test_shared_memory_fits_any_chip(usages: list[dict[str, Any]]) -> None:
     assert [usage for usage in usages if usage["shared_bytes"] > SMALLEST_SHARED_BYTES] == []

@@ -132,13 +132,14 @@ def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(prefix: int) -
     chain_rows = [*range(prefix), *(prefix + node for node in path)]
     seen = torch.arange(prefix + 1, prefix + 1 + len(path))
     chain = AttentionMetadata(pages, 1, (len(path),), seen, prefix + len(path))
-    pools = [torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v)]
-    wanted = cpu_backend().attend(q[list(path)], LayerKV(*pools), chain, None)
+    k_pool, v_pool = (torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v))
+    wanted = cpu_backend().attend(q[list(path)], LayerKV(k_pool, v_pool), chain, None)
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]).bool()[None]
     tree_kv = TreeKV(k[None, prefix:], v[None, prefix:], mask)
     tree = AttentionMetadata(pages, 1, (nodes,), torch.full((nodes,), prefix), max(prefix, 1))
-    pools = [torch.cat((x[:prefix], torch.full((1024, 1, dim), torch.nan)))[:1024] for x in (k, v)]
-    got = cpu_backend().attend(q, LayerKV(*pools), tree, tree_kv)
+    rest = torch.full((1024, 1, dim), torch.nan)
+    k_pool, v_pool = (torch.cat((x[:prefix], rest))[:1024] for x in (k, v))
+    got = cpu_backend().attend(q, LayerKV(k_pool, v_pool), tree, tree_kv)
     assert torch.equal(got[list(path)], wanted)
 
 

@@ -95,7 +95,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "3 query heads cannot share 2 kv heads",
     ),
     "page": (
-        lambda: OPS.attend(zeros(2, 4, 6), LayerKV(*[zeros(9, 2, 6)] * 2), metadata(), None),
+        lambda: OPS.attend(
+            zeros(2, 4, 6), LayerKV(zeros(9, 2, 6), zeros(9, 2, 6)), metadata(), None
+        ),
         "9 cache rows are not a multiple of the page size, 4",
     ),
     "uneven tree KV": (

@@ -29,15 +29,15 @@ def test_it_equals_the_reference_and_the_walk_on_paper(seed: int, device: torch.
     drafts = [distinct_siblings(rng, parents, 2) for parents in trees]
     # Often the token of some child, so that walks get somewhere.
     picks = []
-    for parents, tokens in zip(trees, drafts, strict=True):
-        behind = [[tokens[n - 1] for n in range(1, nodes) if parents[n] == m] for m in range(nodes)]
+    for tree, tokens in zip(trees, drafts, strict=True):
+        behind = [[tokens[n - 1] for n in range(1, nodes) if tree[n] == m] for m in range(nodes)]
         picks.append([rng.choice([*tokens_here, *tokens_here, 0]) for tokens_here in behind])
     choices, parents = torch.tensor(picks, device=device), torch.tensor(trees, device=device)
     drafted = torch.tensor(drafts, device=device, dtype=torch.int64).view(4, nodes - 1)
     length = min(depth, nodes - 1) + 1
     wanted = TORCH.verify_tree(choices, drafted, parents, length)
-    arguments = (choices, drafted, parents)
-    for strided in (arguments, tuple(map(every_other, arguments))):
+    for stride in (lambda x: x, every_other):
+        strided = stride(choices), stride(drafted), stride(parents)
         result = TRITON.verify_tree(*strided, length)
         assert all(torch.equal(x, truth) for x, truth in zip(result, wanted, strict=True))
     path, accepted, bonus = result

@@ -39,7 +39,7 @@ async def engine(answers):
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    port = site._server.sockets[0].getsockname()[1]
+    port = runner.addresses[0][1]
     try:
         async with open_engine_client(port) as engines:
             yield engines, asked
@@ -52,7 +52,7 @@ FINE = json.dumps({"degraded": []})
 
 
 async def visit(pods, answers, times):
-    added = []
+    added: list[Key] = []
     async with engine(answers) as (engines, asked):
         poller = DegradationPoller(engines, lambda: pods, added.append)
         for _ in range(times):

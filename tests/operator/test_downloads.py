@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def ended(reason, message="", code=1, models=()):
     return {"terminated": {"exitCode": code, "message": text, "reason": "Error"}}
 
 
-RUNNING = {"state": {"running": {}}}
+RUNNING: dict[str, Any] = {"state": {"running": {}}}
 
 
 def fetched(revision=COMMIT, uri=TARGET):

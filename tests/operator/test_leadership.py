@@ -12,6 +12,7 @@ from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.denials import PERMISSION_GRACE_S, Denials
 from specdecode_operator.election import REQUEST_S, Election
 from specdecode_operator.errors import StartError
+from specdecode_operator.kinds import Manifest
 from specdecode_operator.leader_gate import STOP_S, LeaderGate, lead
 from specdecode_operator.leadership import (
     DEADLINE_S,
@@ -139,7 +140,7 @@ def test_an_outage_between_two_denials_restarts_the_grace_period():
 
 def test_refused_writes_are_retried_before_they_are_reported():
     now_s = 0.0
-    denials = Denials(lambda: now_s)
+    denials: Denials[str] = Denials(lambda: now_s)
     assert denials.is_recent("a", 403)
     now_s = 9.0
     assert denials.is_recent("a", 401)
@@ -155,7 +156,7 @@ class Server:
     """A Lease in an API that can fail, and a clock that only `sleep` moves."""
 
     def __init__(self):
-        self.lease = None
+        self.lease: Manifest | None = None
         self.version = 0
         self.error = None
         self.now_s = 0.0
@@ -177,6 +178,7 @@ class Server:
         return self._store(manifest)
 
     async def replace(self, manifest):
+        assert self.lease is not None
         if manifest["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             raise KubeApiError(409, "changed")
         return self._store(manifest)
@@ -291,7 +293,7 @@ def test_denials_at_the_start_that_end_in_time_do_no_harm(server):
 def test_a_process_that_lost_the_lease_stands_by_and_works_again(server):
     """Workers end with the leadership, the queue is empty, and all is listed before they return."""
     key, calls = Key("n", "chat"), []
-    queue = Queue(lambda: server.now_s, random.Random(1))
+    queue: Queue[Key] = Queue(lambda: server.now_s, random.Random(1))
     gate = LeaderGate(queue, lambda: [key])
 
     async def catch_up():

@@ -54,7 +54,7 @@ def test_all_children_of_a_new_resource_are_written_workload_last(example):
 
 def test_nothing_is_written_when_all_is_as_desired(example, observe):
     decided = plan(observe(example(replicas=2)), SETTINGS)
-    assert decided.writes == decided.prunes == ()
+    assert (decided.writes, decided.prunes) == ((), ())
     assert decided.config_hash is not None
 
 
@@ -174,7 +174,8 @@ def test_a_refused_spec_leaves_the_children_alone(spec, reason, sentence, exampl
     observed = observe(example(), without=["Service"])
     observed.resource["spec"] |= copy.deepcopy(spec)
     decided = plan(observed, SETTINGS)
-    assert decided.writes == decided.prunes == ()
+    assert (decided.writes, decided.prunes) == ((), ())
+    assert decided.refused is not None
     assert decided.refused.reason is reason
     assert any(sentence in each for each in decided.refused.sentences), decided.refused
 
@@ -184,7 +185,7 @@ def test_a_resource_that_is_being_deleted_is_left_to_the_garbage_collector(examp
     manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     decided = plan(Observed(manifest, {}), SETTINGS)
     assert decided.is_ending
-    assert decided.writes == decided.prunes == ()
+    assert (decided.writes, decided.prunes) == ((), ())
 
 
 def test_planning_changes_nothing_it_is_given(example, observe):

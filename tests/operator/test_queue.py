@@ -128,7 +128,7 @@ def test_ages_are_those_of_the_longest_waiting(queue, clock):
 
 async def test_get_waits_for_an_addition_and_for_a_delay():
     loop = asyncio.get_running_loop()
-    queue = Queue(loop.time, random.Random(1))
+    queue: Queue[str] = Queue(loop.time, random.Random(1))
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     queue.add("a")
@@ -138,7 +138,7 @@ async def test_get_waits_for_an_addition_and_for_a_delay():
 
 
 async def test_one_of_several_waiting_workers_gets_a_key():
-    queue = Queue(asyncio.get_running_loop().time, random.Random(1))
+    queue: Queue[str] = Queue(asyncio.get_running_loop().time, random.Random(1))
     workers = [asyncio.create_task(queue.get()) for _ in range(3)]
     await asyncio.sleep(0)
     for key in "ab":
@@ -170,9 +170,9 @@ STEPS = st.lists(
 @given(STEPS)
 def test_no_order_of_calls_loses_a_key_or_gives_it_twice(steps):
     clock = Clock()
-    queue = Queue(clock, random.Random(1))
-    owed = set()  # keys that somebody asked for and nobody has taken since
-    delayed = set()  # keys that were asked for later as well: they may come again
+    queue: Queue[str] = Queue(clock, random.Random(1))
+    owed: set[str] = set()  # keys that somebody asked for and nobody has taken since
+    delayed: set[str] = set()  # keys that were asked for later as well: they may come again
     working = []
     for step, key in steps:
         if step == "take":

@@ -1,6 +1,7 @@
 """What an older definition lacks, and what of a status it would keep."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_what_keeps_unknown_fields_lacks_nothing(served):
 
 
 def test_maps_are_looked_into():
-    own = {"additionalProperties": {"properties": {"a": {}, "b": {}}}}
+    own: dict[str, Any] = {"additionalProperties": {"properties": {"a": {}, "b": {}}}}
     assert list(lacks(own, {"additionalProperties": {"properties": {"a": {}}}})) == [".*.b"]
 
 

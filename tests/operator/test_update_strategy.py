@@ -76,7 +76,7 @@ def decide(example, config_hash, live, build):
     return run
 
 
-OLD = ("old", "old", {})
+OLD: tuple[str, str, dict[str, str]] = ("old", "old", {})
 
 
 def waiting(seconds, **more):

@@ -46,13 +46,13 @@ class _FunctionMode(TorchFunctionMode):
         return self._functions.call(func, args, kwargs or {})
 
 
-class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _DispatchMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and the wrapper costs as much as an operation
 
     def __init__(self, device: ShadowDevice) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

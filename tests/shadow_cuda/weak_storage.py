@@ -22,4 +22,4 @@ class WeakStorage:
         return torch.UntypedStorage._new_with_weak_ptr(self._reference)
 
     def __del__(self) -> None:
-        torch.UntypedStorage._free_weak_ref(self._reference)  # type: ignore[no-untyped-call]
+        torch.UntypedStorage._free_weak_ref(self._reference)

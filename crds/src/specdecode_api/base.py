@@ -17,7 +17,7 @@ from specdecode_api.rules import Rule, as_validations, refuse
 
 
 class Change(StrEnum):
-    """How a change of a field reaches running engines."""
+    """How a change of a field reaches running engines: by a restart, unless it is marked `HOT`."""
 
     HOT = "hot"
     RESTART = "restart"
@@ -28,6 +28,7 @@ CHANGE_KEY = "x-specdecode-change"
 
 HOT: dict[str, Any] = {CHANGE_KEY: Change.HOT.value}
 RESTART: dict[str, Any] = {CHANGE_KEY: Change.RESTART.value}
+"""Only for a field with parts that restarts as a whole too; it is the default of the others."""
 
 
 def without_nulls(fields: Any) -> Any:
@@ -74,6 +75,18 @@ class ResourceRecord(BaseModel):
         json_schema = handler(schema)
         handler.resolve_ref_schema(json_schema).update(as_validations(cls.rules))
         return json_schema
+
+
+def _mark_values_hot(schema: dict[str, Any]) -> None:
+    for field in schema["properties"].values():
+        if "$ref" not in field:
+            field.update(HOT)
+
+
+class HotRecord(ResourceRecord):
+    """A part of a resource whose values all reach running engines without a restart."""
+
+    model_config = ConfigDict(json_schema_extra=_mark_values_hot)
 
 
 class FileRecord(BaseModel):

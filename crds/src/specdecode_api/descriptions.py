@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specdecode_api.base import CHANGE_KEY
+from specdecode_api.base import CHANGE_KEY, Change
 from specdecode_api.rules import VALIDATIONS_KEY
 
 Path = tuple[str, ...]
@@ -16,20 +16,18 @@ ANY_ITEM = "[]"
 
 @dataclass(frozen=True, slots=True)
 class FieldDescription:
-    """One field: its path and its schema."""
+    """One field: its path and its schema.
+
+    `change` is a `Change`; empty if the nested fields decide.
+    """
 
     path: Path
     schema: Mapping[str, Any]
     is_required: bool
-
-    @property
-    def change(self) -> str:
-        """How a change reaches running engines; empty if the nested fields decide."""
-        return str(self.schema.get(CHANGE_KEY, ""))
+    change: str
 
     @property
     def rules(self) -> tuple[Mapping[str, str], ...]:
-        """List the rules that the API server checks here."""
         return tuple(self.schema.get(VALIDATIONS_KEY, ()))
 
 
@@ -44,8 +42,10 @@ def _walk(
     required = schema.get("required", ())
     for name, reference in schema.get("properties", {}).items():
         child = _plain(reference, defs)
-        yield FieldDescription((*path, name), child, name in required)
-        yield from _walk(child, defs, (*path, name))
+        below = list(_walk(child, defs, (*path, name)))
+        change = child.get(CHANGE_KEY, "" if below else Change.RESTART)
+        yield FieldDescription((*path, name), child, name in required, change)
+        yield from below
     for key, values in _contents(schema):
         yield from _walk(_plain(values, defs), defs, (*path, key))
 

@@ -11,19 +11,8 @@ PERCENT_PATTERN: Final = "[0-9]{1,2}([.][0-9]{1,2})?%"
 _UNITS: Final = {"h": 3600, "m": 60, "s": 1}
 
 
-def is_duration(text: str) -> bool:
-    """Return whether `text` is a duration."""
-    return bool(text) and re.fullmatch(DURATION_PATTERN, text) is not None
-
-
 def duration_s(text: str) -> int:
-    """Return the seconds of a valid duration."""
     return sum(int(digits) * _UNITS[unit] for digits, unit in re.findall("([0-9]+)([hms])", text))
-
-
-def is_percent(text: str) -> bool:
-    """Return whether `text` is a percentage below 100."""
-    return re.fullmatch(PERCENT_PATTERN, text) is not None
 
 
 def part_of_one(text: str) -> float:

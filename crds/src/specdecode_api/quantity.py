@@ -23,7 +23,6 @@ def is_quantity(text: str) -> bool:
 
 
 def amount(quantity: str) -> Decimal:
-    """Return the exact value of `quantity`."""
     digits = quantity.rstrip("mkKMGTPEi")
     return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
 

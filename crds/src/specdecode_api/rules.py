@@ -44,7 +44,6 @@ class Rule(Generic[R]):
         return f"{self.message}{shown}"
 
     def as_validation(self) -> dict[str, str]:
-        """Write the rule as an item of `x-kubernetes-validations`."""
         validation = {"rule": self.cel, "message": self.message, "reason": self.reason}
         if self.field:
             validation["fieldPath"] = f".{self.field}"

@@ -10,7 +10,6 @@ from specdecode_api.v1alpha1 import SpecDecodeDeployment
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """Return the CustomResourceDefinition that the API server is to enforce."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -80,7 +79,6 @@ def _version() -> dict[str, Any]:
 
 
 def _column(name: str, path: str, kind: str = "string") -> dict[str, Any]:
-    """Describe a column of `kubectl get`."""
     return {"name": name, "type": kind, "jsonPath": path}
 
 

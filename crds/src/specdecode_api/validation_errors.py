@@ -39,7 +39,6 @@ def dotted(place: Place) -> str:
 
 
 def _printable(key: str) -> str:
-    """Escape control characters of a key."""
     return key if key.isprintable() else repr(key)[1:-1]
 
 

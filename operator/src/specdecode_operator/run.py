@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from prometheus_client import disable_created_metrics, start_http_server
@@ -61,6 +62,27 @@ async def run(settings: Settings) -> None:
         server.server_close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Components:
+    """The long-lived components of one operator process, built once and connected."""
+
+    settings: Settings
+    cluster: Cluster
+    metrics: Metrics
+    cache: Cache
+    queue: Queue[Key]
+    gate: LeaderGate
+    served_crd: ServedCrd
+    poller: DegradationPoller
+    reconciler: Reconciler
+    resync: Resync
+
+    def vitals(self) -> Vitals:
+        """The inputs of the health check, at this moment."""
+        age_s = time.monotonic() - (self.resync.last_success or 0.0)
+        return Vitals(age_s, self.settings.resync_seconds, self.queue.oldest_s())
+
+
 async def _reconcile_all(
     settings: Settings,
     cluster: Cluster,
@@ -68,10 +90,24 @@ async def _reconcile_all(
     metrics: Metrics,
     stop: asyncio.Event,
 ) -> None:
+    """Check the start, then reconcile until `stop` is set, and release the Lease."""
+    built = _build(settings, cluster, engines, metrics)
+    timeout_s = settings.start_timeout_seconds
+    if not await pass_preflight(cluster, built.resync, _permissions(settings), timeout_s, stop):
+        return
+    await built.served_crd.check(cluster, metrics)
+    election = _election(settings, cluster)
+    await _run_tasks(built, election, stop)
+    if election is not None:
+        await election.release()
+
+
+def _build(
+    settings: Settings, cluster: Cluster, engines: EngineClient, metrics: Metrics
+) -> _Components:
+    """Build and connect the components; nothing runs yet."""
     cache = Cache()
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
-    metrics.watch_queue(queue.depth, queue.oldest_s)
-    metrics.watch_resources(cache.resources)
     served_crd = ServedCrd()
     gate = LeaderGate(queue, cache.known_keys)
     poller = DegradationPoller(engines, cache.pods, gate.add)
@@ -86,53 +122,63 @@ async def _reconcile_all(
         served_crd,
         poller.of,
     )
-    metrics.watch_leadership(lambda: gate.is_open)
     resync = Resync(
         cluster, cache, settings.namespaces, gate.add, gate.add_after, metrics, time.monotonic
     )
-    timeout_s = settings.start_timeout_seconds
-    if not await pass_preflight(cluster, resync, _permissions(settings), timeout_s, stop):
-        return
-    await served_crd.check(cluster, metrics)
-    election = _election(settings, cluster)
-    ends: list[Exception] = []
-
-    def vitals() -> Vitals:
-        age_s = time.monotonic() - (resync.last_success or 0.0)
-        return Vitals(age_s, settings.resync_seconds, queue.oldest_s())
-
-    async def lead_or_stop() -> None:
-        """Stop the process if leading is impossible."""
-        try:
-            await lead(
-                gate,
-                election,
-                resync.until_success,
-                lambda: work_together(queue, reconciler, settings.workers),
-            )
-        except StartError as error:
-            ends.append(error)
-            stop.set()
-
-    registry = register(
-        EventHandler(cache, gate.add, metrics, resync.want), vitals, cluster.renewed
+    metrics.watch_queue(queue.depth, queue.oldest_s)
+    metrics.watch_resources(cache.resources)
+    metrics.watch_leadership(lambda: gate.is_open)
+    return _Components(
+        settings, cluster, metrics, cache, queue, gate, served_crd, poller, reconciler, resync
     )
+
+
+async def _run_tasks(built: _Components, election: Election | None, stop: asyncio.Event) -> None:
+    """Watch, resync, poll and lead until `stop` is set.
+
+    Raises:
+        StartError: leading is impossible.
+    """
+    settings, metrics, gate = built.settings, built.metrics, built.gate
+    handler = EventHandler(built.cache, gate.add, metrics, built.resync.want)
+    registry = register(handler, built.vitals, built.cluster.renewed)
+    watching_crd = built.served_crd.watch(
+        built.cluster, metrics, settings.resync_seconds, gate.add_all
+    )
+    failures: list[StartError] = []
     async with asyncio.TaskGroup() as group:
-        watching_crd = served_crd.watch(cluster, metrics, settings.resync_seconds, gate.add_all)
         tasks = [
-            group.create_task(lead_or_stop()),
-            group.create_task(resync.forever(settings.resync_seconds)),
+            group.create_task(_lead_or_stop(built, election, stop, failures)),
+            group.create_task(built.resync.forever(settings.resync_seconds)),
             group.create_task(watching_crd),
-            group.create_task(poller.forever()),
+            group.create_task(built.poller.forever()),
         ]
-        log.info("started", extra={"resources": len(cache.known_keys())})
+        log.info("started", extra={"resources": len(built.cache.known_keys())})
         await watch(registry, settings, stop)
         for task in tasks:
             task.cancel()
-    if ends:
-        raise StartError(str(ends[0])) from ends[0]
-    if election is not None:
-        await election.release()
+    if failures:
+        raise StartError(str(failures[0])) from failures[0]
+
+
+async def _lead_or_stop(
+    built: _Components,
+    election: Election | None,
+    stop: asyncio.Event,
+    failures: list[StartError],
+) -> None:
+    """Lead; if leading is impossible, record the error and stop the process."""
+    count = built.settings.workers
+    try:
+        await lead(
+            built.gate,
+            election,
+            built.resync.until_success,
+            lambda: work_together(built.queue, built.reconciler, count),
+        )
+    except StartError as error:
+        failures.append(error)
+        stop.set()
 
 
 def _permissions(settings: Settings) -> tuple[Permission, ...]:

@@ -1,6 +1,7 @@
 """Acceptance by position: nothing censored, little lost to noise, changes found."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -85,7 +86,8 @@ def test_a_step_is_found_within_a_few_drafts_and_dated(before: float, after: flo
     for _ in range(100):
         counts = draw_round(draw, before, 4, 3)
         assert detector.since_change(rates.rates(), counts) == []
-    number, changed = 0, []
+    number = 0
+    changed: list[tuple[Sequence[int], Sequence[int]]] = []
     while not changed:
         number += 1
         changed = detector.since_change(rates.rates(), draw_round(draw, after, 4, 3))

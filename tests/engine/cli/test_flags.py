@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there_is_refused_by_its_path(tmp_path) -> None:
 
 def boot(write, **speculation: object) -> str:
     document = {"model": {"path": "/models/m"}, "speculation": {"algorithm": "NGRAM"} | speculation}
-    return write(document, "boot.json")
+    return str(write(document, "boot.json"))
 
 
 def test_flags_win_over_the_boot_file(write) -> None:

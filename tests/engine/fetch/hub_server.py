@@ -82,7 +82,9 @@ def _handler(hub, is_store):
             if is_store:
                 if self.headers.get("Authorization"):
                     hub.leaked.append(path)
-                digest = STORED.fullmatch(path)[1]
+                stored = STORED.fullmatch(path)
+                assert stored is not None, path
+                digest = stored[1]
                 for name, content in self._all_files():
                     if hashlib.sha256(content).hexdigest() == digest:
                         return self._send_file(name, content, with_body)
@@ -92,7 +94,7 @@ def _handler(hub, is_store):
             if found := INFO.match(raw):
                 return self._info(found[1], unquote(found[2]))
             if found := RESOLVE.match(path):
-                return self._resolve(*found.groups(), with_body)
+                return self._resolve(found[1], found[2], found[3], with_body)
             return self._refuse(404, None)
 
         def _all_files(self):
@@ -157,7 +159,7 @@ def _handler(hub, is_store):
             head = {"ETag": f'"{_git_id(content)}"', "Accept-Ranges": "bytes"}
             status, asked = 200, self.headers.get("Range")
             if asked and not hub.faults.no_ranges:
-                first = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
+                first = int(asked.removeprefix("bytes=").removesuffix("-"))
                 head["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
                 status, content = 206, content[first:]
             cuts = hub.faults.cut.get(name)

@@ -9,7 +9,7 @@ from collections import namedtuple
 
 import pytest
 
-from specdecode_api.model_uri import parse_uri
+from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole, ModelState, TerminationReason
 from specdecode_engine.fetch.download import Download
 from specdecode_engine.fetch.faults import FetchError
@@ -28,10 +28,12 @@ def download(hub, tmp_path):
     """A download from the hub into a folder of this test."""
 
     def make(uri="hf://org/tiny", token=None, endpoint=None):
+        location = parse_uri(uri)
+        assert isinstance(location, HubLocation)
         return Download(
             ModelRole.TARGET,
             uri,
-            parse_uri(uri),
+            location,
             tmp_path / "cache",
             Hub(endpoint or hub.url, token),
             Counts({ModelRole.TARGET: uri}),

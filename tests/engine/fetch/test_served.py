@@ -35,6 +35,8 @@ def test_a_fetched_model_can_be_loaded_and_its_text_read(hub, tmp_path):
     fetched = Llama.load(place, device=torch.device("cpu"))
     original = Llama.load(source, device=torch.device("cpu"))
     assert torch.equal(fetched.embedding, original.embedding)
+    assert isinstance(fetched.head.weight, torch.Tensor)
+    assert isinstance(original.head.weight, torch.Tensor)
     assert torch.equal(fetched.head.weight, original.head.weight)
     text = load_text_model(place)
     assert text.decode(text.encode("What is a draft?")) == "What is a draft?"

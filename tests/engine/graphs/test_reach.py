@@ -15,12 +15,13 @@ ROUTINGS = ("exact", "padded", "band", "wide band")
 
 
 def make_routing(name: str, sizes: tuple[int, ...]) -> Routing:
-    return {
+    routings: dict[str, Routing] = {
         "exact": ExactRouting(),
         "padded": PaddedRouting(sizes),
         "band": BandRouting(),
         "wide band": BandRouting(0.5),
-    }[name]
+    }
+    return routings[name]
 
 
 def decided_in_any_history(

@@ -12,7 +12,9 @@ PARENTS = (0, 0, 0, 1, 3)
 
 
 def inputs_of(bench, shape: ForwardShape, size: int) -> ForwardInputs:
-    return bench.tree(size, PARENTS) if shape.seen else bench.chain(size, shape.rows)
+    inputs = bench.tree(size, PARENTS) if shape.seen else bench.chain(size, shape.rows)
+    assert isinstance(inputs, ForwardInputs)
+    return inputs
 
 
 def same(first: ForwardOutputs, second: ForwardOutputs) -> bool:
@@ -39,6 +41,7 @@ def test_nothing_of_an_earlier_larger_batch_is_left(bench, shape: ForwardShape) 
     graph.run(inputs_of(bench, shape, 4))
     before = bench.cells()
     inputs = inputs_of(bench, shape, 1)
+    assert inputs.slot_mapping is not None
     outputs = graph.run(inputs)
     changed = changed_rows(before, bench.cells())
     assert changed <= {0, *inputs.slot_mapping.tolist()}
@@ -58,6 +61,7 @@ def test_padding_writes_to_page_0_only(bench, shape: ForwardShape, size: int) ->
     before = bench.cells()
     graph.run(inputs)
     changed = changed_rows(before, bench.cells())
+    assert inputs.slot_mapping is not None
     own = set(inputs.slot_mapping.tolist())
     assert own <= changed
     assert changed - own <= {0}

@@ -72,7 +72,7 @@ def test_logits_are_the_same_bits(
     ops = choose_backend(wanted, CPU, torch.float32, 16).backend
     ids = torch.randint(0, 300, (9, LENGTH), generator=torch.Generator().manual_seed(5))
     one_by_one = decode(0, 1, 1)
-    wanted = compute(model, texts.make(model.config, 1, LENGTH, 4, ops=ops), ids, one_by_one)
+    expected = compute(model, texts.make(model.config, 1, LENGTH, 4, ops=ops), ids, one_by_one)
     cuts: dict[str, list[Spans]] = {
         "prefill": [[(0, 0, LENGTH)]],
         "chunks": [[(0, 0, 33)], [(0, 33, 34)], [(0, 34, LENGTH)]],
@@ -84,4 +84,4 @@ def test_logits_are_the_same_bits(
     for name, rounds in cuts.items():
         cached = texts.make(model.config, 9, LENGTH, page_size, ops=ops)
         logits = compute(model, cached, ids, rounds)
-        assert torch.equal(logits, wanted), f"{name}: off by {(logits - wanted).abs().max():.1e}"
+        assert torch.equal(logits, expected), f"{name}: {(logits - expected).abs().max():.1e}"

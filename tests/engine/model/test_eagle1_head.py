@@ -47,6 +47,7 @@ def test_it_shares_the_target_s_embedding_head_and_length(
 def test_a_copy_of_the_target_s_embedding_is_shared_and_another_one_is_used(
     load: Load, target: Llama, head_config: Config, eagle1_tensors: Tensors
 ) -> None:
+    assert isinstance(target.head.weight, torch.Tensor)
     copies = {"embed_tokens.weight": target.embedding, "lm_head.weight": target.head.weight}
     head = load(head_config, {**eagle1_tensors, **{n: t.clone() for n, t in copies.items()}})
     assert head.embedding is target.embedding

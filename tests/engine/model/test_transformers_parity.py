@@ -85,7 +85,7 @@ def check_all_cuts(model: Any, ours: Llama, texts: Any, page_size: int) -> None:
             logits = ours.logits(ours.forward(rows, positions, view).last)
             expected = torch.cat([wanted[text][start:end] for text, start, end in spans])
             torch.testing.assert_close(
-                logits, expected, atol=1e-4, rtol=1e-4, msg=lambda text, cut=name: f"{cut}: {text}"
+                logits, expected, atol=1e-4, rtol=1e-4, msg=f"{name}: {{}}".format
             )
 
 

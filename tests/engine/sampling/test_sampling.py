@@ -70,7 +70,8 @@ def reference_filter(row: list[float], top_k: int, top_p: float, min_p: float) -
     if top_k:
         order = order[:top_k]
     total = sum(math.exp(row[token]) for token in order)
-    kept, mass = set(), 0.0
+    kept: set[int] = set()
+    mass = 0.0
     for token in order:
         prob = math.exp(row[token]) / total
         best = math.exp(row[order[0]]) / total

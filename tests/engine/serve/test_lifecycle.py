@@ -172,7 +172,8 @@ def test_a_stopping_pod_closes_idle_connections_before_they_are_used(
 ):
     """A request that came on one would be refused, though another pod could have answered it."""
     server = start_server(step_seconds=0.02, tokens_per_step=1)
-    with closing(HTTPConnection(*server.address, timeout=10)) as idle:
+    host, port = server.address
+    with closing(HTTPConnection(host, port, timeout=10)) as idle:
         idle.request("GET", "/health/live")
         assert idle.getresponse().read()
         running = pool.submit(ask, server)

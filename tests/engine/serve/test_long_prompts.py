@@ -71,16 +71,16 @@ def test_a_prompt_that_cannot_fit_is_refused_without_being_encoded(
     encoded: list[str] = []
     model = type(server.service.text)
     encode = model.encode
-    monkeypatch.setattr(
-        model,
-        "encode",
-        lambda self, text, *rest, **named: (
-            encoded.append(text) or encode(self, text, *rest, **named)
-        ),
-    )
+
+    def record(self, text, *rest, **named):
+        encoded.append(text)
+        return encode(self, text, *rest, **named)
+
+    monkeypatch.setattr(model, "encode", record)
     for length, code in ((most + 1, 400), (10, 200)):
         large = "a" * length
-        field, prompt = "prompt", {"prompt": large}
+        field = "prompt"
+        prompt: dict[str, object] = {"prompt": large}
         if path.startswith("chat"):
             field, prompt = "messages", {"messages": [{"role": "user", "content": large}]}
         answer = httpx.post(f"{server.url}/v1/{path}", json=prompt | {"max_tokens": 1}, timeout=30)

@@ -30,23 +30,24 @@ sys.exit(serve(boot, lambda progress: LoadedEngine(core, folder)))
 
 @pytest.fixture
 def start(model_folder, eventually):
-    processes = []
+    processes: list[subprocess.Popen[str]] = []
 
     def run(step_seconds=0.05):
         command = [sys.executable, "-c", PROGRAM, str(model_folder), str(step_seconds)]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         processes.append(process)
-        port = re.search(r"port (\d+)", process.stdout.readline())[1]
-        url = f"http://127.0.0.1:{port}"
+        assert process.stdout is not None
+        listening = re.search(r"port (\d+)", process.stdout.readline())
+        assert listening is not None
+        url = f"http://127.0.0.1:{listening[1]}"
         eventually(lambda: is_ready(url), 60)
         return process, url
 
     yield run
     for process in processes:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.communicate()
 
 
 def is_ready(url):

@@ -234,7 +234,9 @@ def test_a_model_without_eos_refuses_grammars_and_serves_on(start_server) -> Non
 
 
 @pytest.mark.parametrize("name", ["byte_level", "sentencepiece", "metaspace"])
-def test_the_grammar_reads_what_the_client_will(name: str, request, allowed_ids: Callable) -> None:
+def test_the_grammar_reads_what_the_client_will(
+    name: str, request, allowed_ids: Callable[..., list[int]]
+) -> None:
     """The text of any way through a grammar, in every family of tokenizers, matches it."""
     tokenizer = request.getfixturevalue(name)
     vocabulary = Vocabulary(tokenizer)
@@ -257,7 +259,8 @@ def allowed_ids() -> Callable[..., list[int]]:
     """Walk a grammar at random to its end."""
 
     def walk(grammar, seed: int, eos: int) -> list[int]:
-        rng, matcher, path = random.Random(seed), grammar.follow(()), []
+        rng, matcher = random.Random(seed), grammar.follow(())
+        path: list[int] = []
         while True:
             words = np.zeros(-(-(eos + 1) // 32), dtype=np.int32)
             matcher.fill(words)

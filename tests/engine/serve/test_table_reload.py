@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +22,7 @@ DEEP = {"1": {"candidate_steps": [1, 9]}}
 BODY = {"prompt": "Speculative decoding is", "max_tokens": 24, "temperature": 0}
 
 
-def boot_document(table: object, folder: Path) -> dict[str, object]:
+def boot_document(table: object, folder: Path) -> dict[str, Any]:
     return {
         "model": {"path": str(MODELS / "target"), "served_name": "chat", "context_length": 256},
         "speculation": {

@@ -134,7 +134,7 @@ def test_retractions_are_charged_to_the_table_in_force():
 
 def test_latencies_of_the_last_tables_are_told_and_none_ever_falls():
     metrics = EngineMetrics(CoreSnapshot, lambda: {"table_hash": "t9"})
-    shown = {}
+    shown: dict[tuple[str, str], float] = {}
     for number in range(10):
         watch = RequestLatency(metrics, 0.0)
         for second in (1.0, 2.0):

@@ -1,5 +1,7 @@
 """Prefill and decode in one forward, where supported: same answers as separate steps."""
 
+from typing import Any
+
 import pytest
 
 from lossless.poison import build_poisoned
@@ -11,7 +13,7 @@ from tests.engine.whole_engine import Answer, boot_of, requests_of, run
 TOKENS = 12
 
 
-def build(checkpoints, algorithm: str, topk: int = 1, **sections: dict[str, object]) -> EngineCore:
+def build(checkpoints, algorithm: str, topk: int = 1, **sections: Any) -> EngineCore:
     scheduling = {"max_running_requests": 3, "chunked_prefill_tokens": 12}
     document = boot_of(checkpoints, algorithm, topk, scheduling=scheduling, **sections)
     return build_poisoned(EngineBoot.model_validate(document))

@@ -31,6 +31,7 @@ from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.kinds import ResourceKind
 from specdecode_operator.metrics import Metrics
+from specdecode_operator.observed import Key
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
@@ -228,7 +229,12 @@ class Operator:
     lease: str = "specdecode-operator"
     identity: str = field(default_factory=lambda: f"operator-{next(_identities)}")
     ports: tuple[int, int] = field(default_factory=lambda: _free_ports())
-    process: subprocess.Popen | None = None
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self):
+        assert self._process is not None, "not started"
+        return self._process
 
     def start(self, until):
         """Start it, and wait until it has listed everything."""
@@ -244,8 +250,12 @@ class Operator:
         command += ["--identity", self.identity]
         command += ["--health-port", str(health), "--metrics-port", str(metrics)]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, stderr=log, stdout=log)
+            self._process = subprocess.Popen(command, stderr=log, stdout=log)
         until(lambda: self._is_up())
+
+    @property
+    def is_running(self):
+        return self._process is not None and self._process.poll() is None
 
     def _is_up(self):
         assert self.process.poll() is None, self.log.read_text()
@@ -295,7 +305,7 @@ def make_operator():
 
     yield make
     for each in made:
-        if each.process is not None and each.process.poll() is None:
+        if each.is_running:
             each.kill()
 
 
@@ -378,7 +388,7 @@ def parts(kubeconfig, namespace):
     ):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
-        added = []
+        added: list[Key] = []
         async with (
             connect(str(kubeconfig), metrics, 30) as cluster,
             open_engine_client(engine_port) as engines,

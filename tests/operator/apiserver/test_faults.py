@@ -11,6 +11,7 @@ import signal
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,11 +53,12 @@ class Road:
 
     target: str
     tls: ssl.SSLContext
-    refuse: object = None  # (method, path) to a status to answer with, or None
+    refuse: Callable[[str, str], int | None] | None = None  # (method, path) to a status, or None
     is_deaf: bool = False  # watches stay open without events
     expire_watches: bool = False  # open watches end, new ones are answered with 410 at once
     delay_s: float = 0.0
-    refused: list = field(default_factory=list)
+    port: int = 0
+    refused: list[int] = field(default_factory=list)
 
     async def handle(self, request):
         await asyncio.sleep(self.delay_s)
@@ -107,15 +109,15 @@ def road(plane):
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        found.port = site._server.sockets[0].getsockname()[1]
+        found.port = runner.addresses[0][1]
         ready.set()
         return runner
 
     def run():
         asyncio.set_event_loop(loop)
-        found.runner = loop.run_until_complete(serve())
+        runner = loop.run_until_complete(serve())
         loop.run_forever()
-        loop.run_until_complete(found.runner.cleanup())
+        loop.run_until_complete(runner.cleanup())
         loop.close()
 
     thread = threading.Thread(target=run)

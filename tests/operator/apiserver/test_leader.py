@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from specdecode_operator.kinds import DEPLOYMENT, LEASE, RESOURCE, SERVICE, ResourceKind
+from tests.operator.apiserver.conftest import Api, Operator
 
 pytestmark = pytest.mark.apiserver
 
@@ -21,7 +22,7 @@ ROLE_BINDING = ResourceKind("rbac.authorization.k8s.io", "v1", "RoleBinding", "r
 @pytest.fixture
 def operators(kubeconfig, tmp_path, make_operator, until, namespace):
     """Start operators, each in a process of its own; all are ended with the test."""
-    started = []
+    started: list[Operator] = []
 
     def start():
         arguments = ("--namespace", namespace)
@@ -120,9 +121,9 @@ def test_a_leader_whose_lease_is_taken_stands_by_until_it_expires(
 class Release:
     """An operator with accounts and roles of its own, which a test may withdraw."""
 
-    api: object
+    api: Api
     name: str
-    operator: object
+    operator: Operator
 
     @contextmanager
     def without(self, kind, name, namespace):

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -79,7 +80,7 @@ RUNNING = {
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers with what `answer` makes of a path."""
 
-    answer = None
+    answer: Callable[[str], str | None]
 
     def do_GET(self):
         text = type(self).answer(self.path)
@@ -276,7 +277,7 @@ async def test_following_goes_on_with_pods_that_come_later(
     chat()
     name = node(lambda path: f"from {path.split('/')[3]}\n")
     pod("chat-a", node=name, **RUNNING)
-    heard = asyncio.Queue()
+    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     async with connect(str(plane.kubeconfig), None) as reader:
         wanted = Wanted(follow=True, previous=False, tail_lines=-1, since_s=None)
         write = lambda short, line: heard.put_nowait((short, line))  # noqa: E731

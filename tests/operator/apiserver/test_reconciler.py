@@ -16,6 +16,7 @@ from specdecode_operator.kinds import (
     RESOURCE,
     SERVICE,
     WATCHED,
+    Manifest,
 )
 from specdecode_operator.observed import Key, is_controlled_by
 from specdecode_operator.reconcile import LOOK_AGAIN_S
@@ -55,7 +56,7 @@ async def test_an_edit_between_the_look_and_the_status_is_acted_on(parts, chat, 
             edits.append(api.merge(RESOURCE, namespace, "chat", {"spec": {"replicas": 3}}))
             return await apply_status(resource, told)
 
-        edits = []
+        edits: list[Manifest] = []
         wired.cluster.apply_status = edited_meanwhile
         assert await wired.reconcile(key) == 0.0
         assert wired.cache.put(edits[0]) is None

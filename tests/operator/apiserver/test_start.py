@@ -88,7 +88,7 @@ async def test_the_installation_check_tells_what_is_not(kubeconfig):
     definition, schema, good, bad, health = findings
     assert definition.is_good
     assert schema.is_good
-    assert "cannot create resource" in good.problem
-    assert "cannot create resource" in bad.problem
-    assert "ConnectError" in health.problem
+    assert "cannot create resource" in str(good.problem)
+    assert "cannot create resource" in str(bad.problem)
+    assert "ConnectError" in str(health.problem)
     assert str(health).startswith("FAIL the operator responds")

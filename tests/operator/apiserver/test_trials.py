@@ -163,7 +163,7 @@ class Load:
 
     def __init__(self, kubelet, threads=6):
         self._kubelet, self._is_over = kubelet, threading.Event()
-        self.answers = {0: set(), 1: set()}
+        self.answers: dict[int, set[str]] = {0: set(), 1: set()}
         self.failures, self.count = [], 0
         self._addresses = kubelet.addresses()
         self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(threads)]

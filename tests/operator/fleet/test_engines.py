@@ -224,7 +224,7 @@ async def test_a_fleet_that_ran_two_depths_is_told_the_better_one(engines, read)
     assert pooled is not None
     assert len(pooled.pods) == 2
     assert pooled.rounds > 500
-    rates = {}
+    rates: dict[int, float] = {}
     for start in DEPTHS.values():
         current = Current(Policy.STATIC, {"1": TableEntry(candidate_steps=(start,))}, start)
         found = recommend(pooled, current, Bounds(frozenset({0, 1, 2, 3}), least_gain=0.0))
@@ -232,6 +232,8 @@ async def test_a_fleet_that_ran_two_depths_is_told_the_better_one(engines, read)
         band = next(each for each in found.bands if each.band == 1)
         rates |= band.rates
         if isinstance(found, Recommendation):
-            assert found.entries["1"].candidate_steps == (max(rates, key=rates.get),)
+            assert found.entries["1"].candidate_steps == (
+                max(rates, key=lambda steps: rates[steps]),
+            )
             assert found.key.model == str(MODELS / "target")
     assert rates.keys() == {1, 2, 3}, "0 was never run, and 2 lies between"

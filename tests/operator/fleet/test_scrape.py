@@ -57,10 +57,22 @@ TEXT = generate_latest(registry()).decode()
 
 @pytest.fixture
 def listen():
-    """A server that answers every request with what the test says, and keeps what it was asked."""
-    servers, asked = [], []
+    """Start servers that answer every request alike; `listen.asked` has the requests."""
+    listener = Listener()
+    yield listener
+    listener.close()
 
-    def start(body, status=200, length=None):
+
+class Listener:
+    """Servers that answer every request with what the test says."""
+
+    def __init__(self):
+        self.asked: list[tuple[str, str | None, str]] = []
+        self._servers: list[ThreadingHTTPServer] = []
+
+    def __call__(self, body, status=200, length=None):
+        asked = self.asked
+
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 read = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -78,14 +90,13 @@ def listen():
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
+        self._servers.append(server)
         return server.server_address[1]
 
-    start.asked = asked
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    def close(self):
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
 
 
 def pod(name="chat-1", address="127.0.0.1"):
@@ -166,13 +177,15 @@ def vector(pods):
     """The answer of a Prometheus server that scraped the same from several pods."""
     wanted = {each.sample for each in READ}
     result = [
-        {"metric": {**sample.labels, "__name__": sample.name, "pod": name, "namespace": "n",
-                    "deployment": "chat"},
-         "value": [1.0, repr(sample.value)]}
+        {
+            "metric": dict(sample.labels)
+            | {"__name__": sample.name, "pod": name, "namespace": "n", "deployment": "chat"},
+            "value": [1.0, repr(sample.value)],
+        }
         for name in pods
         for sample in exposition.read(TEXT)
         if sample.name in wanted
-    ]  # fmt: skip
+    ]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 

@@ -14,6 +14,7 @@ GUARD = Guard()
 def test_a_broken_draft_is_caught_within_forty_requests(arm, seed):
     judgement = judge(arm(40, seed), arm(40, seed + 100, 2.3, accept=1.0), GUARD, 20.0)
     assert (judgement.verdict, judgement.reason) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+    assert judgement.accept is not None
     # A round brings a token whatever is accepted, so the accept length is a little above 1.
     assert -0.75 < judgement.accept.lower < judgement.accept.upper < -0.4
 
@@ -23,6 +24,7 @@ def test_a_shallower_table_that_is_faster_raises_no_alarm(arm, seed):
     for count in (20, 40, 100, 400):
         judgement = judge(arm(count, seed), arm(count, seed + 100, 0.95, accept=1.5), GUARD, 20.0)
         assert judgement.verdict is not Verdict.ROLL_BACK
+    assert judgement.accept is not None
     assert judgement.accept.upper < -0.2  # it did fall
 
 

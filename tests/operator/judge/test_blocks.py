@@ -58,6 +58,7 @@ def test_the_schedule_is_random_balanced_and_repeatable():
 def test_what_pairs_show(take_turns, cost, verdict, reason):
     judgement = judge_blocks(take_turns(30, cost), GUARD, 3600.0)
     assert (judgement.verdict, judgement.reason) == (verdict, reason)
+    assert judgement.gain is not None
     assert judgement.gain.lower < 1 - cost < judgement.gain.upper
     assert judgement.pairs == 30
     assert judgement.baseline_requests == judgement.candidate_requests == 30 * 2 * 60
@@ -65,7 +66,9 @@ def test_what_pairs_show(take_turns, cost, verdict, reason):
 
 def test_a_slow_pod_and_a_drift_of_the_load_cancel(take_turns):
     even = judge_blocks(take_turns(24), GUARD, 3600.0)
+    assert even.gain is not None
     odd = judge_blocks(take_turns(24, pods={"a": 1.0, "b": 1.5}, drift=0.2), GUARD, 3600.0)
+    assert odd.gain is not None
     assert odd.gain.estimate == pytest.approx(even.gain.estimate, abs=0.006)
     assert odd.verdict not in (Verdict.PROMOTE, Verdict.ROLL_BACK)
 
@@ -119,6 +122,7 @@ def test_equal_blocks_are_never_promoted(arm):
     judgement = judge_blocks(blocks, GUARD, 3600.0)
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.reason == "GainTooSmall"
+    assert judgement.gain is not None
     assert judgement.gain.estimate == 0.0
 
 

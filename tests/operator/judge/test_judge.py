@@ -38,6 +38,7 @@ def scale(arm: ArmEvidence, factor: float) -> ArmEvidence:
 def test_what_many_requests_show(arm, cost, verdict, reason):
     judgement = judge(arm(9000, 1), arm(9000, 2, cost), GUARD, LATE)
     assert (judgement.verdict, judgement.reason) == (verdict, reason)
+    assert judgement.gain is not None
     assert judgement.gain.lower < 1 - cost < judgement.gain.upper
     assert judgement.baseline_requests == judgement.candidate_requests == 9000
     assert judgement.strata[0].share == judgement.coverage == 1.0
@@ -84,13 +85,15 @@ def test_what_equal_pods_differ_by_is_never_decided_by_requests(arm):
     assert judge(*arms, GUARD, LATE).verdict is Verdict.PROMOTE
     wide = judge(*arms, replace(GUARD, pod_spread=0.02), LATE)
     assert wide.verdict is Verdict.CONTINUE
-    more_pods = [replace(one, pods=40) for one in arms]
-    assert judge(*more_pods, replace(GUARD, pod_spread=0.02), LATE).verdict is Verdict.PROMOTE
+    old, new = (replace(one, pods=40) for one in arms)
+    assert judge(old, new, replace(GUARD, pod_spread=0.02), LATE).verdict is Verdict.PROMOTE
 
 
 def test_unequal_arms_are_as_wide_as_the_smaller_one_makes_them(arm):
     even = judge(arm(2000, 1), arm(2000, 2), GUARD, LATE).gain
     uneven = judge(arm(3600, 1), arm(400, 2), GUARD, LATE).gain
+    assert even is not None
+    assert uneven is not None
     assert uneven.upper - uneven.lower > 1.3 * (even.upper - even.lower)
 
 
@@ -125,6 +128,8 @@ def test_swapped_arms_say_the_opposite(arm, cost, count, seed):
     guard = replace(GUARD, alpha=0.02, promote_alpha=0.01)  # both sides the same error
     one, other = arm(count, seed), arm(count + 30, seed + 100, cost)
     forth, back = judge(one, other, guard, LATE).gain, judge(other, one, guard, LATE).gain
+    assert forth is not None
+    assert back is not None
     assert (1 - forth.estimate) * (1 - back.estimate) == pytest.approx(1.0)
     assert (1 - forth.lower) * (1 - back.upper) == pytest.approx(1.0)
 
@@ -132,9 +137,11 @@ def test_swapped_arms_say_the_opposite(arm, cost, count, seed):
 @settings(max_examples=60, deadline=None)
 @given(count=st.integers(25, 400), seed=st.integers(0, 9), factor=st.floats(1.1, 50.0))
 def test_more_of_the_same_requests_narrow_the_interval(arm, count, seed, factor):
-    arms = arm(count, seed), arm(count, seed + 100)
-    less = judge(*arms, GUARD, LATE).gain
-    more = judge(*(scale(one, factor) for one in arms), GUARD, LATE).gain
+    old, new = arm(count, seed), arm(count, seed + 100)
+    less = judge(old, new, GUARD, LATE).gain
+    more = judge(scale(old, factor), scale(new, factor), GUARD, LATE).gain
+    assert less is not None
+    assert more is not None
     assert more.upper - more.lower < less.upper - less.lower
 
 

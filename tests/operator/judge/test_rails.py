@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specdecode_operator.judge.evidence import Latencies
+from specdecode_operator.judge.evidence import ArmEvidence, Latencies
 from specdecode_operator.judge.failures import check_failures, log_e_value
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge
@@ -16,11 +16,10 @@ from specdecode_operator.judge.rails import check_rails, check_rails_by_pair
 GUARD = Guard()
 
 
-def tails(of_arm, old, new, requests):
+def tails(of_arm, old, new, requests) -> tuple[ArmEvidence, ArmEvidence]:
     """Arms with these latencies of first tokens, and so many requests."""
-    return tuple(
-        replace(of_arm(requests, seed), first_token=tail) for seed, tail in ((1, old), (2, new))
-    )
+    baseline, candidate = of_arm(requests, 1), of_arm(requests, 2)
+    return replace(baseline, first_token=old), replace(candidate, first_token=new)
 
 
 def named(rails, name):
@@ -51,7 +50,7 @@ def test_tails_by_pair_need_pairs_that_agree(arm, latencies):
     better = worse[::-1]
 
     def check(pairs):
-        compared = tuple(pool(pair[role] for pair in pairs) for role in (0, 1))
+        compared = pool(pair[0] for pair in pairs), pool(pair[1] for pair in pairs)
         return named(check_rails_by_pair(compared, compared, pairs, GUARD), "FirstToken")
 
     assert check([worse] * 20).is_broken

@@ -22,9 +22,9 @@ def paint():
     """Draw something as text of a fixed width, without colours and without spaces at line ends."""
 
     def draw(what, width=110):
-        console = Console(file=io.StringIO(), width=width, highlight=False)
-        console.print(what)
-        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+        written = io.StringIO()
+        Console(file=written, width=width, highlight=False).print(what)
+        return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
 
     return draw
 

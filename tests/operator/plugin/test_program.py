@@ -1,6 +1,7 @@
 """The program's words: flags, units, and sentences for what goes wrong."""
 
 import argparse
+from collections.abc import AsyncGenerator
 
 import pytest
 from rich.table import Table
@@ -87,6 +88,7 @@ async def test_a_refusal_between_two_frames_is_shown_and_not_the_end():
         return answer
 
     frames = _frames(draw, 0.0)
+    assert isinstance(frames, AsyncGenerator)
     assert [str(await anext(frames)) for _ in range(3)] == ["one", "gone", "two"]
     await frames.aclose()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from specdecode_api.metrics import core, depths
+from specdecode_api.metrics import MetricSpec, core, depths
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.plugin import rates, scrape
@@ -29,7 +29,7 @@ def ranged(bound, steps, rounds):
 
 
 def snapshot(*ranges, **more):
-    values = {
+    values: dict[MetricSpec, dict[tuple[str, ...], float]] = {
         core.RUNNING_REQUESTS: {(): 2},
         core.WAITING_REQUESTS: {(): 1},
         core.KV_PAGES: {("free",): 75, ("used",): 25},
@@ -41,7 +41,8 @@ def snapshot(*ranges, **more):
     for place, (whole, ranged_series) in enumerate(DECODE):
         values[ranged_series] = {at: totals[place] for at, _, totals in ranges}
         values[whole] = {(): sum(totals[place] for _, _, totals in ranges)}
-    return CoreSnapshot(values | {getattr(core, name): {(): value} for name, value in more.items()})
+    values |= {getattr(core, name): {(): value} for name, value in more.items()}
+    return CoreSnapshot(values)
 
 
 def exported(shown):

@@ -34,7 +34,8 @@ def seconds(size, steps, draft_share=0.1, free_rows=32):
 
 def figures(ran, rate=0.8, rounds=2000, cost=seconds, scale=1.0):
     """What a pod tells that ran these depths in these bands, one and a half times their bound."""
-    depths, positions = {}, {}
+    depths: dict[tuple[int, int], DepthTotals] = {}
+    positions: dict[tuple[int, int], PositionTotals] = {}
     for band, steps_run in ran.items():
         size = 1 if band == 1 else 1.5 * band
         for steps in steps_run:
@@ -235,7 +236,9 @@ def test_the_pool_is_what_came_since():
     assert pool_of([]) is None
     loading = reading("c", 9, PodFigures({}, {}), device="")
     assert pool_of([loading]) is None
-    assert pool_of([loading, reading("a", 5, new)]).key == KEY
+    pooled = pool_of([loading, reading("a", 5, new)])
+    assert pooled is not None
+    assert pooled.key == KEY
 
 
 def test_pods_of_another_key_are_left_out():
@@ -269,4 +272,6 @@ def test_costs_are_compared_at_one_batch_size():
     assert costs.seconds(20, 0) is None
     assert costs.seconds(10, 7) is None
     assert costs.measured == (0, 5), "five rounds are no measurement"
-    assert math.isfinite(costs.seconds(10, 5))
+    measured = costs.seconds(10, 5)
+    assert measured is not None
+    assert math.isfinite(measured)

@@ -13,11 +13,12 @@ import pytest
 from specdecode_api import names
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
+from specdecode_api.table import TableEntry
 from specdecode_operator import trial
 from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
 from specdecode_operator.fleet.sums import add
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, child_id
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan, recorded
@@ -44,11 +45,11 @@ QUICK = {
 class Engine:
     """One pod's engine: which table it runs, and what it has counted."""
 
-    pod: dict
-    entries: dict
+    pod: Manifest
+    entries: dict[str, TableEntry]
     policy: Policy
     start_s: float
-    counted: dict = field(default_factory=dict)
+    counted: dict[ArmKey, ArmEvidence] = field(default_factory=dict)
     slowness: float = 1.0
 
     @property
@@ -140,20 +141,22 @@ class World:
         if self.is_silent:
             failures = {e.pod["metadata"]["name"]: "does not answer" for e in self._serving()}
             return Sight(self.now_s, {}, failures, refusals)
-        readings = {
-            engine.pod["metadata"]["uid"]: Reading(
-                engine.pod["metadata"]["uid"],
-                engine.start_s,
-                engine.arm,
-                {engine.arm: ArmEvidence()} | engine.counted,
-                *self._figures(engine),
-                {"policy": engine.policy.value, "version": "test"},
-            )
-            for engine in self._serving()
-        }
+        readings = {engine.pod["metadata"]["uid"]: self._read(engine) for engine in self._serving()}
         return Sight(self.now_s, readings, {}, refusals)
 
-    def _figures(self, engine):
+    def _read(self, engine):
+        rounds, positions = self._figures()
+        return Reading(
+            engine.pod["metadata"]["uid"],
+            engine.start_s,
+            engine.arm,
+            {engine.arm: ArmEvidence()} | engine.counted,
+            rounds,
+            positions,
+            {"policy": engine.policy.value, "version": "test"},
+        )
+
+    def _figures(self):
         """Rounds by depth and acceptance by position, as of an engine that tries its depths."""
         if not self.seconds_by_depth:
             return {}, {}

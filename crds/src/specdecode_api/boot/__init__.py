@@ -4,21 +4,17 @@ JSON, written by the operator or by hand. `speculation` has the rules that span 
 """
 
 from specdecode_api.boot.engine import (
-    BOOT_VERSION,
     EngineBoot,
     MemoryBoot,
     ModelBoot,
     SchedulingBoot,
     ServerBoot,
 )
-from specdecode_api.boot.graphs import GraphsBoot
 from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 
 __all__ = [
-    "BOOT_VERSION",
     "EngineBoot",
-    "GraphsBoot",
     "MemoryBoot",
     "ModelBoot",
     "SchedulingBoot",

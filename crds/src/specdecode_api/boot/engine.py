@@ -1,4 +1,4 @@
-"""The boot file: model, memory, scheduling, server."""
+"""The boot file: model, memory, CUDA graphs, scheduling, server."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,6 @@ from pydantic import Field, StringConstraints, field_validator
 
 from specdecode_api import names
 from specdecode_api.base import FileRecord
-from specdecode_api.boot.graphs import GraphsBoot
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
 from specdecode_api.speculation import MAX_PAGE_SIZE
 
@@ -83,6 +82,36 @@ class MemoryBoot(FileRecord):
         return page_size
 
 
+class GraphsBoot(FileRecord):
+    """CUDA graphs of decode steps, or their stand-in without a GPU."""
+
+    mode: Literal["auto", "off", "static", "cuda"] = Field(
+        default="auto",
+        description="cuda captures CUDA graphs, and the start fails where that fails; static pads "
+        "and copies as graphs need it but captures nothing, to try out a plan; auto is cuda on a "
+        "GPU, runs eagerly what cannot be captured, and is off on a CPU.",
+    )
+    batch_sizes: tuple[Annotated[int, Field(ge=1, le=4096)], ...] | None = Field(
+        default=None,
+        max_length=512,
+        description="Batch sizes to capture, if the table can reach them; chosen by the engine if "
+        "null, none if empty.",
+    )
+    max_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Memory budget for CUDA graphs; what does not fit runs eagerly. If null, a "
+        "tenth of the memory that is free after loading the weights.",
+    )
+    max_seconds: float = Field(
+        default=120.0,
+        ge=0,
+        le=86_400,
+        description="Time budget for capturing at start; the rest is captured while the engine is "
+        "idle.",
+    )
+
+
 class SchedulingBoot(FileRecord):
     """Limits on running and queued requests, and the size of prefill chunks."""
 
@@ -96,10 +125,7 @@ class SchedulingBoot(FileRecord):
         description="Maximum number of queued requests; a further one is answered with 429.",
     )
     chunked_prefill_tokens: int = Field(
-        default=512,
-        ge=1,
-        le=1_000_000,
-        description="Prompt tokens that are prefilled per step.",
+        default=512, ge=1, le=1_000_000, description="Prompt tokens that are prefilled per step."
     )
     overlap: bool | None = Field(
         default=None,

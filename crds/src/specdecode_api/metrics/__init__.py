@@ -5,12 +5,10 @@ Operator, rules and dashboards query these metrics; docs/metrics.md is generated
 
 from typing import Final
 
-from specdecode_api.metrics.about import FACTS, HASHES, IDENTITY, INFO, PROCESS_START
 from specdecode_api.metrics.bands import (
     BATCH_BANDS,
     PROMPT_BOUNDS_TOKENS,
     GrammarUse,
-    PromptLength,
     Sampling,
     batch_band,
     prompt_length,
@@ -26,7 +24,14 @@ from specdecode_api.metrics.depths import (
     RANGES,
 )
 from specdecode_api.metrics.form import MetricSpec, MetricType
-from specdecode_api.metrics.identity import TABLE_HASH_DIGITS, table_hash
+from specdecode_api.metrics.identity import (
+    HASHES,
+    IDENTITY,
+    INFO,
+    PROCESS_START,
+    TABLE_HASH_DIGITS,
+    table_hash,
+)
 from specdecode_api.metrics.requests import (
     CALLS,
     FIRST_TOKEN_SECONDS,
@@ -59,7 +64,6 @@ __all__ = [
     "DEPTH_REQUEST_ROUNDS",
     "DEPTH_ROUNDS",
     "ENGINE",
-    "FACTS",
     "FIRST_TOKEN_SECONDS",
     "GRAPHS",
     "HASHES",
@@ -88,7 +92,6 @@ __all__ = [
     "GrammarUse",
     "MetricSpec",
     "MetricType",
-    "PromptLength",
     "Sampling",
     "batch_band",
     "prompt_length",

@@ -39,5 +39,4 @@ def batch_band(batch_size: int) -> int:
 
 
 def prompt_length(prompt_tokens: int) -> PromptLength:
-    """Bucket of a prompt."""
     return tuple(PromptLength)[bisect_right(PROMPT_BOUNDS_TOKENS, prompt_tokens)]

@@ -45,8 +45,7 @@ ACCEPT_LENGTH = gauge(
     "accept_length", "Output tokens per request and decode step, since the start."
 )
 LOAD = gauge(
-    "load",
-    "Load: (running + waiting requests) / (max running requests × recent accept length).",
+    "load", "Load: (running + waiting requests) / (max running requests × recent accept length)."
 )
 
 GRAPH_BATCH_SIZES = gauge(

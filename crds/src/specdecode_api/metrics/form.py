@@ -29,7 +29,6 @@ class MetricSpec:
 
     @property
     def family(self) -> str:
-        """Name of the family."""
         return METRIC_PREFIX + self.short
 
     @property
@@ -40,15 +39,12 @@ class MetricSpec:
 
 
 def counter(short: str, text: str, *labels: str) -> MetricSpec:
-    """Define a counter."""
     return MetricSpec(short, MetricType.COUNTER, text, labels)
 
 
 def gauge(short: str, text: str, *labels: str) -> MetricSpec:
-    """Define a gauge."""
     return MetricSpec(short, MetricType.GAUGE, text, labels)
 
 
 def histogram(short: str, text: str, bounds_s: tuple[float, ...], *labels: str) -> MetricSpec:
-    """Define a histogram of seconds."""
     return MetricSpec(short, MetricType.HISTOGRAM, text, labels, bounds_s)

@@ -1,11 +1,26 @@
-"""Hash of a table, independent of the format in which it was written."""
+"""Identity of an engine: hashes of its configuration, and the conditions of its measurements."""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Final
 
+from specdecode_api.metrics.form import gauge
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
+
+HASHES: Final = ("config_hash", "table_hash")
+FACTS: Final = (
+    "version", "model", "draft", "algorithm", "policy", "topk", "page_size", "device", "dtype",
+)  # fmt: skip
+"""Facts that a measured acceptance or cost depends on, in addition to the traffic."""
+
+INFO = gauge("info", "Always 1; the labels describe what the engine runs.", *HASHES, *FACTS)
+PROCESS_START = gauge(
+    "process_start_time_seconds", "Start time of the process, in seconds since 1970."
+)
+
+IDENTITY = (INFO, PROCESS_START)
 
 TABLE_HASH_DIGITS = 10
 

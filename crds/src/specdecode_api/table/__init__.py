@@ -4,13 +4,13 @@ Pure: a document goes in, entries and messages come out. The engine reads the fi
 """
 
 from specdecode_api.table.bands import accepted_to_fall, accepted_to_rise, ceiling, table_warnings
-from specdecode_api.table.defaults import default_table
 from specdecode_api.table.entry import (
     BatchSizeKey,
     SpeculationTable,
     TableEntry,
     TableError,
     candidates,
+    default_table,
     launch_error,
 )
 from specdecode_api.table.reader import read_table

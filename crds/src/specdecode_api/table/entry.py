@@ -1,8 +1,9 @@
-"""Entries of a table: candidate draft steps per range of batch sizes, and policy settings."""
+"""Entries of a table: candidate draft steps per range of batch sizes; and the default tables."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Final, Protocol
 
 from pydantic import AfterValidator, Field, StringConstraints
@@ -67,6 +68,23 @@ class TableEntry(FileRecord):
     warmup_batches: _Int = Field(
         default=10, ge=0, le=100_000, description="Steps before the first decision (policy ema)."
     )
+
+
+# SGLang's default, so that its launch commands behave the same here.
+_EMA: Final = {
+    "1": TableEntry(candidate_steps=(1, 3, 5, 7), down_hysteresis=-0.25),
+    "8": TableEntry(candidate_steps=(0, 1, 3), down_hysteresis=0.0),
+    "32": TableEntry(candidate_steps=(0, 1), down_hysteresis=0.0),
+    "64": TableEntry(candidate_steps=(0,), down_hysteresis=0.0),
+}
+# One range: the measured costs decide which draft steps are too expensive at a batch size.
+_GOODPUT: Final = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7))}
+
+
+def default_table(policy: Policy) -> Mapping[str, TableEntry]:
+    """The table where none is given; empty for `static`."""
+    tables = {Policy.STATIC: {}, Policy.EMA: _EMA, Policy.GOODPUT: _GOODPUT}
+    return MappingProxyType(tables[policy])
 
 
 @dataclass(frozen=True, slots=True)

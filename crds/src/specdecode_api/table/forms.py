@@ -40,7 +40,6 @@ class Form:
     def by_field(
         self, written: Mapping[str, object], place: Place, mistakes: list[str]
     ) -> dict[str, object]:
-        """Return the values of an object by field."""
         values: dict[str, object] = {}
         for key, value in written.items():
             field = _BY_SPELLING.get(key)

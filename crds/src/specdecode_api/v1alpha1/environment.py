@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, StringConstraints
 
 from specdecode_api import names
-from specdecode_api.base import RESTART, ResourceRecord
+from specdecode_api.base import ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.scalars import ObjectName, SecretKey, VariableName
 
@@ -23,15 +23,15 @@ OPERATORS_VARIABLES: Final = (
 class KeyReference(ResourceRecord):
     """A key of a Secret or ConfigMap of the same namespace."""
 
-    name: ObjectName = Field(description="Name of the object.", json_schema_extra=RESTART)
-    key: SecretKey = Field(description="Key in it.", json_schema_extra=RESTART)
+    name: ObjectName = Field(description="Name of the object.")
+    key: SecretKey = Field(description="Key in it.")
 
 
 class FieldReference(ResourceRecord):
     """A field of the pod."""
 
     field_path: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
-        description="Path of the field, such as status.podIP.", json_schema_extra=RESTART
+        description="Path of the field, such as status.podIP."
     )
 
 
@@ -58,9 +58,9 @@ class VariableSource(ResourceRecord):
 class Variable(ResourceRecord):
     """An environment variable."""
 
-    name: VariableName = Field(description="Name of the variable.", json_schema_extra=RESTART)
+    name: VariableName = Field(description="Name of the variable.")
     value: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
-        default=None, description="Its value; empty where absent.", json_schema_extra=RESTART
+        default=None, description="Its value; empty where absent."
     )
     value_from: VariableSource | None = Field(
         default=None, description="Where its value comes from, instead of value."

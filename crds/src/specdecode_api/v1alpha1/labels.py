@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, StringConstraints
 from specdecode_api import names
 from specdecode_api.base import without_nulls
 from specdecode_api.rules import Checked, Rule
-from specdecode_api.v1alpha1.scalars import text_rule
+from specdecode_api.v1alpha1.scalars import matches
 
 MAX_KEY_LENGTH: Final = 316
 
@@ -21,18 +21,16 @@ _KEY_MESSAGE: Final = (
 LabelKey = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_KEY_LENGTH),
-    Checked(text_rule(_KEY, _KEY_MESSAGE)),
+    matches(_KEY, _KEY_MESSAGE),
 ]
 
 LabelValue = Annotated[
     str,
     StringConstraints(max_length=63),
-    Checked(
-        text_rule(
-            "([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
-            "a value has letters, digits and -_. and begins and ends with a letter or digit; "
-            "quote numbers and truth values",
-        )
+    matches(
+        "([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
+        "a value has letters, digits and -_. and begins and ends with a letter or digit; "
+        "quote numbers and truth values",
     ),
 ]
 

@@ -1,11 +1,20 @@
-"""The checkpoints of a deployment: the target, and the draft that proposes tokens for it."""
+"""The checkpoints of a deployment, target and draft, and how those of `hf://` reach the pods."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdecode_api.base import RESTART, ResourceRecord
-from specdecode_api.v1alpha1.scalars import Int, ServedName, Uri
+from specdecode_api.base import ResourceRecord
+from specdecode_api.rules import Rule
+from specdecode_api.v1alpha1.scalars import (
+    ByteSize,
+    Int,
+    ObjectName,
+    SecretKey,
+    ServedName,
+    Uri,
+    WebAddress,
+)
 
 
 class Model(ResourceRecord):
@@ -14,32 +23,66 @@ class Model(ResourceRecord):
     uri: Uri = Field(
         description="Where the checkpoint lies: pvc://CLAIM/FOLDER in a volume claim of the same "
         "namespace, hf://ORG/NAME@REVISION on the Hugging Face hub (see download), "
-        "oci://REGISTRY/REPOSITORY:TAG in an image, or file:///FOLDER on the node.",
-        json_schema_extra=RESTART,
+        "oci://REGISTRY/REPOSITORY:TAG in an image, or file:///FOLDER on the node."
     )
     served_name: ServedName | None = Field(
-        default=None,
-        description="Name of the model in the API; the resource's name where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Name of the model in the API; the resource's name where absent."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        default="auto",
-        description="Type of the weights in memory; auto is the checkpoint's own.",
-        json_schema_extra=RESTART,
+        default="auto", description="Type of the weights in memory; auto is the checkpoint's own."
     )
     context_length: Int | None = Field(
         default=None,
         ge=16,
         le=10_000_000,
         description="Longest prompt plus answer in tokens; the model's own where absent.",
-        json_schema_extra=RESTART,
     )
 
 
 class DraftSpec(ResourceRecord):
     """The checkpoint that proposes tokens."""
 
-    uri: Uri = Field(
-        description="Where the draft's checkpoint lies, spelled as model.uri.",
-        json_schema_extra=RESTART,
+    uri: Uri = Field(description="Where the draft's checkpoint lies, spelled as model.uri.")
+
+
+class TokenSecret(ResourceRecord):
+    """A key of a Secret of the same namespace. Only the pods read it, never the operator."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+    key: SecretKey = Field(
+        default="HF_TOKEN", description="Key under which the Secret holds the token."
+    )
+
+
+class DownloadSpec(ResourceRecord):
+    """How models of hf:// reach the pods. Target and draft share it."""
+
+    cache_claim: ObjectName | None = Field(
+        default=None,
+        description="PersistentVolumeClaim of the same namespace in which downloads are kept, for "
+        "all pods and all deployments that name it; where absent every pod downloads into a volume "
+        "of its own (emptyDir) that goes when the pod goes.",
+    )
+    cache_size_limit: ByteSize | None = Field(
+        default=None,
+        description="Limit of a pod's own volume, such as 40Gi; the node's disk where absent.",
+    )
+    token_secret: TokenSecret | None = Field(
+        default=None, description="Token for private and gated models; none where absent."
+    )
+    endpoint: WebAddress | None = Field(
+        default=None,
+        description="Address of a mirror that speaks the hub's protocol; https://huggingface.co "
+        "where absent.",
+    )
+
+    rules: ClassVar[tuple["Rule[DownloadSpec]", ...]] = (
+        Rule(
+            cel="!has(self.cacheClaim) || !has(self.cacheSizeLimit)",
+            holds=lambda it: it.cache_claim is None or it.cache_size_limit is None,
+            message="cacheSizeLimit limits a pod's own volume, and a claim has a size of its own: "
+            "remove cacheSizeLimit or cacheClaim",
+            field="cacheSizeLimit",
+            reason="FieldValueForbidden",
+        ),
     )

@@ -1,44 +1,34 @@
 """Where engine pods may run, and what they are given beyond what the operator writes."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from specdecode_api.base import RESTART, ResourceRecord
-from specdecode_api.rules import Rule
+from specdecode_api.base import ResourceRecord
+from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.environment import Environment
 from specdecode_api.v1alpha1.labels import Annotations, LabelKey, Labels, LabelValue, OwnLabels
 from specdecode_api.v1alpha1.scalars import FreeObject, Int, ObjectName
-from specdecode_api.v1alpha1.spread import Spreads
 
 
 class Toleration(ResourceRecord):
     """A taint of nodes that pods may run on all the same, in the words of Kubernetes."""
 
     key: LabelKey | None = Field(
-        default=None,
-        description="Key of the taint; every key where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Key of the taint; every key where absent."
     )
     operator: Literal["Equal", "Exists"] | None = Field(
-        default=None,
-        description="Whether the taint's value must be equal; Equal where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Whether the taint's value must be equal; Equal where absent."
     )
-    value: LabelValue | None = Field(
-        default=None, description="Value of the taint.", json_schema_extra=RESTART
-    )
+    value: LabelValue | None = Field(default=None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None,
-        description="Effect of the taint; every effect where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Effect of the taint; every effect where absent."
     )
     toleration_seconds: Int | None = Field(
         default=None,
         ge=0,
         le=2**31 - 1,
         description="How long a pod stays on a node that gets the taint; for ever where absent.",
-        json_schema_extra=RESTART,
     )
 
     rules: ClassVar[tuple["Rule[Toleration]", ...]] = (
@@ -67,37 +57,84 @@ class Toleration(ResourceRecord):
 class Affinity(ResourceRecord):
     """Which nodes, and which neighbours, pods seek or avoid, in the words of Kubernetes."""
 
-    node_affinity: FreeObject | None = Field(
-        default=None, description="Nodes, as in a pod.", json_schema_extra=RESTART
-    )
+    node_affinity: FreeObject | None = Field(default=None, description="Nodes, as in a pod.")
     pod_affinity: FreeObject | None = Field(
-        default=None, description="Pods to be near to, as in a pod.", json_schema_extra=RESTART
+        default=None, description="Pods to be near to, as in a pod."
     )
     pod_anti_affinity: FreeObject | None = Field(
-        default=None, description="Pods to keep away from, as in a pod.", json_schema_extra=RESTART
+        default=None, description="Pods to keep away from, as in a pod."
     )
+
+
+NodePolicy = Literal["Honor", "Ignore"]
+
+
+class Spread(ResourceRecord):
+    """A topology spread constraint; the operator adds the selector of the resource's pods."""
+
+    max_skew: Int = Field(ge=1, le=1000, description="By how many pods two domains may differ.")
+    topology_key: LabelKey = Field(
+        description="Label of nodes whose values are the domains, such as kubernetes.io/hostname."
+    )
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
+        description="What becomes of a pod that fits nowhere."
+    )
+    min_domains: Int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Domains there must be, else none counts as filled (DoNotSchedule only).",
+    )
+    node_affinity_policy: NodePolicy | None = Field(
+        default=None,
+        description="Whether nodes that the pod does not select count; Honor where absent.",
+    )
+    node_taints_policy: NodePolicy | None = Field(
+        default=None, description="Whether taints of nodes count; Ignore where absent."
+    )
+
+    rules: ClassVar[tuple["Rule[Spread]", ...]] = (
+        Rule(
+            cel="!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
+            holds=lambda it: it.min_domains is None or it.when_unsatisfiable == "DoNotSchedule",
+            message="minDomains counts for whenUnsatisfiable: DoNotSchedule only: set that, or "
+            "remove it",
+            field="minDomains",
+        ),
+    )
+
+
+def _have_different_keys(spreads: list[Spread]) -> bool:
+    kinds = [(spread.topology_key, spread.when_unsatisfiable) for spread in spreads]
+    return len(set(kinds)) == len(kinds)
+
+
+_DIFFERENT_KEYS: Final[Rule[list[Spread]]] = Rule(
+    cel="self.all(a, self.exists_one(b, b.topologyKey == a.topologyKey "
+    "&& b.whenUnsatisfiable == a.whenUnsatisfiable))",
+    holds=_have_different_keys,
+    message="two constraints have the same topologyKey and whenUnsatisfiable: keep one of them",
+)
+
+Spreads = Annotated[list[Spread], Checked(_DIFFERENT_KEYS)]
 
 
 class PullSecret(ResourceRecord):
     """A Secret of the same namespace with which nodes pull images."""
 
-    name: ObjectName = Field(description="Name of the Secret.", json_schema_extra=RESTART)
+    name: ObjectName = Field(description="Name of the Secret.")
 
 
 class TemplateMetadata(ResourceRecord):
     """Labels and annotations that pods get beyond the operator's."""
 
     labels: OwnLabels = Field(
-        default={},
-        max_length=64,
-        description="Labels of pods; keys of the operator are refused.",
-        json_schema_extra=RESTART,
+        default={}, max_length=64, description="Labels of pods; keys of the operator are refused."
     )
     annotations: Annotations = Field(
         default={},
         max_length=64,
         description="Annotations of pods; keys of the operator are refused.",
-        json_schema_extra=RESTART,
     )
 
 
@@ -113,7 +150,6 @@ class Template(ResourceRecord):
         "containers, volumes and the like by name; null removes what the operator wrote; other "
         "values replace it. What the operator answers for is refused, with the field to use "
         "instead. At most 16 KiB.",
-        json_schema_extra=RESTART,
     )
 
 
@@ -121,10 +157,7 @@ class Pod(ResourceRecord):
     """Where engine pods may run, and what they are given."""
 
     node_selector: Labels = Field(
-        default={},
-        max_length=32,
-        description="Labels that a node must have.",
-        json_schema_extra=RESTART,
+        default={}, max_length=32, description="Labels that a node must have."
     )
     tolerations: list[Toleration] = Field(
         default=[],
@@ -144,12 +177,9 @@ class Pod(ResourceRecord):
     runtime_class_name: ObjectName | None = Field(
         default=None,
         description="Container runtime of the pods, such as nvidia; the node's where absent.",
-        json_schema_extra=RESTART,
     )
     priority_class_name: ObjectName | None = Field(
-        default=None,
-        description="Priority of the pods; the cluster's default where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Priority of the pods; the cluster's default where absent."
     )
     image_pull_secrets: list[PullSecret] = Field(
         default=[], max_length=8, description="Secrets with which nodes pull the images."

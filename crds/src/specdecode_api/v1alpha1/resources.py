@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
-from specdecode_api.base import RESTART, ResourceRecord, without_nulls
+from specdecode_api.base import ResourceRecord, without_nulls
 from specdecode_api.quantity import amount
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.v1alpha1.scalars import Quantity
@@ -44,13 +44,11 @@ class Resources(ResourceRecord):
     limits: Quantities = Field(
         default={},
         max_length=MAX_NAMES,
-        json_schema_extra=RESTART,
         description="Hard limits, such as nvidia.com/gpu: 1 or nvidia.com/mig-1g.10gb: 1.",
     )
     requests: Quantities = Field(
         default={},
         max_length=MAX_NAMES,
-        json_schema_extra=RESTART,
         description="What the scheduler reserves; the limit where absent.",
     )
 
@@ -84,7 +82,6 @@ class Resources(ResourceRecord):
         return tuple(name for name in self.limits if name.startswith(ACCELERATOR_DOMAIN))
 
     def requests_above_limits(self) -> tuple[str, ...]:
-        """Name the resources of which more is requested than allowed."""
         return tuple(
             name
             for name, requested in self.requests.items()

@@ -3,7 +3,7 @@
 Numbers that are not counts are strings: Kubernetes keeps no floats in its interfaces.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -16,9 +16,9 @@ MAX_STRATA: Final = 16
 MAX_PODS: Final = 16
 MAX_EVIDENCE: Final = 65_536
 
-DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
-
-Time = Annotated[str, StringConstraints(max_length=40), Field(json_schema_extra=DATE_TIME)]
+Time = Annotated[
+    str, StringConstraints(max_length=40), Field(json_schema_extra={"format": "date-time"})
+]
 Hash = Annotated[str, StringConstraints(max_length=64)]
 Number = Annotated[str, StringConstraints(max_length=24)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]

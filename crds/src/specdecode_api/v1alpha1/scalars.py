@@ -5,11 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from specdecode_api.duration import (
-    DURATION_PATTERN,
-    PERCENT_PATTERN,
-    is_duration,
-)
+from specdecode_api.duration import DURATION_PATTERN, PERCENT_PATTERN
 from specdecode_api.model_uri import PVC_PATTERN, URI_RULES
 from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
@@ -22,24 +18,22 @@ Float = Annotated[float, Field(strict=True)]
 Uri = Annotated[str, StringConstraints(min_length=8, max_length=1024), Checked(*URI_RULES)]
 
 
-def text_rule(pattern: str, message: str) -> Rule[str]:
-    """The rule that a whole text is of a pattern."""
-    return Rule(
-        cel=f"self.matches('^{pattern}$')",
-        # fullmatch: `$` would let a newline at the end pass, in CEL it does not.
-        holds=lambda text: re.fullmatch(pattern, text) is not None,
-        message=message,
+def matches(pattern: str, message: str) -> Checked:
+    """Require the whole text to match a pattern."""
+    return Checked(
+        Rule(
+            cel=f"self.matches('^{pattern}$')",
+            # fullmatch: `$` would let a newline at the end pass, in CEL it does not.
+            holds=lambda text: re.fullmatch(pattern, text) is not None,
+            message=message,
+        )
     )
-
-
-def _text(pattern: str, message: str) -> Checked:
-    return Checked(text_rule(pattern, message))
 
 
 Image = Annotated[
     str,
     StringConstraints(min_length=1, max_length=512),
-    _text(
+    matches(
         "[A-Za-z0-9][A-Za-z0-9._:/@-]*[A-Za-z0-9]",
         "write an image reference such as registry/name:tag or registry/name@sha256:DIGEST",
     ),
@@ -48,7 +42,7 @@ Image = Annotated[
 ServedName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    _text(
+    matches(
         "[A-Za-z0-9]([A-Za-z0-9._:/+-]*[A-Za-z0-9])?",
         "a served name has letters, digits and ._:/+- and begins and ends with a letter or digit",
     ),
@@ -57,7 +51,7 @@ ServedName = Annotated[
 ObjectName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    _text(
+    matches(
         PVC_PATTERN,
         "write the name of an object of this namespace: lower case letters, digits, '-' and '.'",
     ),
@@ -66,13 +60,13 @@ ObjectName = Annotated[
 SecretKey = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    _text("[-._a-zA-Z0-9]+", "a key of a Secret has letters, digits and ._-"),
+    matches("[-._a-zA-Z0-9]+", "a key of a Secret has letters, digits and ._-"),
 ]
 
 VariableName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    _text(
+    matches(
         "[A-Za-z_][A-Za-z0-9_]*",
         "a variable has letters, digits and '_', and no digit first",
     ),
@@ -96,7 +90,7 @@ FreeObject = Annotated[
 WebAddress = Annotated[
     str,
     StringConstraints(min_length=8, max_length=512),
-    _text(
+    matches(
         "https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*",
         "write https://HOST or https://HOST:PORT/PATH, without '/' at the end",
     ),
@@ -105,26 +99,24 @@ WebAddress = Annotated[
 Duration = Annotated[
     str,
     StringConstraints(min_length=2, max_length=16),
-    Checked(
-        Rule(
-            cel=f"self.matches('^{DURATION_PATTERN}$')",
-            holds=is_duration,
-            message="a duration counts hours, minutes and seconds: write 90s, 10m or 1h30m",
-        )
+    matches(
+        DURATION_PATTERN, "a duration counts hours, minutes and seconds: write 90s, 10m or 1h30m"
     ),
 ]
 
 Percent = Annotated[
     str,
     StringConstraints(min_length=2, max_length=6),
-    _text(PERCENT_PATTERN, "a percentage is a number below 100 with a percent sign: write '2.5%'"),
+    matches(
+        PERCENT_PATTERN, "a percentage is a number below 100 with a percent sign: write '2.5%'"
+    ),
 ]
 
 
 RequestLabel = Annotated[
     str,
     StringConstraints(min_length=1, max_length=32),
-    _text(
+    matches(
         REQUEST_LABEL_PATTERN,
         "a request label has at most 32 lower case letters, digits and ._- and begins and ends "
         "with a letter or digit",

@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 
 from specdecode_api import names
-from specdecode_api.base import HOT, RESTART, ResourceRecord
+from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.scalars import ByteSize, Int, ObjectName, RequestLabel, SecretKey
 
@@ -21,13 +21,10 @@ class ApiKeysSpec(ResourceRecord):
 
     secret_name: ObjectName = Field(
         description="Secret of the same namespace that holds the keys, one in a line; a change "
-        "of it counts without a restart.",
-        json_schema_extra=RESTART,
+        "of it counts without a restart."
     )
     key: SecretKey | None = Field(
-        default=None,
-        description="Key of the Secret to read; all of them where absent.",
-        json_schema_extra=RESTART,
+        default=None, description="Key of the Secret to read; all of them where absent."
     )
 
 
@@ -35,36 +32,28 @@ class Serving(ResourceRecord):
     """Limits of one engine."""
 
     max_running_requests: Int = Field(
-        default=64,
-        ge=1,
-        le=4096,
-        json_schema_extra=RESTART,
-        description="Requests that decode together.",
+        default=64, ge=1, le=4096, description="Requests that decode together."
     )
     max_queued_requests: Int = Field(
         default=512,
         ge=0,
         le=1_000_000,
-        json_schema_extra=RESTART,
         description="Requests that may wait; one more is answered with 429.",
     )
     chunked_prefill_tokens: Int = Field(
         default=512,
         ge=16,
         le=65_536,
-        json_schema_extra=RESTART,
         description="Prompt tokens computed between two decode rounds.",
     )
     kv_cache_size: ByteSize | None = Field(
         default=None,
-        json_schema_extra=RESTART,
         description="Memory for the key-value cache, such as 8Gi; what is left where absent.",
     )
     threads: Int | None = Field(
         default=None,
         ge=1,
         le=1024,
-        json_schema_extra=RESTART,
         description="Processor threads of an engine on a CPU; the engine's choice where absent.",
     )
     api_keys: ApiKeysSpec | None = Field(
@@ -75,7 +64,6 @@ class Serving(ResourceRecord):
     request_labels: list[RequestLabel] = Field(
         default=[],
         max_length=names.MAX_REQUEST_LABELS,
-        json_schema_extra=RESTART,
         description=f"Values of the header {names.HEADER_LABEL} that requests are counted apart "
         "by, such as code and chat; every other value counts as none.",
     )
@@ -85,33 +73,23 @@ class LifecycleSpec(ResourceRecord):
     """How a pod ends: preStopSeconds, then drainSeconds, within its grace period."""
 
     pre_stop_seconds: Int = Field(
-        default=5,
-        ge=0,
-        le=600,
-        json_schema_extra=RESTART,
-        description="Wait for endpoints to forget the pod, still serving.",
+        default=5, ge=0, le=600, description="Wait for endpoints to forget the pod, still serving."
     )
     drain_seconds: Int = Field(
         default=60,
         ge=0,
         le=86_400,
-        json_schema_extra=RESTART,
         description="Longest wait for running requests after the signal to stop.",
     )
     termination_grace_period_seconds: Int | None = Field(
         default=None,
         ge=10,
         le=90_000,
-        json_schema_extra=RESTART,
         description="When Kubernetes kills the pod; at least preStopSeconds + drainSeconds + "
         f"{SPARE_SECONDS}; where absent that, or {USUAL_GRACE_SECONDS} if that is less.",
     )
     startup_timeout_seconds: Int = Field(
-        default=1800,
-        ge=10,
-        le=86_400,
-        json_schema_extra=RESTART,
-        description="Longest start, loading and capture included.",
+        default=1800, ge=10, le=86_400, description="Longest start, loading and capture included."
     )
     update_strategy: Literal["Auto", "Surge", "InPlace"] = Field(
         default="Auto",

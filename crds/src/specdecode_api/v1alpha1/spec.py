@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from specdecode_api import names
-from specdecode_api.base import HOT, RESTART, ResourceRecord
+from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
-from specdecode_api.v1alpha1.download import DownloadSpec
-from specdecode_api.v1alpha1.model import Model
+from specdecode_api.v1alpha1.model import DownloadSpec, Model
 from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
@@ -42,9 +41,7 @@ class Spec(ResourceRecord):
         default=DownloadSpec(), description="How models of hf:// reach the pods."
     )
     page_size: PageSize = Field(
-        default=16,
-        json_schema_extra=RESTART,
-        description="Tokens in a page of the key-value cache; a power of two.",
+        default=16, description="Tokens in a page of the key-value cache; a power of two."
     )
     speculation: Speculation = Field(default=Speculation(), description="How to draft.")
     serving: Serving = Field(default=Serving(), description="Limits of one engine.")
@@ -59,18 +56,14 @@ class Spec(ResourceRecord):
     replicas: Int = Field(
         default=1, ge=0, le=1000, json_schema_extra=HOT, description="Engine pods."
     )
-    device: Literal["GPU", "CPU"] = Field(
-        default="GPU", json_schema_extra=RESTART, description="What the engine computes on."
-    )
+    device: Literal["GPU", "CPU"] = Field(default="GPU", description="What the engine computes on.")
     resources: Resources = Field(default=Resources(), description="Compute resources of a pod.")
     pod: Pod = Field(default=Pod(), description="Where pods may run, and what they are given.")
     image: Image | None = Field(
-        default=None,
-        json_schema_extra=RESTART,
-        description="Engine image; the operator's own setting where absent.",
+        default=None, description="Engine image; the operator's own setting where absent."
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
-        default="IfNotPresent", json_schema_extra=RESTART, description="When to pull the image."
+        default="IfNotPresent", description="When to pull the image."
     )
 
 

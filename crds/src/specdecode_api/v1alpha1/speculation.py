@@ -1,6 +1,7 @@
-"""How tokens are drafted and how deep, and the rules that tie the numbers together."""
+"""How tokens are drafted and how deep: the fields, the rules between them, and their defaults."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pydantic import Field
@@ -15,6 +16,8 @@ from specdecode_api.speculation import (
     NEEDS_DRAFT,
     Algorithm,
     Policy,
+    default_draft_tokens,
+    effective_num_steps,
     max_tree_tokens,
 )
 from specdecode_api.table import candidates, default_table
@@ -81,9 +84,7 @@ class Speculation(ResourceRecord):
     """How tokens are drafted and how deep."""
 
     algorithm: Algorithm = Field(
-        default=Algorithm.NONE,
-        description="Where draft tokens come from; NONE decodes plainly.",
-        json_schema_extra=RESTART,
+        default=Algorithm.NONE, description="Where draft tokens come from; NONE decodes plainly."
     )
     draft: DraftSpec | None = Field(
         default=None,
@@ -95,7 +96,6 @@ class Speculation(ResourceRecord):
         ge=1,
         le=MAX_TOPK,
         description="Children of a node of the draft tree; 1 drafts a chain.",
-        json_schema_extra=RESTART,
     )
     num_steps: Int | None = Field(
         default=None,
@@ -103,7 +103,6 @@ class Speculation(ResourceRecord):
         le=MAX_STEPS,
         description=f"Depth at start; where absent {DEFAULT_STEPS}, or the middle candidate of a "
         f"table without {DEFAULT_STEPS}.",
-        json_schema_extra=RESTART,
     )
     num_draft_tokens: Int | None = Field(
         default=None,
@@ -111,7 +110,6 @@ class Speculation(ResourceRecord):
         le=MAX_DRAFT_TOKENS,
         description="Nodes verified in a round, root included; topk * numSteps + 1 where absent "
         "(fewer where the tree has fewer).",
-        json_schema_extra=RESTART,
     )
     adaptive: Adaptive = Field(
         default=Adaptive(policy=Policy.STATIC), description="Depth by batch size and acceptance."
@@ -195,3 +193,26 @@ class Speculation(ResourceRecord):
             field="numDraftTokens",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSpeculation:
+    """The draft steps at start, and the number of nodes that such a step verifies.
+
+    `num_draft_tokens` is None if the engine derives it for each candidate of a table, or if
+    nothing is drafted.
+    """
+
+    num_steps: int
+    num_draft_tokens: int | None
+
+
+def resolve(speculation: Speculation) -> ResolvedSpeculation:
+    """Fill in the numbers that the user left out."""
+    candidates = speculation.adaptive.candidates()
+    num_steps = effective_num_steps(speculation.algorithm, speculation.num_steps, candidates)
+    num_draft_tokens = speculation.num_draft_tokens
+    is_one_depth = not candidates and num_steps > 0
+    if num_draft_tokens is None and is_one_depth:
+        num_draft_tokens = default_draft_tokens(speculation.topk, num_steps)
+    return ResolvedSpeculation(num_steps, num_draft_tokens)

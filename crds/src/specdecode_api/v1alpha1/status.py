@@ -1,25 +1,32 @@
 """What the operator answers: conditions, counts for `scale`, and where to send requests."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from specdecode_api.base import ResourceRecord
 from specdecode_api.report import ModelRole, ModelState
 from specdecode_api.v1alpha1.rollout_status import (
-    DATE_TIME,
     MAX_HISTORY,
     Effective,
     HistoryEntry,
     RecommendationStatus,
     RolloutRequest,
+    Time,
     TrialStatus,
 )
 from specdecode_api.v1alpha1.scalars import Int
 
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Message = Annotated[str, StringConstraints(max_length=4096)]
 Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
 Bytes = Annotated[Int, Field(ge=0, le=2**53)]
 Generation = Annotated[Int, Field(ge=0)]
+
+
+def _map_by(key: str) -> dict[str, Any]:
+    """Have the server merge a list by the value of one field of its items."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 class Condition(ResourceRecord):
@@ -29,15 +36,9 @@ class Condition(ResourceRecord):
         description="What the condition is about, such as Ready."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
-        description="Why, in one word for programs."
-    )
-    message: Annotated[str, StringConstraints(max_length=4096)] = Field(
-        default="", description="Why, in a sentence for people."
-    )
-    last_transition_time: Annotated[str, StringConstraints(max_length=40)] = Field(
-        json_schema_extra=DATE_TIME, description="When the status last changed."
-    )
+    reason: Reason = Field(description="Why, in one word for programs.")
+    message: Message = Field(default="", description="Why, in a sentence for people.")
+    last_transition_time: Time = Field(description="When the status last changed.")
     observed_generation: Generation = Field(
         description="Generation of the resource that was looked at."
     )
@@ -64,15 +65,11 @@ class ModelStatus(ResourceRecord):
 class Hold(ResourceRecord):
     """What a change waits for: why it has not moved."""
 
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
-        description="Why, in one word for programs."
-    )
-    message: Annotated[str, StringConstraints(max_length=4096)] = Field(
+    reason: Reason = Field(description="Why, in one word for programs.")
+    message: Message = Field(
         default="", description="Why, and what helps, in a sentence for people."
     )
-    since: Annotated[str, StringConstraints(max_length=40)] = Field(
-        json_schema_extra=DATE_TIME, description="Since when it waits for this."
-    )
+    since: Time = Field(description="Since when it waits for this.")
 
 
 class Status(ResourceRecord):
@@ -104,10 +101,7 @@ class Status(ResourceRecord):
     models: list[ModelStatus] | None = Field(
         default=None,
         max_length=2,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["role"],
-        },
+        json_schema_extra=_map_by("role"),
         description="Models that are downloaded; absent where none is.",
     )
     recommendation: RecommendationStatus | None = Field(
@@ -122,10 +116,7 @@ class Status(ResourceRecord):
     rollout_requests: list[RolloutRequest] | None = Field(
         default=None,
         max_length=4,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["verb"],
-        },
+        json_schema_extra=_map_by("verb"),
         description="Annotations that ask something of a trial, and their answers.",
     )
     effective: Effective | None = Field(
@@ -135,9 +126,6 @@ class Status(ResourceRecord):
     conditions: list[Condition] | None = Field(
         default=None,
         max_length=16,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        },
+        json_schema_extra=_map_by("type"),
         description="What is well and what is not.",
     )

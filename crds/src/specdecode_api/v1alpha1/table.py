@@ -38,7 +38,6 @@ class BatchSizeEntry(ResourceRecord):
         min_length=1,
         max_length=MAX_CANDIDATES,
         description="Depths to choose from; 0 is plain decoding.",
-        json_schema_extra=RESTART,
     )
     up_hysteresis: Float = Field(
         default=0.0,
@@ -111,7 +110,6 @@ class Adaptive(ResourceRecord):
         description="Who decides on the depth: goodput maximises tokens per second; ema follows "
         "accept lengths; static keeps numSteps, within what batchSizes allows. A spec without "
         "adaptive is static.",
-        json_schema_extra=RESTART,
     )
     batch_sizes: Table = Field(
         default={},

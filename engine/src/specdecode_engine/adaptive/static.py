@@ -1,7 +1,7 @@
 """One number of draft steps, limited to what the table allows for the batch size."""
 
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
-from specdecode_engine.adaptive.routing import ExactRouting
+from specdecode_engine.adaptive.routing import ExactRouting, Routing
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 
@@ -12,7 +12,7 @@ class StaticPolicy:
     smallest one.
     """
 
-    routing = ExactRouting()
+    routing: Routing = ExactRouting()
 
     def __init__(self, num_steps: int, table: RangeTable | None = None) -> None:
         self.table = table or RangeTable([BatchRange(1, (num_steps,))])

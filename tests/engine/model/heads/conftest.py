@@ -152,7 +152,8 @@ EAGLE3: Config = {
     "eagle_aux_hidden_state_layer_ids": [0, 1, 3],
 }
 ANOTHER_NAME: Config = {"architectures": ["LlamaForCausalLMEagle"]}
-FC_NORMS = {f"fc_norm__{number}__weight": (12,) for number in range(3)}
+FC_NORMS: dict[str, Any] = {f"fc_norm__{number}__weight": (12,) for number in range(3)}
+FC_NORMS_OF_24: dict[str, Any] = dict.fromkeys(FC_NORMS, (24,))
 WHOLE: Config = {"draft_vocab_size": None}
 IDS_INSIDE: Config = {
     "eagle_aux_hidden_state_layer_ids": None,
@@ -225,7 +226,7 @@ LAYOUTS = [
         eagle3(
             target_hidden=24,
             embed_tokens__weight=(31, 12),
-            **dict.fromkeys(FC_NORMS, (24,)),
+            **FC_NORMS_OF_24,
         ),
         target_hidden=24,
         slow=slow_eagle3,
@@ -267,7 +268,9 @@ def loaded(
     kind = Eagle1Head if layout.slow is slow_eagle1 else Eagle3Head
     weights = {n: t.double() for n, t in made.items() if n != "d2t"}
     embedding = weights.get("embed_tokens.weight", target.embedding.double())
-    tied = embedding if layout.says("tie_word_embeddings") else target.head.weight.double()
+    head = target.head.weight
+    assert isinstance(head, Tensor)
+    tied = embedding if layout.says("tie_word_embeddings") else head.double()
     scores = weights.get("lm_head.weight", tied)
     return Loaded(layout, kind.load(folder, target), weights, embedding, scores)
 

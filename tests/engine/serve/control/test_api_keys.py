@@ -13,7 +13,6 @@ import openai
 import pytest
 
 from specdecode_api.report import TerminationMessage, TerminationReason
-from specdecode_engine.serve.control import api_keys
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, NoApiKeys, read_digests
 
 KEY, OTHER = "sk-first-3f9c1d77", "sk-other-b2e04a58"
@@ -141,11 +140,14 @@ def test_a_mounted_secret_is_read_and_followed(tmp_path, start_server, eventuall
 
 
 def test_a_call_is_compared_with_every_key_in_constant_time(file, monkeypatch):
-    compared = []
+    compared: list[tuple[bytes, bytes]] = []
     real = hmac.compare_digest
-    monkeypatch.setattr(
-        api_keys.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or real(a, b)
-    )
+
+    def compare(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return real(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     keys = ApiKeyStore(file, read_digests(file))
     for key in (KEY, OTHER, "x", ""):
         compared.clear()
@@ -204,6 +206,7 @@ def test_a_program_without_keys_ends_and_says_why(tmp_path, model_folder):
     )
     assert ended.returncode == 1
     told = TerminationMessage.decode(words.read_text())
+    assert told is not None
     assert told.reason == TerminationReason.API_KEYS_MISSING
     assert "No such file" in told.message
     assert "kubectl create secret generic" in told.message

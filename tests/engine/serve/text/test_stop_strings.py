@@ -55,7 +55,8 @@ def test_nothing_is_held_back_that_cannot_become_a_stop(stops, pieces):
 
 def outputs(ids, sizes, end):
     """Split ids into outputs of the given sizes; the last one has the finish reason."""
-    start, steps = 0, []
+    start = 0
+    steps: list[list[int]] = []
     while start < len(ids):
         size = sizes[len(steps) % len(sizes)]
         steps.append(ids[start : start + size])
