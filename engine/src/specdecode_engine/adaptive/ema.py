@@ -13,8 +13,7 @@ batch uses the new number of draft steps from its next step on.
 
 from specdecode_api.table import accepted_to_fall, accepted_to_rise, ceiling
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
-from specdecode_engine.adaptive.routing import PaddedRouting
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable
 
 
 class EmaPolicy:

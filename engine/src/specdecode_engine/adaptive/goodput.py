@@ -12,8 +12,7 @@ from specdecode_engine.adaptive.acceptance import (
 from specdecode_engine.adaptive.cost import CostModel
 from specdecode_engine.adaptive.exploration import Exploration, return_steps
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
-from specdecode_engine.adaptive.routing import BandRouting, Routing
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.adaptive.table import BandRouting, BatchRange, RangeTable, Routing
 
 # Drafts before the first choice.
 START_TRIALS = 6.0

@@ -20,10 +20,10 @@ class GraphSetReport:
     """The graphs of one num_steps. One that several share is counted where it was captured."""
 
     num_steps: int
-    batch_sizes: tuple[int, ...]  # complete, ascending
-    graphs: int
-    seconds: float
-    num_bytes: int
+    batch_sizes: tuple[int, ...] = ()  # complete, ascending
+    graphs: int = 0
+    seconds: float = 0.0
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
