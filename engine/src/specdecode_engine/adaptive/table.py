@@ -57,8 +57,13 @@ class RangeTable:
         return self.ranges[max(bisect_right(self._bounds, batch_size) - 1, 0)]
 
     def candidates(self) -> tuple[int, ...]:
-        """List every candidate once, ascending."""
         return all_steps(self.ranges)
+
+
+def padded_size(sizes: tuple[int, ...], batch_size: int) -> int | None:
+    """Return the smallest of ascending `sizes` that holds the batch; None if none does."""
+    index = bisect_left(sizes, batch_size)
+    return sizes[index] if index < len(sizes) else None
 
 
 class Routing(Protocol):
@@ -80,9 +85,7 @@ class PaddedRouting:
         self._captured = tuple(sorted(captured))
 
     def route(self, table: RangeTable, batch_size: int, range_start: int | None) -> BatchRange:
-        place = bisect_left(self._captured, batch_size)
-        padded = self._captured[place] if place < len(self._captured) else batch_size
-        return table.range_of(padded)
+        return table.range_of(padded_size(self._captured, batch_size) or batch_size)
 
     def reachable(self, table: RangeTable, batch_size: int) -> tuple[BatchRange, ...]:
         return (self.route(table, batch_size, None),)

@@ -7,8 +7,7 @@ from tqdm import tqdm
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
 from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
-from specdecode_engine.graphs.plan import GraphPlan, GraphSpace
-from specdecode_engine.graphs.report import Eager, GraphReport
+from specdecode_engine.graphs.plan import Eager, GraphPlan, GraphReport, GraphSpace
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 
 NO_PLAN = GraphPlan((), {})
@@ -106,7 +105,6 @@ class GraphCache:
         self._eager_steps = {}
 
     def report(self) -> GraphReport:
-        """What was captured and which steps ran eagerly."""
         capturer, eager_steps = self._capturer, dict(self._eager_steps)
         if capturer is None:
             return GraphReport(self._mode, graph_steps=self._graph_steps, eager_steps=eager_steps)

@@ -10,8 +10,13 @@ import torch
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
 from specdecode_engine.graphs.cuda_graph import CaptureStream, CudaGraph, StaticGraph
-from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphKey, GraphPlan
-from specdecode_engine.graphs.report import GraphSetReport
+from specdecode_engine.graphs.plan import (
+    Budget,
+    CaptureDecision,
+    GraphKey,
+    GraphPlan,
+    GraphSetReport,
+)
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 
 log = logging.getLogger(__name__)
@@ -84,11 +89,9 @@ class GraphCapturer:
 
     @property
     def pending_pairs(self) -> int:
-        """Pairs that are still to be captured."""
         return len(self._pending)
 
     def is_pending(self, key: GraphKey) -> bool:
-        """Whether a pair is still to be captured."""
         return key in self._pending
 
     def decisions(self) -> tuple[CaptureDecision, ...]:
@@ -97,7 +100,6 @@ class GraphCapturer:
         return (*pending, *sorted(self._refused.values(), key=lambda one: one.key))
 
     def reports(self) -> tuple[GraphSetReport, ...]:
-        """What was captured, by num_steps."""
         return tuple(self._reports.values())
 
     def has_start_time(self) -> bool:

@@ -32,7 +32,6 @@ class CaptureStream:
 
     @classmethod
     def open(cls, device: torch.device) -> "CaptureStream":
-        """Make a stream and a pool on the device."""
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return cls(device, stream, torch.cuda.graph_pool_handle())
 

@@ -1,14 +1,14 @@
-"""What to capture: the (num_steps, batch size) pairs that a table can reach, within a budget.
+"""What to capture, the (num_steps, batch size) pairs that a table can reach; what was captured.
 
 The num_steps at start has no special role: it is reached where the table contains it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
-from specdecode_engine.adaptive.table import BatchRange, RangeTable, Routing
+from specdecode_engine.adaptive.table import BatchRange, RangeTable, Routing, padded_size
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardShape, forwards_of
 
@@ -57,7 +57,6 @@ class GraphPlan:
         return None if padded is None else GraphKey(num_steps, padded)
 
     def forwards(self) -> frozenset[ForwardShape]:
-        """Every forward of every pair."""
         return frozenset(one for forwards in self.pairs.values() for one in forwards)
 
     def fit(
@@ -135,12 +134,6 @@ def batch_sizes(max_running: int, wanted: Iterable[int] | None = None) -> tuple[
     return (*sizes, max_running)
 
 
-def padded_size(sizes: tuple[int, ...], batch_size: int) -> int | None:
-    """Return the smallest of ascending `sizes` that holds the batch; None if none does."""
-    place = bisect_left(sizes, batch_size)
-    return sizes[place] if place < len(sizes) else None
-
-
 def reachable(
     table: RangeTable, routing: Routing, sizes: tuple[int, ...], max_running: int
 ) -> dict[int, tuple[int, ...]]:
@@ -190,3 +183,66 @@ def _gap(size: int) -> int:
         return 4 if size < 16 else 8
     power: int = 1 << (size.bit_length() - 1)
     return power // 4
+
+
+class Eager(StrEnum):
+    """Why a decode step ran eagerly."""
+
+    OFF = "off"  # nothing is captured
+    TOO_LARGE = "too_large"  # the batch is larger than the largest captured size
+    UNPLANNED = "unplanned"  # the table does not reach it
+    PENDING = "pending"  # it is captured in an idle step
+    REFUSED = "refused"  # no memory within the budget, or capturing failed
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSetReport:
+    """The graphs of one num_steps. One that several share is counted where it was captured."""
+
+    num_steps: int
+    batch_sizes: tuple[int, ...] = ()  # complete, ascending
+    graphs: int = 0
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """The graphs of the engine; steps are decode steps."""
+
+    mode: str  # off, static or cuda
+    sets: tuple[GraphSetReport, ...] = ()
+    shared_bytes: int = 0  # input and output buffers
+    pending: tuple[str, ...] = ()  # pairs that wait for an idle step, with the reason
+    refused: tuple[str, ...] = ()  # pairs that stay eager, with the reason
+    failure: str = ""  # the error that ended capturing
+    graph_steps: int = 0
+    eager_steps: Mapping[str, int] = field(default_factory=dict)  # by reason
+
+    @property
+    def pairs(self) -> int:
+        return sum(len(one.batch_sizes) for one in self.sets)
+
+    @property
+    def seconds(self) -> float:
+        """Time that capturing took, at start and since."""
+        return sum(one.seconds for one in self.sets)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of buffers and graphs."""
+        return self.shared_bytes + sum(one.num_bytes for one in self.sets)
+
+    def lines(self) -> tuple[str, ...]:
+        """Format it for the log: a line per num_steps, then the pairs without graphs."""
+        rows = [
+            f"num_steps {one.num_steps:>2}  {one.graphs:>4} graphs  {one.seconds:7.2f} s  "
+            f"{one.num_bytes / 2**20:8.1f} MiB  batch sizes {_joined(one.batch_sizes)}"
+            for one in self.sets
+        ]
+        shared = f"shared input and output buffers  {self.shared_bytes / 2**20:8.1f} MiB"
+        return (*rows, shared, *self.pending, *self.refused)
+
+
+def _joined(sizes: tuple[int, ...]) -> str:
+    return " ".join(map(str, sizes)) or "none"
