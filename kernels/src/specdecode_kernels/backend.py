@@ -25,16 +25,18 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
-from specdecode_kernels.torch.attention import attend, attend_with_lse
+from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import add_rms_norm, apply_rope, rms_norm, silu_and_mul
-from specdecode_kernels.torch.kv_cache import load_kv, store_kv
+from specdecode_kernels.torch.kv_cache import compact_kv, load_kv, store_kv
 from specdecode_kernels.torch.linear import linear
-from specdecode_kernels.torch.merge_states import merge_states
-from specdecode_kernels.torch.paths import compact_kv, gather_accepted
-from specdecode_kernels.torch.penalties import apply_penalties
-from specdecode_kernels.torch.sampling import perturb_logits, sample
-from specdecode_kernels.torch.trees import build_tree_mask, select_tree_nodes
-from specdecode_kernels.torch.verify import verify_chain, verify_tree
+from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
+from specdecode_kernels.torch.trees import (
+    build_tree_mask,
+    gather_accepted,
+    select_tree_nodes,
+    verify_chain,
+    verify_tree,
+)
 
 
 class GraphSupport(NamedTuple):

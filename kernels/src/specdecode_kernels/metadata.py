@@ -180,3 +180,9 @@ class DraftedNodes:
     tokens: Tensor  # [B, N - 1] i64
     parents: Tensor | None  # [B, N] i64, the root's is itself; None: node j + 1 hangs on node j
     max_depth: int
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """View [..., dim] as [rows, dim] with unit stride within a row; copied only if it must be."""
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()

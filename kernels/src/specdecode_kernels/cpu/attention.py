@@ -2,13 +2,15 @@
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.cpu.elementwise import with_heads_together
-from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.backend import Backend
+from specdecode_kernels.cpu.layers import with_heads_together
+from specdecode_kernels.cpu.library import Library, load_library
 from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
 from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.torch import kv_cache
@@ -49,6 +51,17 @@ class CArgument:
 
     address: int
     held: tuple[object, ...]
+
+
+def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
+    """Replace attention and the writing of the KV cache; see `with_cpu_ops`."""
+    library = load_library(dtype)
+    return replace(
+        backend,
+        attention="cpu",
+        store_kv=partial(store_kv, library),
+        attend=CpuAttention(library).attend,
+    )
 
 
 class CpuAttention:

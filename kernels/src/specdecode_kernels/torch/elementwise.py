@@ -7,7 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_kernels.torch.by_row import by_row, update_by_row
-from specdecode_kernels.torch.precision import accumulation_dtype
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for anything narrower: for norms, gates and rotations."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rows of the KV cache: how they are written, and what their entries mean when read."""
+"""Rows of the KV cache: how they are written and moved, and what their entries mean when read."""
 
 import torch
 from torch import Tensor
@@ -17,6 +17,28 @@ def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tens
     """Gather rows, and undo the rounding to float8 as attention does."""
     k, v = (as_bits(rows)[slot_mapping].view(rows.dtype) for rows in (kv.k, kv.v))
     return dequantised(k, kv.scale.k, dtype), dequantised(v, kv.scale.v, dtype)
+
+
+def compact_kv(
+    k: Tensor,
+    v: Tensor,
+    page_table: Tensor,
+    req_indices: Tensor,
+    lengths: Tensor,
+    path: Tensor,
+    page_size: int,
+) -> None:
+    """Gather all rows before any is written, since one's place may be another's source."""
+    steps = torch.arange(path.shape[1], device=path.device)
+
+    def rows_of(nodes: Tensor) -> Tensor:
+        positions = lengths[:, None] + nodes
+        pages = page_table[req_indices[:, None], positions // page_size]
+        return (pages * page_size + positions % page_size).flatten()
+
+    sources, places = rows_of(path), rows_of(steps)
+    for rows in (as_bits(k), as_bits(v)):
+        rows[:, places] = rows[:, sources]
 
 
 def as_bits(rows: Tensor) -> Tensor:

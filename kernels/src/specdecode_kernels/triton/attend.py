@@ -18,8 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
-from specdecode_kernels.triton.numeric import dot_type
-from specdecode_kernels.triton.tiles import Tile
+from specdecode_kernels.triton.tiles import Tile, dot_type
 
 LOG2_E = math.log2(math.e)
 LN_2 = tl.constexpr(math.log(2.0))

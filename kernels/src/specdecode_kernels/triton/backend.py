@@ -13,8 +13,7 @@ from specdecode_kernels.triton.attend import attend
 from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
 from specdecode_kernels.triton.gather_accepted import gather_accepted
-from specdecode_kernels.triton.merge_splits import merge_splits
-from specdecode_kernels.triton.merge_states import merge_states
+from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
 from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes

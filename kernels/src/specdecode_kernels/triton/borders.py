@@ -149,30 +149,30 @@ def _floor_key(peak, min_p, key):
 
 
 @triton.jit
+def of_request(numbers, request):
+    """One entry of a tensor [B], a pointer and a stride."""
+    return tl.load(numbers[0] + request * numbers[1])
+
+
+@triton.jit
 def borders_kernel(
-    logits_ptr,
-    temperature_ptr,
-    top_k_ptr,
-    top_p_ptr,
-    min_p_ptr,
+    logits,  # this and the next four: pointer and strides
+    temperature,
+    top_k,
+    top_p,
+    min_p,
     borders_ptr,
-    stride_batch,
-    stride_node,
-    stride_temperature,
-    stride_top_k,
-    stride_top_p,
-    stride_min_p,
     nodes,
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     request, node = row // nodes, row % nodes
-    row_ptr = logits_ptr + request * stride_batch + node * stride_node
-    temperature = tl.load(temperature_ptr + request * stride_temperature).to(tl.float32)
-    top_k = tl.load(top_k_ptr + request * stride_top_k)
-    top_p = tl.load(top_p_ptr + request * stride_top_p).to(tl.float32)
-    min_p = tl.load(min_p_ptr + request * stride_min_p).to(tl.float32)
+    row_ptr = logits[0] + request * logits[1] + node * logits[2]
+    temperature = of_request(temperature, request).to(tl.float32)
+    top_k = of_request(top_k, request)
+    top_p = of_request(top_p, request).to(tl.float32)
+    min_p = of_request(min_p, request).to(tl.float32)
     key = tl.full([], _LOWEST, tl.int32)
     index = tl.full([], VOCAB, tl.int32)
     cuts = (top_k > 0) & (top_k < VOCAB)

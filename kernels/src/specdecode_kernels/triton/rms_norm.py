@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.rows import as_rows
+from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.triton.tiles import warps_for
 
 
