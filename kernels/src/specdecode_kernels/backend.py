@@ -89,7 +89,8 @@ class Backend:
     store_kv: Callable[[LayerKV, Tensor, Tensor, Tensor], None]
     """(kv, slot_mapping, k, v): write k and v [n, kv_heads, dim] to rows slot_mapping [n] i64.
 
-    They are cast to the cache's type; float8 rows hold them divided by the scale.
+    They are cast to the cache's type; float8 rows hold them divided by the scale. Which of two
+    writes to one row wins is left open.
     """
 
     load_kv: Callable[[LayerKV, Tensor, torch.dtype], tuple[Tensor, Tensor]]

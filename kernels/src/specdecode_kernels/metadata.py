@@ -127,7 +127,6 @@ class PackedWeight:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the entries."""
         return self.blocks.dtype
 
     @property
@@ -158,7 +157,6 @@ class SamplingParamsBatch:
     is_filtered: bool
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them, for what holds for each."""
         return self.temperature, self.top_k, self.top_p, self.min_p, self.seeds
 
 

@@ -39,7 +39,6 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
 
 
 def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
-    """Pack a weight [outputs, inputs] of the library's type."""
     outputs, inputs = weight.shape
     in_blocks = -(-outputs // BLOCK)
     pair = () if weight.dtype == torch.float32 else (2,)
@@ -53,7 +52,6 @@ def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
 def linear(
     library: Library, x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None
 ) -> Tensor:
-    """Map x [rows, inputs], of a packed weight's type, to [rows, outputs]."""
     if not isinstance(weight, PackedWeight):
         return linear_reference.linear(x, weight, bias)
     if x.stride(1) != 1:
@@ -75,7 +73,6 @@ def linear(
 
 
 def rms_norm(library: Library, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Launch on x [..., dim] and weight [dim]."""
     if not x.dtype == weight.dtype == library.dtype or not weight.is_contiguous():
         return reference.rms_norm(x, weight, eps)
     rows = as_rows(x)
@@ -89,7 +86,6 @@ def rms_norm(library: Library, x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(
     library: Library, x: Tensor, update: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Launch on x and update [..., dim]; the sum and its norm."""
     if not x.dtype == weight.dtype == library.dtype or not weight.is_contiguous():
         return reference.add_rms_norm(x, update, weight, eps)
     rows, updates = as_rows(x), as_rows(update)
@@ -133,7 +129,6 @@ def apply_rope(
 
 
 def silu_and_mul(library: Library, gate: Tensor, up: Tensor) -> Tensor:
-    """Launch on gate and up [..., dim]."""
     if not gate.dtype == up.dtype == library.dtype:
         return reference.silu_and_mul(gate, up)
     rows, others = as_rows(gate), as_rows(up)

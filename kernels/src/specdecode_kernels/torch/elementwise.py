@@ -30,7 +30,6 @@ def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple
 
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate both into new tensors."""
     return rotate(q, cos, sin), rotate(k, cos, sin)
 
 
@@ -43,7 +42,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """Multiply in wide arithmetic; round to the type once."""
     wide = gate.to(accumulation_dtype(gate.dtype))
     rows = wide.reshape(-1, gate.shape[-1])
     activated = update_by_row(partial(functional.silu, inplace=True), rows)

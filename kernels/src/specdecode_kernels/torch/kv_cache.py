@@ -7,14 +7,12 @@ from specdecode_kernels.metadata import FLOAT8, LayerKV
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
-    """Copy row by row; which of two writes to one row wins is left open."""
     for rows, new, scale in ((kv.k, k, kv.scale.k), (kv.v, v, kv.scale.v)):
         stored = quantised(new, scale) if rows.dtype == FLOAT8 else new.to(rows.dtype)
         as_bits(rows).index_copy_(0, slot_mapping, as_bits(stored))
 
 
 def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Gather rows, and undo the rounding to float8 as attention does."""
     k, v = (as_bits(rows)[slot_mapping].view(rows.dtype) for rows in (kv.k, kv.v))
     return dequantised(k, kv.scale.k, dtype), dequantised(v, kv.scale.v, dtype)
 

@@ -36,7 +36,6 @@ def perturb_logits(
     ids: Tensor | None,
     requests: Tensor,
 ) -> Tensor:
-    """Temperature, filters and noise for the requests `requests` [R] i64: [R, nodes, vocab]."""
     nodes, vocab = logits.shape[1:]
 
     def by_node(numbers: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ def build_tree_mask(parents: Tensor, max_depth: int) -> tuple[Tensor, Tensor]:
 
 
 def verify_chain(choices: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
-    """Count what comes before the first disagreement."""
     agrees = (drafted == choices[:, :-1]).to(torch.int64)
     accepted = agrees.cumprod(dim=1).sum(dim=1)
     rows = torch.arange(len(choices), device=choices.device)
@@ -54,6 +53,5 @@ def verify_tree(
 
 
 def gather_accepted(values: Tensor, path: Tensor) -> Tensor:
-    """Gather row by row."""
     index = path.view(*path.shape, *(1,) * (values.dim() - 2))
     return values.gather(1, index.expand(-1, -1, *values.shape[2:]))

@@ -67,9 +67,10 @@ def with_triton_attention(
 
 
 class TritonAttention:
-    """Attention with a workspace that never grows or moves, so CUDA graphs may hold it.
+    """Attention in one launch, or in splits that a second launch merges.
 
-    Whoever shares one runs on one stream: two launches at once would write one workspace.
+    The workspace of splits never grows or moves, so CUDA graphs may hold it. Whoever shares one
+    runs on one stream: two launches at once would write one workspace.
     """
 
     def __init__(
@@ -86,7 +87,6 @@ class TritonAttention:
     def attend(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
     ) -> Tensor:
-        """Attend in one launch, or in splits that a second one merges."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self._attend(q, kv, metadata, tree_kv, out, None)
         return out
@@ -94,7 +94,6 @@ class TritonAttention:
     def attend_with_lse(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
     ) -> tuple[Tensor, Tensor]:
-        """Attend, and write the log-sum-exp that the softmax has at hand."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         self._attend(q, kv, metadata, tree_kv, out, lse)

@@ -42,7 +42,7 @@ def _halfway(low, high):
 
 
 @triton.jit
-def _weigh(
+def _mass_above(
     row_ptr,
     temperature,
     peak,
@@ -105,7 +105,7 @@ def _tighten(
     # of the mass; the new (key, index).
     limit = share
     if IS_MASS:
-        mass, _, _ = _weigh(
+        mass, _, _ = _mass_above(
             row_ptr, temperature, peak, _LOWEST, _LOWEST, _LOWEST, key, index, True, VOCAB, BLOCK
         )
         limit = share * mass
@@ -113,7 +113,7 @@ def _tighten(
     while low < high:
         second = _halfway(low, high)
         first, third = _halfway(low, second), _halfway(second, high)
-        above_first, above_second, above_third = _weigh(
+        above_first, above_second, above_third = _mass_above(
             row_ptr, temperature, peak, first, second, third, key, index, IS_MASS, VOCAB, BLOCK
         )
         if above_second < limit:
@@ -122,7 +122,7 @@ def _tighten(
         else:
             high = tl.where(above_third < limit, third, high)
             low = tl.where(above_third < limit, second + 1, third + 1)
-    before, _, _ = _weigh(
+    before, _, _ = _mass_above(
         row_ptr, temperature, peak, low, low, low, key, index, IS_MASS, VOCAB, BLOCK
     )
     each = tl.full([], 1.0, tl.float32)

@@ -119,8 +119,12 @@ def _merge_splits_kernel(
         tl.store(lse[0] + row * lse[1] + head, peak + tl.log(safe))
 
 
-def merge_splits(parts: Tensor, lses: Tensor, out: Tensor, lse: Tensor | None) -> None:
-    """Merge parts [splits, rows, heads, dim] f32, lses [splits, rows, heads] f32 into out, lse."""
+def merge_splits(
+    parts: Tensor,  # [splits, rows, heads, dim] f32
+    lses: Tensor,  # [splits, rows, heads] f32
+    out: Tensor,
+    lse: Tensor | None,
+) -> None:
     splits, rows, heads, dim = parts.shape
     _merge_splits_kernel[(rows, heads)](
         (parts, *parts.stride()[:3]),

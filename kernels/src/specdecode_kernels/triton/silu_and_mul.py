@@ -24,7 +24,6 @@ def silu_and_mul_kernel(
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """Launch on gate and up [..., dim]."""
     product = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     gates, ups = as_rows(gate), as_rows(up)
     count, dim = gates.shape
