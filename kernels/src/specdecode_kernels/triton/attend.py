@@ -11,6 +11,7 @@ rows of keys at a time, D dim filled up to a power of two.
 """
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -30,14 +31,13 @@ def _attend_kernel(
     k,  # [pool rows, kv_heads, dim]
     v,
     page_table,  # [requests, pages]
-    tree_kv,  # k and v [requests, tree rows, kv_heads, dim], mask [requests, queries, tree rows]
+    tree_kv,  # k, v [requests, rows, kv_heads, dim], mask [requests, queries, rows]; count of rows
     out,  # [splits, rows, q_heads, dim]
     lse,  # [splits, rows, q_heads]
     starts_ptr,
     kv_lens_ptr,
     queries,
     tiles,
-    tree_rows,
     score_scale,
     k_scale,
     v_scale,
@@ -70,23 +70,13 @@ def _attend_kernel(
     kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
 
     scale = score_scale * k_scale
-    peak, total, mixed = _attend_pages(
+    row_max, row_sum, acc = _attend_pages(
         q_tile, k, v, page_table, request, kv_head, kv_lens, scale, DIM, PAGE_SIZE, ROWS
     )
-    state = (peak, total, mixed * v_scale)
+    state = (row_max, row_sum, acc * v_scale)
     if tree_kv is not None:
         state = _attend_tree(
-            q_tile,
-            tree_kv,
-            tree_rows,
-            request,
-            kv_head,
-            query,
-            is_pair,
-            score_scale,
-            state,
-            DIM,
-            ROWS,
+            q_tile, tree_kv, request, kv_head, query, is_pair, score_scale, state, DIM, ROWS
         )
     _store(out, lse, state, row, head, dims, is_pair, is_output, IS_PARTIAL)
 
@@ -111,8 +101,8 @@ def _attend_pages(
     steps = tl.cdiv(tl.cdiv(end, ROWS), tl.num_programs(2))  # of each split
     begin = tl.program_id(2) * steps * ROWS
     stop = tl.minimum(begin + steps * ROWS, end)
-    peak = tl.full([q.shape[0]], float("-inf"), tl.float32)
-    state = (peak, tl.zeros([q.shape[0]], tl.float32), tl.zeros(q.shape, tl.float32))
+    row_max = tl.full([q.shape[0]], float("-inf"), tl.float32)
+    state = (row_max, tl.zeros([q.shape[0]], tl.float32), tl.zeros(q.shape, tl.float32))
     for start in range(begin, stop, ROWS):
         places = start + tl.arange(0, ROWS)
         is_row = places < stop
@@ -120,7 +110,7 @@ def _attend_pages(
         rows = page * PAGE_SIZE + places % PAGE_SIZE  # [R] i64
         k_rows, v_rows = _load_kv(k, v, rows, kv_head, is_row, DIM, q.shape[1])
         shown = is_row[None, :] & (places[None, :] < kv_lens[:, None])
-        state = _fold(q, k_rows, v_rows, shown, scale, state)
+        state = _update_softmax(q, k_rows, v_rows, shown, scale, state)
     return state
 
 
@@ -128,7 +118,6 @@ def _attend_pages(
 def _attend_tree(
     q,
     tree_kv,
-    tree_rows,
     request,
     kv_head,
     query,
@@ -138,7 +127,7 @@ def _attend_tree(
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    k, v, mask = tree_kv
+    k, v, mask, tree_rows = tree_kv
     k_of_request = (k[0] + request * k[1], k[2], k[3], k[4])
     v_of_request = (v[0] + request * v[1], v[2], v[3], v[4])
     mask_ptr, stride_request, stride_query, stride_row = mask
@@ -154,25 +143,25 @@ def _attend_tree(
         k_rows, v_rows = _load_kv(
             k_of_request, v_of_request, rows, kv_head, is_seen, DIM, q.shape[1]
         )
-        state = _fold(q, k_rows, v_rows, shown > 0, scale, state)
+        state = _update_softmax(q, k_rows, v_rows, shown > 0, scale, state)
     return state
 
 
 @triton.jit
-def _fold(q, k, v, shown, scale, state):
+def _update_softmax(q, k, v, shown, scale, state):
     # One step of the online softmax, in base 2. q [P, D]; k [D, R]; v [R, D]; shown [P, R]; state:
-    # peak, total [P] f32; mixed [P, D] f32.
-    peak, total, mixed = state
+    # row_max, row_sum [P] f32; acc [P, D] f32.
+    row_max, row_sum, acc = state
     scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
     scores = tl.where(shown, scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-    base = tl.where(new_peak == float("-inf"), 0.0, new_peak)  # nothing seen so far
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    base = tl.where(new_max == float("-inf"), 0.0, new_max)  # nothing seen so far
     weights = tl.exp2(scores - base[:, None])
-    fade = tl.exp2(peak - base)
-    total = total * fade + tl.sum(weights, axis=1)
-    mixed = mixed * fade[:, None]
-    mixed += tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
-    return new_peak, total, mixed
+    decay = tl.exp2(row_max - base)
+    row_sum = row_sum * decay + tl.sum(weights, axis=1)
+    acc = acc * decay[:, None]
+    acc += tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
+    return new_max, row_sum, acc
 
 
 @triton.jit
@@ -194,19 +183,19 @@ def _load(tensor, row, head, dim, is_read):
 
 @triton.jit
 def _store(out, lse, state, row, head, dims, is_pair, is_output, IS_PARTIAL: tl.constexpr):
-    peak, total, mixed = state
-    divisor = tl.where(total == 0.0, 1.0, total)
+    row_max, row_sum, acc = state
+    divisor = tl.where(row_sum == 0.0, 1.0, row_sum)
     if IS_PARTIAL:
-        is_output &= (total != 0.0)[:, None]  # NaN is written
+        is_output &= (row_sum != 0.0)[:, None]  # NaN is written
     split = tl.program_id(2).to(tl.int64)
     out_ptr, stride_split, stride_row, stride_head = out
     at = split * stride_split + row * stride_row + head * stride_head
-    result = (mixed / divisor[:, None]).to(out_ptr.dtype.element_ty)
+    result = (acc / divisor[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at[:, None] + dims[None, :], result, mask=is_output)
     if lse is not None:
         lse_ptr, stride_split, stride_row = lse
         at = split * stride_split + row * stride_row + head
-        tl.store(lse_ptr + at, (peak + tl.log2(divisor)) * LN_2, mask=is_pair)
+        tl.store(lse_ptr + at, (row_max + tl.log2(divisor)) * LN_2, mask=is_pair)
 
 
 def attend(
@@ -237,7 +226,6 @@ def attend(
         metadata.kv_lens,
         most,
         tiles,
-        0 if tree_kv is None else tree_kv.k.shape[1],
         LOG2_E / math.sqrt(dim),
         kv.scale.k,
         kv.scale.v,
@@ -254,10 +242,10 @@ def attend(
     )
 
 
-def _tree_arguments(tree_kv: TreeKV) -> tuple[tuple[Tensor | int, ...], ...]:
+def _tree_arguments(tree_kv: TreeKV) -> tuple[Any, ...]:
     k, v, mask = tree_kv
     mask = mask.view(torch.uint8)
-    return (k, *k.stride()), (v, *v.stride()), (mask, *mask.stride())
+    return (k, *k.stride()), (v, *v.stride()), (mask, *mask.stride()), k.shape[1]
 
 
 def starts_of(metadata: AttentionMetadata) -> Tensor:
