@@ -13,7 +13,7 @@ from controller.rivals.ema_zero_step import ema_zero_step
 from controller.rivals.throughput_aware import ThroughputAware
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.goodput import GoodputPolicy
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 Build = Callable[[Profile, int], Chooser]

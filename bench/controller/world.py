@@ -14,8 +14,7 @@ from controller.loads import DEEPEST, Segment
 from controller.profiles import Profile
 from controller.rivals.clairvoyant import Clairvoyant
 from controller.scenarios import Scenario
-from specdecode_engine.adaptive.policy import Feedback, Reason
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import Feedback, Reason, StaticPolicy
 
 TIME_NOISE = 0.04  # standard deviation of the logarithm
 SPIKE_CHANCE, SPIKE = 0.005, 4.0

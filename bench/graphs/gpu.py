@@ -11,8 +11,7 @@ from pathlib import Path
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.policy import Decision, Reason
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 

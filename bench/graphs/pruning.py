@@ -13,8 +13,7 @@ from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths, forwards_of
 from specdecode_engine.graphs.buffers import BufferSpec
-from specdecode_engine.graphs.plan import GraphSpace
-from specdecode_engine.graphs.reach import batch_sizes
+from specdecode_engine.graphs.plan import GraphSpace, batch_sizes
 
 LLAMA_8B = BufferSpec(
     {

@@ -7,8 +7,7 @@ from pathlib import Path
 from lossless.cases import Case, CaseRequest
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.policy import Decision, Reason
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import FinishReason, Output, Request, TokenLogprobs
 from specdecode_engine.engine import EngineCore

@@ -10,7 +10,7 @@ import yaml
 from specdecode_api import metrics as engine_metrics
 from specdecode_api import names
 from specdecode_engine.adaptive.policy import RangeState, Reason
-from specdecode_engine.graphs.report import GraphReport, GraphSetReport
+from specdecode_engine.graphs.plan import GraphReport, GraphSetReport
 from specdecode_engine.stats.latency import RequestLatency
 from specdecode_engine.stats.prometheus import CORE, EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_state_values

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import TORCH, AttentionMetadata, LayerKV, TreeKV
-from specdecode_kernels.torch import by_row, elementwise, filters, noise
+from specdecode_kernels.torch import by_row, elementwise, sampling
 from specdecode_kernels.torch import linear as linear_module
 from tests.unsteady_blas import UnsteadyBlas, under_unsteady_blas
 
@@ -38,7 +38,7 @@ def gate_of(_: torch.dtype) -> Op:
 def filter_of(_: torch.dtype) -> Op:
     def compute(x: Tensor) -> Tensor:
         count = len(x)
-        return filters.filter_logits(
+        return sampling.filter_logits(
             x.float(), torch.full((count,), 30), torch.full((count,), 0.7), torch.zeros(count)
         )
 
@@ -46,7 +46,7 @@ def filter_of(_: torch.dtype) -> Op:
 
 
 def noise_of(_: torch.dtype) -> Op:
-    return lambda x: noise.gumbel_noise(
+    return lambda x: sampling.gumbel_noise(
         x[:, 0].double().view(torch.int64), torch.full((len(x),), 7), torch.arange(33)
     )
 

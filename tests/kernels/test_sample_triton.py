@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import TORCH, SamplingParamsBatch
-from specdecode_kernels.torch.filters import filter_logits
+from specdecode_kernels.torch.sampling import filter_logits
 from specdecode_kernels.triton.sample import find_borders
 from tests.kernels.tensors import below, inside_wider, normal
 from tests.kernels.triton_ops import TRITON

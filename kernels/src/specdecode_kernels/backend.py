@@ -25,16 +25,18 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
-from specdecode_kernels.torch.attention import attend, attend_with_lse
+from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import add_rms_norm, apply_rope, rms_norm, silu_and_mul
-from specdecode_kernels.torch.kv_cache import load_kv, store_kv
+from specdecode_kernels.torch.kv_cache import compact_kv, load_kv, store_kv
 from specdecode_kernels.torch.linear import linear
-from specdecode_kernels.torch.merge_states import merge_states
-from specdecode_kernels.torch.paths import compact_kv, gather_accepted
-from specdecode_kernels.torch.penalties import apply_penalties
-from specdecode_kernels.torch.sampling import perturb_logits, sample
-from specdecode_kernels.torch.trees import build_tree_mask, select_tree_nodes
-from specdecode_kernels.torch.verify import verify_chain, verify_tree
+from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
+from specdecode_kernels.torch.trees import (
+    build_tree_mask,
+    gather_accepted,
+    select_tree_nodes,
+    verify_chain,
+    verify_tree,
+)
 
 
 class GraphSupport(NamedTuple):
@@ -87,7 +89,8 @@ class Backend:
     store_kv: Callable[[LayerKV, Tensor, Tensor, Tensor], None]
     """(kv, slot_mapping, k, v): write k and v [n, kv_heads, dim] to rows slot_mapping [n] i64.
 
-    They are cast to the cache's type; float8 rows hold them divided by the scale.
+    They are cast to the cache's type; float8 rows hold them divided by the scale. Which of two
+    writes to one row wins is left open.
     """
 
     load_kv: Callable[[LayerKV, Tensor, torch.dtype], tuple[Tensor, Tensor]]

@@ -188,7 +188,7 @@ def flashinfer_unsupported(
 
 def _device_unsupported(device: torch.device, kv_dtype: torch.dtype) -> str | None:
     if device.type != "cuda":
-        from specdecode_kernels.triton.numeric import is_interpreted
+        from specdecode_kernels.triton.tiles import is_interpreted
 
         if device.type == "cpu" and is_interpreted():
             return None

@@ -92,7 +92,6 @@ class FlashInferAttention:
     """
 
     def __init__(self, device: torch.device, *, in_graphs: bool = False) -> None:
-        """Allocate the workspace that all wrappers share."""
         import flashinfer  # not on every machine
 
         self._flashinfer = flashinfer
@@ -135,7 +134,6 @@ class FlashInferAttention:
     def attend(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
     ) -> Tensor:
-        """Attend to the pages, then to tree KV, and merge."""
         return self.attend_with_lse(q, kv, metadata, tree_kv)[0]
 
     def attend_with_lse(

@@ -127,7 +127,6 @@ class PackedWeight:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the entries."""
         return self.blocks.dtype
 
     @property
@@ -158,7 +157,6 @@ class SamplingParamsBatch:
     is_filtered: bool
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them, for what holds for each."""
         return self.temperature, self.top_k, self.top_p, self.min_p, self.seeds
 
 
@@ -180,3 +178,9 @@ class DraftedNodes:
     tokens: Tensor  # [B, N - 1] i64
     parents: Tensor | None  # [B, N] i64, the root's is itself; None: node j + 1 hangs on node j
     max_depth: int
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """View [..., dim] as [rows, dim] with unit stride within a row; copied only if it must be."""
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()

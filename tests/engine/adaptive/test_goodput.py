@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
-from specdecode_engine.adaptive.routing import BandRouting
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.adaptive.table import BandRouting, BatchRange, RangeTable
 
 CANDIDATES = (0, 1, 2, 3, 5, 7)
 ONE_RANGE = RangeTable([BatchRange(1, CANDIDATES)])

@@ -1,6 +1,6 @@
 """The depth at start, kept within what a range of batch sizes allows."""
 
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 

@@ -1,7 +1,7 @@
 """Forwards of a step by its shape, and which steps share them."""
 
 from specdecode_engine.adaptive.ema import EmaPolicy
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, forwards_of

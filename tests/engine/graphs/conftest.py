@@ -11,7 +11,7 @@ from lossless.poison import poison
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
-from specdecode_engine.graphs.static_graph import StaticGraph
+from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.model.forward import ForwardInputs
 from specdecode_engine.model.kv_cache import KVCache

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdecode_engine.graphs.reach import batch_sizes, padded_size
+from specdecode_engine.adaptive.table import padded_size
+from specdecode_engine.graphs.plan import batch_sizes
 
 
 @given(st.integers(1, 4096))

@@ -8,9 +8,8 @@ import torch
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
 from specdecode_engine.graphs import capturer
 from specdecode_engine.graphs.capturer import GraphCapturer
-from specdecode_engine.graphs.cuda_graph import CaptureStream
+from specdecode_engine.graphs.cuda_graph import CaptureStream, StaticGraph
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphKey, GraphPlan
-from specdecode_engine.graphs.static_graph import StaticGraph
 
 MIB = 1 << 20
 SIZES = (1, 2, 4)

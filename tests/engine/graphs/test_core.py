@@ -10,15 +10,14 @@ from lossless.poison import build_poisoned
 from specdecode_api import speculation
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
-from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs import capturer
+from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.graphs.plan import GraphKey
-from specdecode_engine.graphs.static_graph import StaticGraph
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.startup import build
 from specdecode_engine.startup.graph_config import GraphsUnavailable, Mode

@@ -7,16 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs.tables import TABLES, NamedTable
-from specdecode_engine.adaptive.routing import BandRouting, ExactRouting, PaddedRouting, Routing
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.graphs.reach import batch_sizes, reachable
+from specdecode_engine.adaptive.table import (
+    BandRouting,
+    BatchRange,
+    PaddedRouting,
+    RangeTable,
+    Routing,
+)
+from specdecode_engine.graphs.plan import batch_sizes, reachable
 
 ROUTINGS = ("exact", "padded", "band", "wide band")
 
 
 def make_routing(name: str, sizes: tuple[int, ...]) -> Routing:
     routings: dict[str, Routing] = {
-        "exact": ExactRouting(),
+        "exact": PaddedRouting(),
         "padded": PaddedRouting(sizes),
         "band": BandRouting(),
         "wide band": BandRouting(0.5),
@@ -104,4 +109,4 @@ def test_the_published_example() -> None:
 def test_num_steps_that_no_batch_reaches_have_an_empty_list() -> None:
     named = TABLES[-1]
     sizes = batch_sizes(named.max_running)
-    assert reachable(named.table, ExactRouting(), sizes, named.max_running)[16] == ()
+    assert reachable(named.table, PaddedRouting(), sizes, named.max_running)[16] == ()

@@ -13,8 +13,7 @@ from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
-from specdecode_kernels.torch.filters import filter_logits
-from specdecode_kernels.torch.noise import gumbel_noise
+from specdecode_kernels.torch.sampling import filter_logits, gumbel_noise
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import (
     FinishReason,
     QueueFull,

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.schedule.limits import Limits

@@ -9,7 +9,7 @@ from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.metrics.core import NUM_STEPS
 from specdecode_api.speculation import AVAILABLE_POLICIES, Policy
 from specdecode_engine.adaptive.ema import EmaPolicy
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.cli.flags import BootError, parse_flags
 from specdecode_engine.engine import EngineCore

@@ -61,7 +61,7 @@ class AcceptanceRates:
         return fresh
 
     def resize(self, positions: int) -> None:
-        """Describe this many positions."""
+        """Shorten to this many positions, or add positions without trials."""
         self._rates = []
         missing = [0.0] * max(positions - len(self.trials), 0)
         self.trials = self.trials[:positions] + missing
@@ -95,22 +95,21 @@ class ChangeDetector:
     def since_change(self, rates: Sequence[float], counts: Counts) -> list[Counts]:
         """Add a step; return the steps since a change if there was one, else nothing."""
         self._steps.append(counts)
-        trials, kept = counts[0], sum(counts[1])
-        for place, (tilt, odds) in enumerate(_TILTED_ODDS):
-            ratio = tilt * kept
+        trials, accepted = counts[0], sum(counts[1])
+        for index, (tilt, odds) in enumerate(_TILTED_ODDS):
+            ratio = tilt * accepted
             for rate, tried in zip(rates, trials, strict=False):
                 ratio -= tried * log1p(rate * odds)
-            total = self._sums[place] + ratio
-            self._sums[place] = max(total, 0.0)
-            self._lengths[place] = self._lengths[place] + 1 if total > 0.0 else 0
+            total = self._sums[index] + ratio
+            self._sums[index] = max(total, 0.0)
+            self._lengths[index] = self._lengths[index] + 1 if total > 0.0 else 0
             if total > ALARM:
-                length = self._lengths[place]
+                length = self._lengths[index]
                 self.restart()
                 return list(self._steps)[-length:]
         return []
 
     def restart(self) -> None:
-        """Discard the accumulated evidence."""
         self._sums = [0.0] * len(TILTS)
         self._lengths = [0] * len(TILTS)
 
@@ -126,7 +125,7 @@ class AcceptanceModel:
     def __init__(self, positions: int) -> None:
         self.now = AcceptanceRates(positions)
         self._before: AcceptanceRates | None = None
-        self._likeness = 0.0  # of recent steps to the rates before, in nats above the present ones
+        self._recall_evidence = 0.0  # for the rates before over the present ones, in nats
         self._detector = ChangeDetector()
 
     def learn(self, counts: Counts, is_probe: bool) -> bool:
@@ -143,27 +142,25 @@ class AcceptanceModel:
         return recalled or bool(changed)
 
     def resize(self, positions: int) -> None:
-        """Describe this many positions."""
         self.now.resize(positions)
         if self._before:
             self._before.resize(positions)
 
     def _recall(self, counts: Counts) -> bool:
-        """Restore the previous rates if the recent steps are more likely under them."""
         if self._before is None:
             return False
-        grown = log_likelihood_ratio([counts], self._before.rates(), self.now.rates())
-        self._likeness = max(self._likeness + grown, 0.0)
-        if self._likeness < RECALL:
+        evidence = log_likelihood_ratio([counts], self._before.rates(), self.now.rates())
+        self._recall_evidence = max(self._recall_evidence + evidence, 0.0)
+        if self._recall_evidence < RECALL:
             return False
-        self._likeness = 0.0
+        self._recall_evidence = 0.0
         self._detector.restart()
         self.now, self._before = self._before, self.now
         return True
 
     def _change(self, steps: Sequence[Counts]) -> None:
         """Continue with the rates that explain the steps since a change."""
-        self._likeness = 0.0
+        self._recall_evidence = 0.0
         fresh = self.now.restarted(steps)
         before, self._before = self._before, self.now
         if before and log_likelihood_ratio(steps, before.rates(), fresh.rates()) > -RECALL:
@@ -179,8 +176,8 @@ def log_likelihood_ratio(
     """Return the log-likelihood ratio of these steps under `rates` and `others`, in nats."""
     total = 0.0
     for trials, accepted in steps:
-        for rate, other, tried, kept in zip(rates, others, trials, accepted, strict=False):
-            total += kept * log(rate / other) + (tried - kept) * log((1.0 - rate) / (1.0 - other))
+        for rate, other, tried, hits in zip(rates, others, trials, accepted, strict=False):
+            total += hits * log(rate / other) + (tried - hits) * log((1.0 - rate) / (1.0 - other))
     return total
 
 
@@ -208,8 +205,7 @@ def expected_tokens(rates: Iterable[float]) -> list[float]:
 
 
 def _decayed(counts: Sequence[float], keep: float, seen: Sequence[int]) -> list[float]:
-    """Decay counts and add those of the first positions."""
     decayed = [count * keep for count in counts]
-    for place, count in enumerate(seen):
-        decayed[place] += count
+    for index, count in enumerate(seen):
+        decayed[index] += count
     return decayed

@@ -42,13 +42,12 @@ class CostShape:
     draft_share: float = DRAFT_SHARE
 
     def relative(self, batch_size: float, num_steps: float) -> float:
-        """Evaluate the shape."""
         drafting = self.draft_share * num_steps * (1.0 + batch_size / self.free_rows)
         return 1.0 + batch_size * (num_steps + 1.0) / self.free_rows + drafting
 
 
 class CostCell:
-    """Log-seconds at one batch size and number of draft steps, without the part of the KV."""
+    """Log-seconds of a step at one batch size and number of draft steps, without the KV part."""
 
     __slots__ = ("_used", "batch_size", "is_measured", "log_seconds", "steps")
 
@@ -56,11 +55,10 @@ class CostCell:
         self.batch_size = batch_size
         self.log_seconds = self._used = log_seconds
         self.is_measured = is_measured
-        self.steps = 0  # of serving that refined it
+        self.steps = 0  # served steps that refined it
 
     @property
     def seconds(self) -> float:
-        """The cost without KV."""
         return math.exp(self.log_seconds)
 
     def refine(self, log_ratio: float) -> bool:
@@ -118,7 +116,6 @@ class CostModel:
         return self._slope + self._slope_per_step * num_steps
 
     def steps(self, batch_size: int, num_steps: int) -> int:
-        """Count the served steps that refined a cell."""
         cell = self._cell(batch_size, num_steps)
         return cell.steps if cell else 0
 
@@ -170,11 +167,10 @@ class CostModel:
         )
 
     def _cell(self, batch_size: int, num_steps: int) -> CostCell | None:
-        """Return the cell that a batch size belongs to, if there is one."""
-        place = batch_size, num_steps
-        if place not in self._nearest:
-            self._nearest[place] = _nearest(self._rows.get(num_steps, ()), batch_size)
-        return self._nearest[place]
+        key = batch_size, num_steps
+        if key not in self._nearest:
+            self._nearest[key] = _nearest(self._rows.get(num_steps, ()), batch_size)
+        return self._nearest[key]
 
     def _insert(self, batch_size: int, num_steps: int) -> CostCell:
         expected = self.surface(batch_size, num_steps)[num_steps]
@@ -248,16 +244,16 @@ def _nearest(row: Sequence[CostCell], batch_size: int) -> CostCell | None:
 
 
 def _interpolate(
-    places: Sequence[int], values: Sequence[float], at: int, shape: Callable[[int], float]
+    known_at: Sequence[int], values: Sequence[float], at: int, shape: Callable[[int], float]
 ) -> float:
-    """Interpolate `values` linearly between `places`; extrapolate in proportion to `shape`."""
-    above = bisect_left(places, at)
-    if above < len(places) and places[above] == at:
+    """Interpolate `values` linearly between `known_at`; extrapolate in proportion to `shape`."""
+    above = bisect_left(known_at, at)
+    if above < len(known_at) and known_at[above] == at:
         return values[above]
-    if above == 0 or above == len(places):
-        edge = min(above, len(places) - 1)
-        return values[edge] * shape(at) / shape(places[edge])
-    left, right = places[above - 1], places[above]
+    if above == 0 or above == len(known_at):
+        edge = min(above, len(known_at) - 1)
+        return values[edge] * shape(at) / shape(known_at[edge])
+    left, right = known_at[above - 1], known_at[above]
     share = (at - left) / (right - left)
     return values[above - 1] + share * (values[above] - values[above - 1])
 

@@ -13,8 +13,7 @@ batch uses the new number of draft steps from its next step on.
 
 from specdecode_api.table import accepted_to_fall, accepted_to_rise, ceiling
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
-from specdecode_engine.adaptive.routing import PaddedRouting
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable
 
 
 class EmaPolicy:
@@ -37,7 +36,6 @@ class EmaPolicy:
         self._first_valid = 0  # sequence of the first decision in this table
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
-        """Look up the draft steps of the batch's range; only feedback changes them."""
         entry = self.routing.route(self.table, batch_size, None)
         average = self._averages[entry.lower_bound]
         decision = Decision(average.num_steps, entry.lower_bound, self._sequence, average.reason)
@@ -64,7 +62,6 @@ class EmaPolicy:
         self._first_valid = self._sequence
 
     def states(self) -> tuple[RangeState, ...]:
-        """Describe every range; one that never drafted has no average."""
         return tuple(self._averages[entry.lower_bound].state() for entry in self.table.ranges)
 
 
@@ -103,11 +100,9 @@ class _RangeAverage:
             return
         steps = self.entry.candidate_steps
         here = steps.index(self.num_steps)
-        place = self._fallen(here)
-        if place == here:
-            place = self._risen(here)
-        capped = self._capped(place) if place <= here else place
-        self.reason = _reason(here, place, capped)
+        index = self._by_thresholds(here)
+        capped = self._capped(index) if index <= here else index
+        self.reason = _reason(here, index, capped)
         self.num_steps = steps[capped]
 
     def _probe(self) -> None:
@@ -118,32 +113,29 @@ class _RangeAverage:
         if self.num_steps > 0 and self._ema < 0:
             self._ema = self.num_steps - 1.0
 
-    def _fallen(self, place: int) -> int:
-        steps = self.entry.candidate_steps
-        margin = self.entry.down_hysteresis
-        while place > 0 and self._ema <= accepted_to_fall(steps[place - 1], margin):
-            place -= 1
-        return place
+    def _by_thresholds(self, here: int) -> int:
+        index, steps = here, self.entry.candidate_steps
+        down, up = self.entry.down_hysteresis, self.entry.up_hysteresis
+        while index > 0 and self._ema <= accepted_to_fall(steps[index - 1], down):
+            index -= 1
+        if index < here:
+            return index
+        while index < len(steps) - 1 and self._ema > accepted_to_rise(steps[index], up):
+            index += 1
+        return index
 
-    def _risen(self, place: int) -> int:
-        steps = self.entry.candidate_steps
-        margin = self.entry.up_hysteresis
-        while place < len(steps) - 1 and self._ema > accepted_to_rise(steps[place], margin):
-            place += 1
-        return place
-
-    def _capped(self, place: int) -> int:
+    def _capped(self, index: int) -> int:
         """Apply the ceiling; not called where this evaluation has just raised the draft steps."""
         if self.entry.ceiling_coeff > 0:
             cap = ceiling(self._ema, self.entry.ceiling_coeff)
-            while place > 0 and self.entry.candidate_steps[place] > cap:
-                place -= 1
-        return place
+            while index > 0 and self.entry.candidate_steps[index] > cap:
+                index -= 1
+        return index
 
 
-def _reason(here: int, place: int, capped: int) -> Reason:
-    if capped < place:
+def _reason(here: int, index: int, capped: int) -> Reason:
+    if capped < index:
         return Reason.CEILING
-    if place == here:
+    if index == here:
         return Reason.KEEP
-    return Reason.RISE if place > here else Reason.FALL
+    return Reason.RISE if index > here else Reason.FALL

@@ -73,7 +73,6 @@ class Exploration:
         self.restart(sequence, batch_size)
 
     def rise(self, sequence: int) -> None:
-        """End a stay without draft steps."""
         self._stay = sequence - self._fell
         self._rose = sequence
         self._saved_steps = 0.0
@@ -122,5 +121,4 @@ def _missed_rows(batch_size: int, missed: int) -> int:
 
 
 def return_steps(batch_size: int) -> int:
-    """Return how many steps a probe for a return takes."""
     return -(-PROBE_DRAFTS // batch_size)

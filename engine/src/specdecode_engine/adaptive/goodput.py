@@ -12,8 +12,7 @@ from specdecode_engine.adaptive.acceptance import (
 from specdecode_engine.adaptive.cost import CostModel
 from specdecode_engine.adaptive.exploration import Exploration, return_steps
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
-from specdecode_engine.adaptive.routing import BandRouting, Routing
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.adaptive.table import BandRouting, BatchRange, RangeTable, Routing
 
 # Drafts before the first choice.
 START_TRIALS = 6.0
@@ -37,9 +36,9 @@ class Estimates(NamedTuple):
     rates: list[float]  # expected tokens per second of one request, by candidate
     seconds: list[float]  # expected of a step, by candidate
 
-    def loss(self, place: int) -> float:
+    def loss(self, index: int) -> float:
         """Seconds that a step with a candidate loses to the best one."""
-        return self.seconds[place] * (1.0 - self.rates[place] / max(self.rates))
+        return self.seconds[index] * (1.0 - self.rates[index] / max(self.rates))
 
 
 @dataclass(slots=True)
@@ -89,7 +88,6 @@ class GoodputPolicy:
         self._missed = 0  # steps without a draft that the draft has not caught up on
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
-        """Compare the candidates of the range that the batch is routed to."""
         self._sequence += 1
         entry = self.routing.route(self.table, batch_size, self._range_start)
         self._range_start = entry.lower_bound
@@ -101,7 +99,6 @@ class GoodputPolicy:
         return Decision(num_steps, entry.lower_bound, self._sequence, reason)
 
     def observe(self, feedback: Feedback) -> None:
-        """Learn acceptance from the accepted drafts and cost from the time."""
         decision = feedback.decision
         control = self._controls.get(decision.range_start)
         if control is None or not self._first_valid <= decision.sequence <= self._sequence:
@@ -128,7 +125,6 @@ class GoodputPolicy:
             control.num_steps = control.entry.nearest(before[start].num_steps)
 
     def states(self) -> tuple[RangeState, ...]:
-        """Describe every range, as for the batch of its last decision."""
         return tuple(self._describe(control) for control in self._controls.values())
 
     def _begin(self, entry: BatchRange) -> RangeControl:
@@ -155,7 +151,7 @@ class GoodputPolicy:
     def _confirms(self, control: RangeControl, estimates: Estimates, drafts: float) -> bool:
         """Return whether another candidate has been better by enough, for long enough."""
         current = estimates.candidates.index(control.num_steps)
-        others = (rate for place, rate in enumerate(estimates.rates) if place != current)
+        others = (rate for index, rate in enumerate(estimates.rates) if index != current)
         gain = max(others, default=0.0) / estimates.rates[current] - 1.0
         gain -= MIN_GAIN + DOUBT / math.sqrt(1.0 + drafts)
         control.forgone = max(control.forgone + gain, 0.0)
@@ -173,17 +169,17 @@ class GoodputPolicy:
         """Probe the draft while it is not used, or a candidate whose cost is uncertain."""
         is_return = not control.num_steps
         if is_return:
-            place, steps = min(1, len(estimates.candidates) - 1), return_steps(control.batch_size)
+            index, steps = min(1, len(estimates.candidates) - 1), return_steps(control.batch_size)
         else:
-            place, steps = self._uncertain(control, estimates), COST_PROBE_STEPS
-        num_steps = estimates.candidates[place]
+            index, steps = self._uncertain(control, estimates), COST_PROBE_STEPS
+        num_steps = estimates.candidates[index]
         if num_steps == control.num_steps:
             return False
-        loss_s = steps * estimates.loss(place)
+        loss_s = steps * estimates.loss(index)
         exploration = control.exploration
-        behind_s = exploration.catching_up_s(control.batch_size, self._missed)
+        catching_up_s = exploration.catching_up_s(control.batch_size, self._missed)
         step_s = estimates.seconds[0]
-        if not exploration.grants(self._sequence, loss_s, step_s, is_return, behind_s):
+        if not exploration.grants(self._sequence, loss_s, step_s, is_return, catching_up_s):
             return False
         control.probe_num_steps, control.probe_steps = num_steps, steps - 1
         return True
@@ -191,13 +187,13 @@ class GoodputPolicy:
     def _uncertain(self, control: RangeControl, estimates: Estimates) -> int:
         """Return a candidate that may be the best one, or the present one."""
         least = max(estimates.rates) * (1.0 + MIN_PROMISE)
-        for place, (steps, rate) in enumerate(
+        for index, (steps, rate) in enumerate(
             zip(estimates.candidates, estimates.rates, strict=True)
         ):
             if steps != control.num_steps and rate * (1.0 + OPTIMISM) > least:
                 measured = self.cost.steps(control.batch_size, steps)
                 if rate * (1.0 + OPTIMISM / (1.0 + measured)) > least:
-                    return place
+                    return index
         return estimates.candidates.index(control.num_steps)
 
     def _estimate(self, control: RangeControl) -> Estimates:
@@ -229,9 +225,9 @@ class GoodputPolicy:
             control.exploration.earn(seconds, control.saved_share if steps else 0.0)
             return
         estimates = self._estimate(control)
-        place = estimates.candidates.index(steps)
-        catching_up_s = seconds - estimates.seconds[place] if self._missed else 0.0
-        control.exploration.charge(estimates.loss(place) + catching_up_s)
+        index = estimates.candidates.index(steps)
+        catching_up_s = seconds - estimates.seconds[index] if self._missed else 0.0
+        control.exploration.charge(estimates.loss(index) + catching_up_s)
         if self._missed:
             control.exploration.note_catching_up(catching_up_s, feedback.batch_size, self._missed)
 

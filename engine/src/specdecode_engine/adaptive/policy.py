@@ -1,4 +1,4 @@
-"""The protocol of policies: a decision before each decode step, and feedback after it."""
+"""The protocol of policies, a decision before each decode step and feedback after it; `static`."""
 
 import math
 from collections.abc import Mapping
@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from specdecode_engine.adaptive.routing import Routing
-from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable, Routing
 
 
 class Reason(StrEnum):
@@ -100,3 +99,38 @@ class AdaptivePolicy(Protocol):
     def states(self) -> tuple[RangeState, ...]:
         """Describe every range, ascending."""
         ...
+
+
+class StaticPolicy:
+    """Always the draft steps at start.
+
+    Where a batch range does not list `num_steps`, its largest smaller candidate is used, or its
+    smallest one.
+    """
+
+    routing: Routing = PaddedRouting()
+
+    def __init__(self, num_steps: int, table: RangeTable | None = None) -> None:
+        self.table = table or RangeTable([BatchRange(1, (num_steps,))])
+        self._num_steps = num_steps
+
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        entry = self.table.range_of(batch_size)
+        return Decision(entry.nearest(self._num_steps), entry.lower_bound, 0, Reason.STATIC)
+
+    def observe(self, feedback: Feedback) -> None:
+        """Learn nothing."""
+
+    def reload(self, table: RangeTable) -> None:
+        self.table = table
+
+    def states(self) -> tuple[RangeState, ...]:
+        return tuple(
+            RangeState(
+                entry.lower_bound,
+                entry.candidate_steps,
+                entry.nearest(self._num_steps),
+                Reason.STATIC,
+            )
+            for entry in self.table.ranges
+        )

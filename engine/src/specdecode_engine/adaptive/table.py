@@ -1,8 +1,13 @@
-"""The speculation table in the form that policies use: batch ranges, ascending."""
+"""The speculation table in the form that policies use, and which range decides for a batch.
 
-from bisect import bisect_right
+A policy routes by the batch size, by its padded size, or with hysteresis, and CUDA graphs are
+captured for what the same routing can reach.
+"""
+
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +57,62 @@ class RangeTable:
         return self.ranges[max(bisect_right(self._bounds, batch_size) - 1, 0)]
 
     def candidates(self) -> tuple[int, ...]:
-        """List every candidate once, ascending."""
         return all_steps(self.ranges)
+
+
+def padded_size(sizes: tuple[int, ...], batch_size: int) -> int | None:
+    """Return the smallest of ascending `sizes` that holds the batch; None if none does."""
+    index = bisect_left(sizes, batch_size)
+    return sizes[index] if index < len(sizes) else None
+
+
+class Routing(Protocol):
+    """From a batch size to the range that decides for it."""
+
+    def route(self, table: RangeTable, batch_size: int, range_start: int | None) -> BatchRange:
+        """Return the range for a batch; `range_start` is the range of the batch before."""
+        ...
+
+    def reachable(self, table: RangeTable, batch_size: int) -> tuple[BatchRange, ...]:
+        """Every range that may decide for batches of this size."""
+        ...
+
+
+class PaddedRouting:
+    """By the captured size that the batch is padded to; without one, by the batch size."""
+
+    def __init__(self, captured: tuple[int, ...] = ()) -> None:
+        self._captured = tuple(sorted(captured))
+
+    def route(self, table: RangeTable, batch_size: int, range_start: int | None) -> BatchRange:
+        return table.range_of(padded_size(self._captured, batch_size) or batch_size)
+
+    def reachable(self, table: RangeTable, batch_size: int) -> tuple[BatchRange, ...]:
+        return (self.route(table, batch_size, None),)
+
+
+class BandRouting:
+    """By the batch size, with hysteresis of `width` of a range's bound.
+
+    A batch whose size alternates around a bound then keeps one range.
+    """
+
+    def __init__(self, width: float = 0.125) -> None:
+        self._width = width
+
+    def route(self, table: RangeTable, batch_size: int, range_start: int | None) -> BatchRange:
+        own = table.range_of(batch_size)
+        if own.lower_bound == range_start:
+            return own
+        near = self.reachable(table, batch_size)
+        kept = [entry for entry in near if entry.lower_bound == range_start]
+        return kept[0] if kept else own
+
+    def reachable(self, table: RangeTable, batch_size: int) -> tuple[BatchRange, ...]:
+        own = table.range_of(batch_size)
+        near = {own.lower_bound: own}
+        for below, above in zip(table.ranges, table.ranges[1:], strict=False):
+            band = max(1, int(above.lower_bound * self._width))
+            if above.lower_bound - band <= batch_size < above.lower_bound + band:
+                near |= {below.lower_bound: below, above.lower_bound: above}
+        return tuple(near[bound] for bound in sorted(near))

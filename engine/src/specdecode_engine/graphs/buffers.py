@@ -40,7 +40,6 @@ class GraphBuffers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all buffers."""
         return self.inputs.num_bytes + self.outputs.num_bytes
 
     def holds(self, shape: ForwardShape) -> bool:
@@ -69,12 +68,10 @@ class InputBuffers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all buffers."""
         buffers = (self._indices, self._page_table, self._hidden, self._mask)
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
-        """Whether every buffer is large enough for a forward."""
         return (
             shape.total_rows <= self._indices.shape[1]
             and shape.batch_size <= self._page_table.shape[0]
@@ -182,12 +179,10 @@ class OutputBuffers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all buffers."""
         buffers = (*self._logits.values(), *self._hidden.values())
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
-        """Whether the buffers of its kind are large enough for a forward."""
         logits = self._logits.get(shape.kind)
         return logits is not None and shape.output_rows <= logits.shape[0]
 

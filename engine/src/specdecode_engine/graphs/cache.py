@@ -1,6 +1,5 @@
 """The CUDA graphs of an engine: looked up per decode step, captured at start and in idle steps."""
 
-import sys
 from collections.abc import Mapping
 
 from tqdm import tqdm
@@ -8,8 +7,7 @@ from tqdm import tqdm
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
 from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
-from specdecode_engine.graphs.plan import GraphPlan, GraphSpace
-from specdecode_engine.graphs.report import Eager, GraphReport
+from specdecode_engine.graphs.plan import Eager, GraphPlan, GraphReport, GraphSpace
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 
 NO_PLAN = GraphPlan((), {})
@@ -51,9 +49,7 @@ class GraphCache:
         if capturer is None:
             return
         total = capturer.pending_pairs
-        with tqdm(
-            total=total, desc="capturing", unit="pair", file=sys.stderr, disable=not progress
-        ) as bar:
+        with tqdm(total=total, desc="capturing", unit="pair", disable=not progress) as bar:
             while capturer.pending_pairs and capturer.has_start_time():
                 self.capture_next()
                 bar.update(total - capturer.pending_pairs - bar.n)
@@ -100,7 +96,7 @@ class GraphCache:
         return active.graphs[shape].run(inputs)
 
     def catch_up_rows(self, wanted: int) -> int:
-        """Return how many rows to catch up on where `wanted` are missing: as many or more."""
+        """Return how many rows the draft computes where `wanted` are missing: as many or more."""
         return wanted if self._active is None else self._active.catch_up_rows(wanted)
 
     def reset_counts(self) -> None:
@@ -109,20 +105,25 @@ class GraphCache:
         self._eager_steps = {}
 
     def report(self) -> GraphReport:
-        """What was captured and which steps ran eagerly."""
-        steps, capturer = (self._graph_steps, dict(self._eager_steps)), self._capturer
+        capturer, eager_steps = self._capturer, dict(self._eager_steps)
         if capturer is None:
-            return GraphReport(self._mode, (), 0, (), (), "", *steps)
+            return GraphReport(self._mode, graph_steps=self._graph_steps, eager_steps=eager_steps)
         decisions = capturer.decisions()
-        pending = tuple(str(one) for one in decisions if one.is_pending)
-        refused = tuple(str(one) for one in decisions if not one.is_pending)
-        reports, shared = capturer.reports(), capturer.shared_bytes
-        return GraphReport(self._mode, reports, shared, pending, refused, capturer.failure, *steps)
+        return GraphReport(
+            mode=self._mode,
+            sets=capturer.reports(),
+            shared_bytes=capturer.shared_bytes,
+            pending=tuple(str(one) for one in decisions if one.is_pending),
+            refused=tuple(str(one) for one in decisions if not one.is_pending),
+            failure=capturer.failure,
+            graph_steps=self._graph_steps,
+            eager_steps=eager_steps,
+        )
 
     def _eager_reason(self, num_steps: int, batch_size: int) -> Eager:
-        key = self._plan.key_of(num_steps, batch_size)
         if self._capturer is None or not self._plan.sizes:
             return Eager.OFF
+        key = self._plan.key_of(num_steps, batch_size)
         if key is None:
             return Eager.TOO_LARGE
         if key not in self._plan.pairs:

@@ -2,17 +2,21 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
-from specdecode_engine.graphs.cuda_graph import CaptureStream, CudaGraph
-from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphKey, GraphPlan
-from specdecode_engine.graphs.report import GraphSetReport
-from specdecode_engine.graphs.static_graph import StaticGraph
+from specdecode_engine.graphs.cuda_graph import CaptureStream, CudaGraph, StaticGraph
+from specdecode_engine.graphs.plan import (
+    Budget,
+    CaptureDecision,
+    GraphKey,
+    GraphPlan,
+    GraphSetReport,
+)
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 
 log = logging.getLogger(__name__)
@@ -40,16 +44,6 @@ class GraphSet:
         """Return the fewest rows of a captured catch-up that suffice; else `wanted`."""
         rows = [one.rows for one in self.graphs if one.kind is ForwardKind.CATCH_UP]
         return min((count for count in rows if count >= wanted), default=wanted)
-
-
-@dataclass(slots=True)
-class _Spent:
-    """Time and memory of capturing one num_steps so far."""
-
-    batch_sizes: list[int] = field(default_factory=list)
-    graphs: int = 0
-    seconds: float = 0.0
-    num_bytes: int = 0
 
 
 class GraphCapturer:
@@ -84,21 +78,20 @@ class GraphCapturer:
         self._pending = dict(plan.pairs)
         self._pending_reason = "is not captured yet"
         self._refused = {one.key: one for one in dropped}
-        keys = {*plan.pairs, *self._refused}
-        self._spent = {steps: _Spent() for steps in sorted({key.num_steps for key in keys})}
+        self._reports: dict[int, GraphSetReport] = {}  # by num_steps
+        for num_steps in sorted({key.num_steps for key in (*plan.pairs, *self._refused)}):
+            self._reports[num_steps] = GraphSetReport(num_steps)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the input and output buffers."""
+        """Bytes of the input and output buffers, which all graphs share."""
         return self._buffers.num_bytes
 
     @property
     def pending_pairs(self) -> int:
-        """Pairs that are still to be captured."""
         return len(self._pending)
 
     def is_pending(self, key: GraphKey) -> bool:
-        """Whether a pair is still to be captured."""
         return key in self._pending
 
     def decisions(self) -> tuple[CaptureDecision, ...]:
@@ -107,17 +100,12 @@ class GraphCapturer:
         return (*pending, *sorted(self._refused.values(), key=lambda one: one.key))
 
     def reports(self) -> tuple[GraphSetReport, ...]:
-        """What was captured, by num_steps."""
-        return tuple(
-            GraphSetReport(
-                steps, tuple(sorted(one.batch_sizes)), one.graphs, one.seconds, one.num_bytes
-            )
-            for steps, one in self._spent.items()
-        )
+        return tuple(self._reports.values())
 
     def has_start_time(self) -> bool:
         """Whether seconds of the budget are left; else the pending pairs wait for idle steps."""
-        spent_s, max_s = sum(one.seconds for one in self._spent.values()), self._budget.max_seconds
+        spent_s = sum(one.seconds for one in self.reports())
+        max_s = self._budget.max_seconds
         if max_s is None or spent_s < max_s:
             return True
         self._pending_reason = (
@@ -133,7 +121,7 @@ class GraphCapturer:
         self._pending = {}
         self._pending_reason = "is captured when the engine is idle: it is new in the table"
         for key, forwards in plan.pairs.items():
-            self._spent.setdefault(key.num_steps, _Spent())
+            self._reports.setdefault(key.num_steps, GraphSetReport(key.num_steps))
             if key in self._captured or key in self._refused:
                 continue
             if self.failure:
@@ -156,7 +144,7 @@ class GraphCapturer:
         missing = [shape for shape in forwards if shape not in self._graphs]
         try:
             if missing:
-                self._capture(missing[0], self._spent[key.num_steps])
+                self._capture(missing[0], key.num_steps)
         except torch.OutOfMemoryError as error:
             self._refuse(key, f"runs eagerly: capturing it ran out of memory ({error})")
             log.warning("%s", self._refused[key])
@@ -170,27 +158,34 @@ class GraphCapturer:
             return None
         del self._pending[key]
         self._captured.add(key)
-        self._spent[key.num_steps].batch_sizes.append(key.batch_size)
+        report = self._reports[key.num_steps]
+        complete = tuple(sorted((*report.batch_sizes, key.batch_size)))
+        self._reports[key.num_steps] = replace(report, batch_sizes=complete)
         return key, GraphSet(key.batch_size, {shape: self._graphs[shape] for shape in forwards})
 
-    def _capture(self, shape: ForwardShape, spent: _Spent) -> None:
-        function, stream = self._functions[shape.kind], self._stream
+    def _capture(self, shape: ForwardShape, num_steps: int) -> None:
+        function, stream, num_bytes = self._functions[shape.kind], self._stream, 0
         started_s = self._clock()
         if stream is None:
             self._graphs[shape] = StaticGraph(shape, function, self._buffers)
         else:
             free = stream.free_bytes()
             self._graphs[shape] = CudaGraph(shape, function, self._buffers, stream)
-            spent.num_bytes += max(free - stream.free_bytes(), 0)
-        spent.graphs += 1
-        spent.seconds += self._clock() - started_s
+            num_bytes = max(free - stream.free_bytes(), 0)
+        report, seconds = self._reports[num_steps], self._clock() - started_s
+        self._reports[num_steps] = replace(
+            report,
+            graphs=report.graphs + 1,
+            seconds=report.seconds + seconds,
+            num_bytes=report.num_bytes + num_bytes,
+        )
 
     def _is_out_of_bytes(self) -> bool:
         """Whether the measured bytes have reached the budget; then all that are pending stay eager.
 
         The last graph may exceed the budget by its own size: it is known only once it exists.
         """
-        spent = self.shared_bytes + sum(one.num_bytes for one in self._spent.values())
+        spent = self.shared_bytes + sum(one.num_bytes for one in self.reports())
         if self._stream is None or self._budget.max_bytes is None or spent < self._budget.max_bytes:
             return False
         mib = self._budget.max_bytes / 2**20

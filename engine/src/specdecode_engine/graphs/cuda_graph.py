@@ -1,9 +1,13 @@
-"""A CUDA graph of one forward: the host launches it with one call instead of hundreds."""
+"""A CUDA graph of one forward, which the host launches with one call, and its stand-in on a CPU.
+
+With the stand-in, planning, padding, sharing of buffers and swapping are the same code without a
+GPU.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,7 +32,6 @@ class CaptureStream:
 
     @classmethod
     def open(cls, device: torch.device) -> "CaptureStream":
-        """Make a stream and a pool on the device."""
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return cls(device, stream, torch.cuda.graph_pool_handle())
 
@@ -122,3 +125,32 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+class StaticGraph:
+    """Runs the eager forward on the buffers of a graph; once on padding only when it is made.
+
+    Page tables are cut to the pages in use, since torch attention gathers all that it gets.
+    """
+
+    def __init__(
+        self, shape: ForwardShape, function: ForwardFunction, buffers: GraphBuffers
+    ) -> None:
+        self.shape = shape
+        self._function = function
+        self._buffers = buffers
+        buffers.inputs.clear()
+        padding = buffers.inputs.view(shape)
+        layout = padding.layout
+        first_pages = layout.page_table[:, :1]
+        layout = replace(layout, page_table=first_pages, max_kv_len=layout.page_size)
+        self._run(replace(padding, layout=layout))
+
+    def run(self, inputs: ForwardInputs) -> ForwardOutputs:
+        """Copy in and pad, compute, return views of the batch's own rows."""
+        self._buffers.inputs.load(self.shape, inputs)
+        self._run(self._buffers.inputs.view(self.shape, like=inputs.layout))
+        return self._buffers.outputs.view(self.shape, inputs.batch_size)
+
+    def _run(self, inputs: ForwardInputs) -> None:
+        self._buffers.outputs.store(self.shape, self._function(inputs))

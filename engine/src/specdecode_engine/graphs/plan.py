@@ -1,14 +1,16 @@
-"""What to capture: reachable pairs of num_steps and batch size, largest first, within a budget."""
+"""What to capture, the (num_steps, batch size) pairs that a table can reach; what was captured.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+The num_steps at start has no special role: it is reached where the table contains it.
+"""
 
-from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.adaptive.static import StaticPolicy
-from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable, Routing, padded_size
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardShape, forwards_of
-from specdecode_engine.graphs.reach import padded_size, reachable
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,7 +57,6 @@ class GraphPlan:
         return None if padded is None else GraphKey(num_steps, padded)
 
     def forwards(self) -> frozenset[ForwardShape]:
-        """Every forward of every pair."""
         return frozenset(one for forwards in self.pairs.values() for one in forwards)
 
     def fit(
@@ -115,3 +116,133 @@ def _choosable(policy: AdaptivePolicy) -> RangeTable:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:.1f} MiB"
+
+
+def batch_sizes(max_running: int, wanted: Iterable[int] | None = None) -> tuple[int, ...]:
+    """List the batch sizes to capture, ascending: the configured ones, or few with little padding.
+
+    The default is 1, 2, 4, 8, 12, 16, 24, 32, … 64, then quarters of a power of two: beyond 16 at
+    most a third of the rows are padding. `max_running` is always among them. A configured size
+    beyond `max_running` counts as `max_running`.
+    """
+    if wanted is not None:
+        return tuple(sorted({min(size, max_running) for size in wanted}))
+    sizes, size = [], 1
+    while size < max_running:
+        sizes.append(size)
+        size += _gap(size)
+    return (*sizes, max_running)
+
+
+def reachable(
+    table: RangeTable, routing: Routing, sizes: tuple[int, ...], max_running: int
+) -> dict[int, tuple[int, ...]]:
+    """Return the captured batch sizes that each num_steps of the table can meet.
+
+    Args:
+        sizes: captured batch sizes, ascending; a batch is padded to the next of them.
+        max_running: the largest batch.
+
+    Returns:
+        For every num_steps of the table, ascending: captured sizes, largest first; none where no
+        batch can reach it, or only batches beyond the largest size.
+    """
+    pairs = set()
+    for batch_size, entry in _deciders(table, routing, max_running):
+        padded = padded_size(sizes, batch_size)
+        if padded is not None:
+            pairs |= {(steps, padded) for steps in entry.candidate_steps}
+    return {
+        num_steps: tuple(
+            sorted((size for steps, size in pairs if steps == num_steps), reverse=True)
+        )
+        for num_steps in table.candidates()
+    }
+
+
+def _deciders(
+    table: RangeTable, routing: Routing, max_running: int
+) -> Iterator[tuple[int, BatchRange]]:
+    """Yield every batch size with every range that can come to decide for it.
+
+    A range that the routing keeps beyond its bounds must have been entered before, by a batch that
+    is no larger than batches can be.
+    """
+    batches = range(1, max_running + 1)
+    entered = {routing.route(table, batch_size, None).lower_bound for batch_size in batches}
+    for batch_size in batches:
+        for entry in routing.reachable(table, batch_size):
+            if entry.lower_bound in entered:
+                yield batch_size, entry
+
+
+def _gap(size: int) -> int:
+    if size < 8:
+        return size
+    if size < 64:
+        return 4 if size < 16 else 8
+    power: int = 1 << (size.bit_length() - 1)
+    return power // 4
+
+
+class Eager(StrEnum):
+    """Why a decode step ran eagerly."""
+
+    OFF = "off"  # nothing is captured
+    TOO_LARGE = "too_large"  # the batch is larger than the largest captured size
+    UNPLANNED = "unplanned"  # the table does not reach it
+    PENDING = "pending"  # it is captured in an idle step
+    REFUSED = "refused"  # no memory within the budget, or capturing failed
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSetReport:
+    """The graphs of one num_steps. One that several share is counted where it was captured."""
+
+    num_steps: int
+    batch_sizes: tuple[int, ...] = ()  # complete, ascending
+    graphs: int = 0
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """The graphs of the engine; steps are decode steps."""
+
+    mode: str  # off, static or cuda
+    sets: tuple[GraphSetReport, ...] = ()
+    shared_bytes: int = 0  # input and output buffers
+    pending: tuple[str, ...] = ()  # pairs that wait for an idle step, with the reason
+    refused: tuple[str, ...] = ()  # pairs that stay eager, with the reason
+    failure: str = ""  # the error that ended capturing
+    graph_steps: int = 0
+    eager_steps: Mapping[str, int] = field(default_factory=dict)  # by reason
+
+    @property
+    def pairs(self) -> int:
+        return sum(len(one.batch_sizes) for one in self.sets)
+
+    @property
+    def seconds(self) -> float:
+        """Time that capturing took, at start and since."""
+        return sum(one.seconds for one in self.sets)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of buffers and graphs."""
+        return self.shared_bytes + sum(one.num_bytes for one in self.sets)
+
+    def lines(self) -> tuple[str, ...]:
+        """Format it for the log: a line per num_steps, then the pairs without graphs."""
+        rows = [
+            f"num_steps {one.num_steps:>2}  {one.graphs:>4} graphs  {one.seconds:7.2f} s  "
+            f"{one.num_bytes / 2**20:8.1f} MiB  batch sizes {_joined(one.batch_sizes)}"
+            for one in self.sets
+        ]
+        shared = f"shared input and output buffers  {self.shared_bytes / 2**20:8.1f} MiB"
+        return (*rows, shared, *self.pending, *self.refused)
+
+
+def _joined(sizes: tuple[int, ...]) -> str:
+    return " ".join(map(str, sizes)) or "none"

@@ -17,7 +17,7 @@ from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.graphs.report import GraphReport
+from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.model.forward import ForwardFunction
 from specdecode_engine.model.kv_cache import KVCache

@@ -8,8 +8,7 @@ from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.goodput import GoodputPolicy
-from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 

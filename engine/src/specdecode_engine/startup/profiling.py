@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from specdecode_engine.adaptive.cost import CostPoint
-from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Feedback, Reason
-from specdecode_engine.adaptive.static import StaticPolicy
+from specdecode_engine.adaptive.policy import (
+    AdaptivePolicy,
+    Decision,
+    Feedback,
+    Reason,
+    StaticPolicy,
+)
 from specdecode_engine.adaptive.table import all_steps
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import Request, SamplingParams

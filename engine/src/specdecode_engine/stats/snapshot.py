@@ -6,7 +6,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from specdecode_api import metrics
 from specdecode_api.metrics import MetricSpec, core, depths
 from specdecode_engine.adaptive.policy import RangeState
-from specdecode_engine.graphs.report import GraphReport
+from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals
 from specdecode_engine.stats.load_metric import load

@@ -5,7 +5,8 @@ float32 or bfloat16 comes out the same to the bit whatever rows it is computed w
 sum has one order: that of its terms.
 """
 
-from specdecode_kernels.cpu.backend import with_cpu_attention, with_cpu_ops
+from specdecode_kernels.cpu.attention import with_cpu_attention
+from specdecode_kernels.cpu.layers import with_cpu_ops
 from specdecode_kernels.cpu.library import CACHE_VARIABLE, TYPES, unsupported_reason
 
 __all__ = ["CACHE_VARIABLE", "TYPES", "unsupported_reason", "with_cpu_attention", "with_cpu_ops"]

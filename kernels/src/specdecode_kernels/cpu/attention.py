@@ -2,21 +2,24 @@
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.cpu.elementwise import with_heads_together
-from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.backend import Backend
+from specdecode_kernels.cpu.layers import with_heads_together
+from specdecode_kernels.cpu.library import Library, load_library
 from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
 from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.torch import kv_cache
 
 
 class _Metadata(ctypes.Structure):
-    """`struct metadata` of attend.c."""
+    """`struct metadata` of attend.c, and the tensors that it points to."""
 
+    held: tuple[AttentionMetadata, Tensor]
     _fields_ = (
         ("pages", ctypes.c_void_p),
         ("starts", ctypes.c_void_p),
@@ -29,8 +32,9 @@ class _Metadata(ctypes.Structure):
 
 
 class _TreeKV(ctypes.Structure):
-    """`struct tree_kv` of attend.c."""
+    """`struct tree_kv` of attend.c, and the tensors that it points to."""
 
+    held: tuple[Tensor, Tensor, Tensor]
     _fields_ = (
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
@@ -43,12 +47,15 @@ class _TreeKV(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CArgument:
-    """A record in C's form, and the tensors that have to live as long."""
-
-    address: int
-    held: tuple[object, ...]
+def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
+    """Replace attention and the writing of the KV cache; see `with_cpu_ops`."""
+    library = load_library(dtype)
+    return replace(
+        backend,
+        attention="cpu",
+        store_kv=partial(store_kv, library),
+        attend=CpuAttention(library).attend,
+    )
 
 
 class CpuAttention:
@@ -60,7 +67,7 @@ class CpuAttention:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._metadata: AttentionMetadata | None = None
-        self._in_c: CArgument | None = None
+        self._in_c: _Metadata | None = None
 
     def attend(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
@@ -74,8 +81,8 @@ class CpuAttention:
         out = torch.empty(q.shape, dtype=q.dtype)
         tree = None if tree_kv is None else _tree_kv_in_c(tree_kv)
         self._library.attend(
-            self._in_c.address,
-            None if tree is None else tree.address,
+            ctypes.byref(self._in_c),
+            None if tree is None else ctypes.byref(tree),
             q.data_ptr(),
             q.stride(0),
             kv.k.data_ptr(),
@@ -114,7 +121,7 @@ def _fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:
     )
 
 
-def _metadata_in_c(metadata: AttentionMetadata) -> CArgument | None:
+def _metadata_in_c(metadata: AttentionMetadata) -> _Metadata | None:
     """Convert metadata for all layers of a forward; None if it is not laid out row by row.
 
     Its tensors may be refilled afterwards, so what C could not follow there is not copied.
@@ -132,10 +139,11 @@ def _metadata_in_c(metadata: AttentionMetadata) -> CArgument | None:
         metadata.page_size,
         metadata.max_kv_len,
     )
-    return CArgument(ctypes.addressof(fields), (fields, metadata, starts))
+    fields.held = (metadata, starts)
+    return fields
 
 
-def _tree_kv_in_c(tree_kv: TreeKV) -> CArgument:
+def _tree_kv_in_c(tree_kv: TreeKV) -> _TreeKV:
     k, v, mask = tree_kv
     if k.stride()[2:] != (k.shape[3], 1) or v.stride() != k.stride():
         k, v = k.contiguous(), v.contiguous()
@@ -143,4 +151,5 @@ def _tree_kv_in_c(tree_kv: TreeKV) -> CArgument:
         mask = mask.contiguous()
     pointers = (k.data_ptr(), v.data_ptr(), mask.data_ptr())
     fields = _TreeKV(*pointers, k.shape[1], *k.stride()[:2], *mask.stride()[:2])
-    return CArgument(ctypes.addressof(fields), (fields, k, v, mask))
+    fields.held = (k, v, mask)
+    return fields

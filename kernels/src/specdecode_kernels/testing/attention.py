@@ -41,7 +41,6 @@ class AttentionArgs:
     tree_kv: TreeKV | None
 
     def to(self, device: torch.device) -> "AttentionArgs":
-        """Move every tensor."""
         metadata, tree_kv = self.metadata, self.tree_kv
         return AttentionArgs(
             self.q.to(device),
@@ -55,11 +54,9 @@ class AttentionArgs:
         )
 
     def attend(self, backend: Backend = TORCH) -> Tensor:
-        """Call the op."""
         return checked(backend).attend(self.q, self.kv, self.metadata, self.tree_kv)
 
     def attend_with_lse(self, backend: Backend = TORCH) -> tuple[Tensor, Tensor]:
-        """Call the op."""
         return checked(backend).attend_with_lse(self.q, self.kv, self.metadata, self.tree_kv)
 
 

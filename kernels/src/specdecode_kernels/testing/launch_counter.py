@@ -30,7 +30,6 @@ class LaunchCounter:
         return replace(backend, **counted)
 
     def called(self, implementation: str) -> set[str]:
-        """The ops that an implementation computed."""
         return {op for op, by in self.counts if by == implementation}
 
     def _counted(self, op: str, backend: Backend) -> Callable[..., Any]:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
-from specdecode_kernels.torch.by_row import computes_by_row
+from specdecode_kernels.torch.by_row import by_row, computes_by_row, update_by_row
+from specdecode_kernels.torch.elementwise import accumulation_dtype
 from specdecode_kernels.torch.kv_cache import dequantised
-from specdecode_kernels.torch.precision import accumulation_dtype, mixing_dtype
 
 MAX_SCORES = 1 << 24
 """Scores computed at once: 128 MiB of float64."""
@@ -65,6 +65,27 @@ def attend_with_lse(
         computed = _lse_by_row(seen) if computes_by_row(q) else _sliced_lse(seen)
         lse[run.rows] = computed.flatten(0, 1).to(lse.dtype)
     return attend(q, kv, metadata, tree_kv), lse
+
+
+def merge_states(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weigh outs [rows, heads, dim] by the share of lses [rows, heads]; -inf has none."""
+    lse = by_row(torch.logaddexp, lse_a, lse_b)
+    out = torch.zeros_like(out_a, dtype=lse.dtype)
+    for part, part_lse in ((out_a, lse_a), (out_b, lse_b)):
+        share = update_by_row(torch.exp_, part_lse - lse)
+        share = share.masked_fill(part_lse == -torch.inf, 0.0)[..., None]
+        out += (part * share).masked_fill(share == 0.0, 0.0)  # 0 * NaN is NaN
+    return out.to(out_a.dtype), lse
+
+
+def mixing_dtype(dtype: torch.dtype) -> torch.dtype:
+    """A type wider than `dtype`, except for float64 itself: for attention.
+
+    Kernels are compared with a reference whose own rounding is too small to matter.
+    """
+    return torch.float64 if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def equal_runs(qo_lens: tuple[int, ...]) -> Iterator[Run]:

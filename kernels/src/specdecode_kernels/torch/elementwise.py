@@ -7,7 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_kernels.torch.by_row import by_row, update_by_row
-from specdecode_kernels.torch.precision import accumulation_dtype
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for anything narrower: for norms, gates and rotations."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -26,7 +30,6 @@ def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple
 
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate both into new tensors."""
     return rotate(q, cos, sin), rotate(k, cos, sin)
 
 
@@ -39,7 +42,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """Multiply in wide arithmetic; round to the type once."""
     wide = gate.to(accumulation_dtype(gate.dtype))
     rows = wide.reshape(-1, gate.shape[-1])
     activated = update_by_row(partial(functional.silu, inplace=True), rows)

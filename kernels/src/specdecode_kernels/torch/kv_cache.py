@@ -1,4 +1,4 @@
-"""Rows of the KV cache: how they are written, and what their entries mean when read."""
+"""Rows of the KV cache: how they are written and moved, and what their entries mean when read."""
 
 import torch
 from torch import Tensor
@@ -7,16 +7,36 @@ from specdecode_kernels.metadata import FLOAT8, LayerKV
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
-    """Copy row by row; which of two writes to one row wins is left open."""
     for rows, new, scale in ((kv.k, k, kv.scale.k), (kv.v, v, kv.scale.v)):
         stored = quantised(new, scale) if rows.dtype == FLOAT8 else new.to(rows.dtype)
         as_bits(rows).index_copy_(0, slot_mapping, as_bits(stored))
 
 
 def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Gather rows, and undo the rounding to float8 as attention does."""
     k, v = (as_bits(rows)[slot_mapping].view(rows.dtype) for rows in (kv.k, kv.v))
     return dequantised(k, kv.scale.k, dtype), dequantised(v, kv.scale.v, dtype)
+
+
+def compact_kv(
+    k: Tensor,
+    v: Tensor,
+    page_table: Tensor,
+    req_indices: Tensor,
+    lengths: Tensor,
+    path: Tensor,
+    page_size: int,
+) -> None:
+    """Gather all rows before any is written, since one's place may be another's source."""
+    steps = torch.arange(path.shape[1], device=path.device)
+
+    def rows_of(nodes: Tensor) -> Tensor:
+        positions = lengths[:, None] + nodes
+        pages = page_table[req_indices[:, None], positions // page_size]
+        return (pages * page_size + positions % page_size).flatten()
+
+    sources, places = rows_of(path), rows_of(steps)
+    for rows in (as_bits(k), as_bits(v)):
+        rows[:, places] = rows[:, sources]
 
 
 def as_bits(rows: Tensor) -> Tensor:

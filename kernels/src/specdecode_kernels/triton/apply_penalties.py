@@ -12,20 +12,16 @@ BLOCK = 2048
 
 @triton.jit
 def apply_penalties_kernel(
-    logits_ptr,
+    logits,  # pointer and strides; so are drafted and parents
     out_ptr,
     counts_ptr,
     in_prompt_ptr,
     bias_ptr,
     states_ptr,
     numbers_ptr,
-    drafted_ptr,
-    parents_ptr,
-    stride_batch,
-    stride_node,
+    drafted,
+    parents,
     stride_state,
-    stride_drafted,
-    stride_parents,
     nodes,
     vocab,
     MAX_DEPTH: tl.constexpr,
@@ -37,37 +33,36 @@ def apply_penalties_kernel(
     request, node = row // nodes, row % nodes
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = tokens < vocab
-    logits_ptr += request * stride_batch + node * stride_node
-    logits = tl.load(logits_ptr + tokens, mask=inside, other=0.0)
+    row_ptr = logits[0] + request * logits[1] + node * logits[2]
+    values = tl.load(row_ptr + tokens, mask=inside, other=0.0)
     state = tl.load(states_ptr + request)
     if state >= 0:
         at = state * stride_state + tokens
         counts = tl.load(counts_ptr + at, mask=inside, other=0.0)
         if HAS_DRAFT:
-            drafted_ptr += request * stride_drafted
-            parents_ptr += request * stride_parents
+            drafted_ptr = drafted[0] + request * drafted[1]
+            parents_ptr = parents[0] + request * parents[1]
             above = node
             for _ in range(MAX_DEPTH):
-                drafted = tl.load(drafted_ptr + above - 1, mask=above > 0, other=-1)
-                counts += (tokens == drafted).to(tl.float32)
+                token = tl.load(drafted_ptr + above - 1, mask=above > 0, other=-1)
+                counts += (tokens == token).to(tl.float32)
                 above = tl.load(parents_ptr + above) if HAS_TREE else tl.maximum(above - 1, 0)
         in_prompt = tl.load(in_prompt_ptr + at, mask=inside, other=0) != 0
         repetition = tl.load(numbers_ptr + request * 3).to(tl.float32)
         presence = tl.load(numbers_ptr + request * 3 + 1).to(tl.float32)
         frequency = tl.load(numbers_ptr + request * 3 + 2).to(tl.float32)
         is_output = counts > 0
-        scaled = tl.where(logits > 0, tl.div_rn(logits, repetition), logits * repetition)
-        logits = tl.where(is_output | in_prompt, scaled, logits)
-        logits = logits - presence * is_output.to(tl.float32)
-        logits = logits - frequency * counts
-        logits = logits + tl.load(bias_ptr + at, mask=inside, other=0.0)
-    tl.store(out_ptr + row * vocab + tokens, logits, mask=inside)
+        scaled = tl.where(values > 0, tl.div_rn(values, repetition), values * repetition)
+        values = tl.where(is_output | in_prompt, scaled, values)
+        values = values - presence * is_output.to(tl.float32)
+        values = values - frequency * counts
+        values = values + tl.load(bias_ptr + at, mask=inside, other=0.0)
+    tl.store(out_ptr + row * vocab + tokens, values, mask=inside)
 
 
 def apply_penalties(
     logits: Tensor, params: PenaltyParamsBatch, drafted: DraftedNodes | None
 ) -> Tensor:
-    """Launch on logits [B, N, vocab] f32."""
     logits = logits if logits.stride(2) == 1 else logits.contiguous()
     result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if not result.numel():
@@ -78,19 +73,16 @@ def apply_penalties(
     if drafted is not None and drafted.parents is not None:
         parents = drafted.parents.contiguous()
     apply_penalties_kernel[(batch * nodes, triton.cdiv(vocab, BLOCK))](
-        logits,
+        (logits, *logits.stride()[:2]),
         result,
         params.counts,
         params.in_prompt.view(torch.int8),
         params.bias,
         params.states,
         params.numbers,
-        tokens,
-        parents,
-        *logits.stride()[:2],
+        (tokens, tokens.stride(0)),
+        (parents, parents.stride(0)),
         params.counts.stride(0),
-        tokens.stride(0),
-        parents.stride(0),
         nodes,
         vocab,
         MAX_DEPTH=0 if drafted is None else drafted.max_depth,

@@ -13,8 +13,7 @@ from specdecode_kernels.triton.attend import attend
 from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
 from specdecode_kernels.triton.gather_accepted import gather_accepted
-from specdecode_kernels.triton.merge_splits import merge_splits
-from specdecode_kernels.triton.merge_states import merge_states
+from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
 from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
@@ -68,9 +67,10 @@ def with_triton_attention(
 
 
 class TritonAttention:
-    """Attention with a workspace that never grows or moves, so CUDA graphs may hold it.
+    """Attention in one launch, or in splits that a second launch merges.
 
-    Whoever shares one runs on one stream: two launches at once would write one workspace.
+    The workspace of splits never grows or moves, so CUDA graphs may hold it. Whoever shares one
+    runs on one stream: two launches at once would write one workspace.
     """
 
     def __init__(
@@ -87,7 +87,6 @@ class TritonAttention:
     def attend(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
     ) -> Tensor:
-        """Attend in one launch, or in splits that a second one merges."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self._attend(q, kv, metadata, tree_kv, out, None)
         return out
@@ -95,7 +94,6 @@ class TritonAttention:
     def attend_with_lse(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
     ) -> tuple[Tensor, Tensor]:
-        """Attend, and write the log-sum-exp that the softmax has at hand."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         self._attend(q, kv, metadata, tree_kv, out, lse)

@@ -42,7 +42,7 @@ def _halfway(low, high):
 
 
 @triton.jit
-def _weigh(
+def _mass_above(
     row_ptr,
     temperature,
     peak,
@@ -105,7 +105,7 @@ def _tighten(
     # of the mass; the new (key, index).
     limit = share
     if IS_MASS:
-        mass, _, _ = _weigh(
+        mass, _, _ = _mass_above(
             row_ptr, temperature, peak, _LOWEST, _LOWEST, _LOWEST, key, index, True, VOCAB, BLOCK
         )
         limit = share * mass
@@ -113,7 +113,7 @@ def _tighten(
     while low < high:
         second = _halfway(low, high)
         first, third = _halfway(low, second), _halfway(second, high)
-        above_first, above_second, above_third = _weigh(
+        above_first, above_second, above_third = _mass_above(
             row_ptr, temperature, peak, first, second, third, key, index, IS_MASS, VOCAB, BLOCK
         )
         if above_second < limit:
@@ -122,7 +122,7 @@ def _tighten(
         else:
             high = tl.where(above_third < limit, third, high)
             low = tl.where(above_third < limit, second + 1, third + 1)
-    before, _, _ = _weigh(
+    before, _, _ = _mass_above(
         row_ptr, temperature, peak, low, low, low, key, index, IS_MASS, VOCAB, BLOCK
     )
     each = tl.full([], 1.0, tl.float32)
@@ -149,30 +149,30 @@ def _floor_key(peak, min_p, key):
 
 
 @triton.jit
+def of_request(numbers, request):
+    """One entry of a tensor [B], a pointer and a stride."""
+    return tl.load(numbers[0] + request * numbers[1])
+
+
+@triton.jit
 def borders_kernel(
-    logits_ptr,
-    temperature_ptr,
-    top_k_ptr,
-    top_p_ptr,
-    min_p_ptr,
+    logits,  # this and the next four: pointer and strides
+    temperature,
+    top_k,
+    top_p,
+    min_p,
     borders_ptr,
-    stride_batch,
-    stride_node,
-    stride_temperature,
-    stride_top_k,
-    stride_top_p,
-    stride_min_p,
     nodes,
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     request, node = row // nodes, row % nodes
-    row_ptr = logits_ptr + request * stride_batch + node * stride_node
-    temperature = tl.load(temperature_ptr + request * stride_temperature).to(tl.float32)
-    top_k = tl.load(top_k_ptr + request * stride_top_k)
-    top_p = tl.load(top_p_ptr + request * stride_top_p).to(tl.float32)
-    min_p = tl.load(min_p_ptr + request * stride_min_p).to(tl.float32)
+    row_ptr = logits[0] + request * logits[1] + node * logits[2]
+    temperature = of_request(temperature, request).to(tl.float32)
+    top_k = of_request(top_k, request)
+    top_p = of_request(top_p, request).to(tl.float32)
+    min_p = of_request(min_p, request).to(tl.float32)
     key = tl.full([], _LOWEST, tl.int32)
     index = tl.full([], VOCAB, tl.int32)
     cuts = (top_k > 0) & (top_k < VOCAB)

@@ -37,7 +37,6 @@ def build_tree_mask_kernel(
 
 
 def build_tree_mask(parents: Tensor, max_depth: int) -> tuple[Tensor, Tensor]:
-    """Launch one program per tile of nodes."""
     batch, nodes = parents.shape
     parents = parents if parents.stride(1) == 1 else parents.contiguous()
     depths = torch.empty((batch, nodes), dtype=torch.int64, device=parents.device)

@@ -70,7 +70,6 @@ def compact_kv(
     path: Tensor,
     page_size: int,
 ) -> None:
-    """Launch one program per request, layer and range of columns."""
     k, v = as_bits(k), as_bits(v)
     layers, _, heads, dim = k.shape
     batch, length = path.shape

@@ -32,7 +32,6 @@ def gather_accepted_kernel(
 
 
 def gather_accepted(values: Tensor, path: Tensor) -> Tensor:
-    """Launch on values [B, N, ...] and path [B, path_length]."""
     batch, length = path.shape
     taken = torch.empty(
         (batch, length, *values.shape[2:]), dtype=values.dtype, device=values.device

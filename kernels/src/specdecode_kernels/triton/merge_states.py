@@ -1,4 +1,4 @@
-"""Merges two attentions of the same queries over different rows, by their log-sum-exp."""
+"""Merges attentions of the same queries over different rows by log-sum-exp: two, or all splits."""
 
 import torch
 import triton
@@ -13,25 +13,12 @@ ELEMENTS = 2048
 
 @triton.jit
 def _merge_states_kernel(
-    out_a_ptr,
-    lse_a_ptr,
-    out_b_ptr,
-    lse_b_ptr,
-    out_ptr,
-    lse_ptr,
-    stride_a_row,
-    stride_a_head,
-    stride_a_dim,
-    stride_b_row,
-    stride_b_head,
-    stride_b_dim,
-    stride_lse_a_row,
-    stride_lse_a_head,
-    stride_lse_b_row,
-    stride_lse_b_head,
-    stride_out_row,
-    stride_out_head,
-    stride_lse_row,
+    out_a,  # this and the following: pointer and strides, of dim 1 for out and lse
+    lse_a,
+    out_b,
+    lse_b,
+    out,
+    lse,
     heads,
     DIM: tl.constexpr,
     HEADS: tl.constexpr,
@@ -41,36 +28,38 @@ def _merge_states_kernel(
     head = tl.program_id(1).to(tl.int64) * HEADS + tl.arange(0, HEADS)
     is_head = head < heads
     dims = tl.arange(0, BLOCK_DIM)
-    nothing = float("-inf")
+    is_dim = (dims < DIM)[None, :]
 
-    a_lse_at = row * stride_lse_a_row + head * stride_lse_a_head
-    b_lse_at = row * stride_lse_b_row + head * stride_lse_b_head
-    lse_a = tl.load(lse_a_ptr + a_lse_at, mask=is_head, other=nothing)
-    lse_b = tl.load(lse_b_ptr + b_lse_at, mask=is_head, other=nothing)
-    peak = tl.maximum(lse_a, lse_b)
-    base = tl.where(peak == nothing, 0.0, peak)
-    weight_a = tl.exp(lse_a - base)
-    weight_b = tl.exp(lse_b - base)
+    a = tl.load(lse_a[0] + row * lse_a[1] + head * lse_a[2], mask=is_head, other=float("-inf"))
+    b = tl.load(lse_b[0] + row * lse_b[1] + head * lse_b[2], mask=is_head, other=float("-inf"))
+    peak = tl.maximum(a, b)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    weight_a = tl.exp(a - base)
+    weight_b = tl.exp(b - base)
     total = weight_a + weight_b
     total = tl.where(total == 0.0, 1.0, total)
-    # What a state that sees nothing holds is not read: it may be anything.
-    a_at = row * stride_a_row + head[:, None] * stride_a_head + dims[None, :] * stride_a_dim
-    b_at = row * stride_b_row + head[:, None] * stride_b_head + dims[None, :] * stride_b_dim
-    is_dim = (dims < DIM)[None, :]
-    out_a = tl.load(out_a_ptr + a_at, mask=is_dim & (weight_a != 0.0)[:, None], other=0.0)
-    out_b = tl.load(out_b_ptr + b_at, mask=is_dim & (weight_b != 0.0)[:, None], other=0.0)
-    out = out_a.to(tl.float32) * weight_a[:, None] + out_b.to(tl.float32) * weight_b[:, None]
-    out = out / total[:, None]
+    mixed = _weighted(out_a, weight_a, row, head, dims, is_dim)
+    mixed += _weighted(out_b, weight_b, row, head, dims, is_dim)
+    mixed = mixed / total[:, None]
 
-    out_at = row * stride_out_row + head[:, None] * stride_out_head + dims[None, :]
-    tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=is_head[:, None] & is_dim)
-    tl.store(lse_ptr + row * stride_lse_row + head, peak + tl.log(total), mask=is_head)
+    out_ptr, stride_row, stride_head = out
+    at = row * stride_row + head[:, None] * stride_head + dims[None, :]
+    tl.store(out_ptr + at, mixed.to(out_ptr.dtype.element_ty), mask=is_head[:, None] & is_dim)
+    tl.store(lse[0] + row * lse[1] + head, peak + tl.log(total), mask=is_head)
+
+
+@triton.jit
+def _weighted(out, weight, row, head, dims, is_dim):
+    pointer, stride_row, stride_head, stride_dim = out
+    at = row * stride_row + head[:, None] * stride_head + dims[None, :] * stride_dim
+    # What a state that sees nothing holds is not read: it may be anything.
+    read = tl.load(pointer + at, mask=is_dim & (weight != 0.0)[:, None], other=0.0)
+    return read.to(tl.float32) * weight[:, None]
 
 
 def merge_states(
     out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Merge outs [rows, heads, dim] and lses [rows, heads] f32; same shapes and types out."""
     rows, heads, dim = out_a.shape
     out = torch.empty(rows, heads, dim, dtype=out_a.dtype, device=out_a.device)
     lse = torch.empty(rows, heads, dtype=torch.float32, device=out_a.device)
@@ -79,18 +68,12 @@ def merge_states(
     dims = power_of_two(dim)
     block = max(1, min(1 << (heads - 1).bit_length(), ELEMENTS // dims))
     _merge_states_kernel[(rows, triton.cdiv(heads, block))](
-        out_a,
-        lse_a,
-        out_b,
-        lse_b,
-        out,
-        lse,
-        *out_a.stride(),
-        *out_b.stride(),
-        *lse_a.stride(),
-        *lse_b.stride(),
-        *out.stride()[:2],
-        lse.stride(0),
+        (out_a, *out_a.stride()),
+        (lse_a, *lse_a.stride()),
+        (out_b, *out_b.stride()),
+        (lse_b, *lse_b.stride()),
+        (out, *out.stride()[:2]),
+        (lse, lse.stride(0)),
         heads,
         DIM=dim,
         HEADS=block,
@@ -98,3 +81,59 @@ def merge_states(
         num_warps=4,
     )
     return out, lse
+
+
+@triton.jit
+def _merge_splits_kernel(
+    parts,
+    lses,
+    out,
+    lse,
+    splits,
+    DIM: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    split = tl.arange(0, BLOCK_SPLITS).to(tl.int64)
+    dims = tl.arange(0, BLOCK_DIM)
+
+    lses_at = split * lses[1] + row * lses[2] + head
+    split_lses = tl.load(lses[0] + lses_at, mask=split < splits, other=float("-inf"))
+    peak = tl.max(split_lses, axis=0)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    weights = tl.exp(split_lses - base)
+    total = tl.sum(weights, axis=0)
+    # A part that sees nothing was not written.
+    is_read = (weights != 0.0)[:, None] & (dims < DIM)[None, :]
+    parts_at = split * parts[1] + row * parts[2] + head * parts[3]
+    read = tl.load(parts[0] + parts_at[:, None] + dims[None, :], mask=is_read, other=0.0)
+    safe = tl.where(total == 0.0, 1.0, total)
+    mixed = tl.sum(read * weights[:, None], axis=0) / safe
+
+    out_ptr, stride_row, stride_head = out
+    out_at = row * stride_row + head * stride_head + dims
+    tl.store(out_ptr + out_at, mixed.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+    if lse is not None:
+        tl.store(lse[0] + row * lse[1] + head, peak + tl.log(safe))
+
+
+def merge_splits(
+    parts: Tensor,  # [splits, rows, heads, dim] f32
+    lses: Tensor,  # [splits, rows, heads] f32
+    out: Tensor,
+    lse: Tensor | None,
+) -> None:
+    splits, rows, heads, dim = parts.shape
+    _merge_splits_kernel[(rows, heads)](
+        (parts, *parts.stride()[:3]),
+        (lses, *lses.stride()[:2]),
+        (out, *out.stride()[:2]),
+        None if lse is None else (lse, lse.stride(0)),
+        splits,
+        DIM=dim,
+        BLOCK_SPLITS=1 << (splits - 1).bit_length(),
+        BLOCK_DIM=power_of_two(dim),
+        num_warps=4,
+    )

@@ -1,4 +1,4 @@
-"""The hash of `reference.noise`, in the 32-bit arithmetic that it is written for.
+"""The hash of `torch.sampling`, in the 32-bit arithmetic that it is written for.
 
 Integers agree to the bit. The two logarithms agree to a unit or two in the last place: the device
 has its library for them (Triton's own `log` is too coarse near 1, where large noise comes from),

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.rows import as_rows
+from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.triton.tiles import warps_for
 
 
@@ -39,7 +39,6 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Launch on x [..., dim]."""
     rows = as_rows(x)
     normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _launch(rows, None, weight, eps, None, normed)
@@ -47,7 +46,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Launch on x and update [..., dim]; the sum and its norm."""
     summed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = torch.empty_like(summed)
     _launch(as_rows(x), as_rows(update), weight, eps, summed, normed)

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import SamplingParamsBatch
-from specdecode_kernels.triton.borders import borders_kernel, key_of, scaled_row
+from specdecode_kernels.triton.borders import borders_kernel, key_of, of_request, scaled_row
 from specdecode_kernels.triton.noise import gumbel_noise
 
 BLOCK = 1024
@@ -48,18 +48,14 @@ def _perturb(
 
 @triton.jit
 def best_of_parts_kernel(
-    logits_ptr,
+    logits,  # pointer and strides; so are temperatures and seeds
+    temperatures,
+    seeds,
     positions_ptr,
     ids_ptr,
-    temperature_ptr,
-    seeds_ptr,
     borders_ptr,
     best_ptr,
     tokens_ptr,
-    stride_batch,
-    stride_node,
-    stride_temperature,
-    stride_seeds,
     nodes,
     vocab,
     PART: tl.constexpr,
@@ -71,11 +67,11 @@ def best_of_parts_kernel(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     request, node = row // nodes, row % nodes
-    row_ptr = logits_ptr + request * stride_batch + node * stride_node
+    row_ptr = logits[0] + request * logits[1] + node * logits[2]
     temperature = tl.full([], 0.0, tl.float32)
     if IS_SAMPLED:
-        temperature = tl.load(temperature_ptr + request * stride_temperature).to(tl.float32)
-        seed = tl.load(seeds_ptr + request * stride_seeds)
+        temperature = of_request(temperatures, request).to(tl.float32)
+        seed = of_request(seeds, request)
         position = tl.load(positions_ptr + row)
     is_sampled = temperature > 0
     divisor = tl.where(is_sampled, temperature, 1.0)
@@ -121,7 +117,6 @@ def best_part_kernel(best_ptr, tokens_ptr, out_ptr, parts, BLOCK: tl.constexpr):
 def sample(
     logits: Tensor, params: SamplingParamsBatch | None, positions: Tensor, ids: Tensor | None
 ) -> Tensor:
-    """Launch on logits [B, N, vocab] f32."""
     logits = logits if logits.stride(2) == 1 else logits.contiguous()
     batch, nodes, vocab = logits.shape
     chosen = torch.empty((batch, nodes), dtype=torch.int64, device=logits.device)
@@ -136,17 +131,14 @@ def sample(
     # What the kernel does not read may be anything.
     temperature, seeds = (chosen, chosen) if params is None else (params.temperature, params.seeds)
     best_of_parts_kernel[(batch * nodes, parts)](
-        logits,
+        (logits, *logits.stride()[:2]),
+        (temperature, temperature.stride(0)),
+        (seeds, seeds.stride(0)),
         positions.contiguous(),
         tokens if ids is None else ids.contiguous(),
-        temperature,
-        seeds,
         borders,
         best,
         tokens,
-        *logits.stride()[:2],
-        temperature.stride(0),
-        seeds.stride(0),
         nodes,
         vocab,
         PART=part,
@@ -173,17 +165,12 @@ def find_borders(logits: Tensor, params: SamplingParamsBatch) -> Tensor:
     borders = torch.empty((batch * nodes, 2), dtype=torch.int32, device=logits.device)
     block = min(triton.next_power_of_2(vocab), BORDERS_BLOCK)
     borders_kernel[(batch * nodes,)](
-        logits,
-        params.temperature,
-        params.top_k,
-        params.top_p,
-        params.min_p,
+        (logits, *logits.stride()[:2]),
+        (params.temperature, params.temperature.stride(0)),
+        (params.top_k, params.top_k.stride(0)),
+        (params.top_p, params.top_p.stride(0)),
+        (params.min_p, params.min_p.stride(0)),
         borders,
-        *logits.stride()[:2],
-        params.temperature.stride(0),
-        params.top_k.stride(0),
-        params.top_p.stride(0),
-        params.min_p.stride(0),
         nodes,
         VOCAB=vocab,
         BLOCK=block,

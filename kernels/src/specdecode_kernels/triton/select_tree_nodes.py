@@ -75,7 +75,6 @@ def _place_kernel(
 def select_tree_nodes(
     scores: Tensor, tokens: Tensor, parents: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Launch both kernels, one program per candidates' tile, then one per tree."""
     batch, candidates = scores.shape
     device = scores.device
     out_tokens = torch.empty((batch, count), dtype=torch.int64, device=device)

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.rows import as_rows
+from specdecode_kernels.metadata import as_rows
 
 BLOCK = 1024
 
@@ -24,7 +24,6 @@ def silu_and_mul_kernel(
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """Launch on gate and up [..., dim]."""
     product = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     gates, ups = as_rows(gate), as_rows(up)
     count, dim = gates.shape

@@ -1,10 +1,15 @@
-"""How ops are cut into programs: a pure choice from static shapes, none of it measured yet.
+"""How ops are cut into programs, from static shapes, none of it measured yet; types of products.
 
 A pair is one query row of one query head. All pairs of a request that share a kv head lie side by
 side, so that a tile of pairs loads keys and values once for every one of them.
 """
 
 from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
 
 MIN_DOT = 16
 """Fewest rows or columns that a tensor core multiplies."""
@@ -55,3 +60,26 @@ def power_of_two(size: int) -> int:
 def warps_for(block: int) -> int:
     """Warps for a program that treats `block` elements at a time: eight or more a thread."""
     return min(max(block // 256, 1), 16)
+
+
+DOT_TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+@triton.jit
+def _probe():
+    pass
+
+
+def is_interpreted() -> bool:
+    """Whether TRITON_INTERPRET was set when kernels were defined: they then run on CPU."""
+    return isinstance(_probe, InterpretedFunction)
+
+
+def dot_type(dtype: torch.dtype) -> tl.dtype:
+    """Answer the type of a product's factors: that of the queries.
+
+    The interpreter keeps bfloat16 as bits, which numpy would multiply as integers: float32 there.
+    """
+    if is_interpreted() and dtype == torch.bfloat16:
+        return tl.float32
+    return DOT_TYPES[dtype]

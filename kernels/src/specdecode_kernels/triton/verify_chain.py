@@ -29,7 +29,6 @@ def verify_chain_kernel(
 
 
 def verify_chain(choices: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch on choices [B, N] and drafted [B, N - 1]."""
     choices, drafted = (x if x.stride(1) == 1 else x.contiguous() for x in (choices, drafted))
     batch, count = drafted.shape
     accepted = torch.empty(batch, dtype=torch.int64, device=choices.device)

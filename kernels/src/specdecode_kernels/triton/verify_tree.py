@@ -49,7 +49,6 @@ def verify_tree_kernel(
 def verify_tree(
     choices: Tensor, drafted: Tensor, parents: Tensor, path_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch on choices and parents [B, N] and drafted [B, N - 1]."""
     choices, drafted, parents = (
         x if x.stride(1) == 1 else x.contiguous() for x in (choices, drafted, parents)
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from specdecode_api.report import Degradation, Degraded
-from specdecode_engine.graphs.report import Eager, GraphReport
+from specdecode_engine.graphs.plan import Eager, GraphReport
 from specdecode_engine.serve.service import Service
 
 MIN_STEPS = 200

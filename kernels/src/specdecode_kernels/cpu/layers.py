@@ -1,15 +1,78 @@
-"""Launchers of the ops that treat every row alone; tensors that C does not take go to torch."""
+"""Launchers of linear maps and of the ops that treat every row alone.
+
+Weights are packed in the order in which C reads them; tensors that C does not take go to torch.
+"""
+
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.cpu.library import Library
-from specdecode_kernels.rows import as_rows
+from specdecode_kernels.backend import Backend
+from specdecode_kernels.cpu.library import Library, load_library
+from specdecode_kernels.metadata import PackedWeight, as_rows
 from specdecode_kernels.torch import elementwise as reference
+from specdecode_kernels.torch import linear as linear_reference
+
+BLOCK = 64
+"""Outputs whose weights lie side by side; as in linear.c."""
+
+
+def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
+    """Replace the ops that take most of a step on a CPU.
+
+    Raises:
+        CannotCompile: see `unsupported_reason`.
+    """
+    library = load_library(dtype)
+    return replace(
+        backend,
+        name="cpu",
+        linear=partial(linear, library),
+        pack_weight=partial(pack_weight, library),
+        rms_norm=partial(rms_norm, library),
+        add_rms_norm=partial(add_rms_norm, library),
+        apply_rope=partial(apply_rope, library),
+        silu_and_mul=partial(silu_and_mul, library),
+    )
+
+
+def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
+    outputs, inputs = weight.shape
+    in_blocks = -(-outputs // BLOCK)
+    pair = () if weight.dtype == torch.float32 else (2,)
+    steps = -(-inputs // 2) if pair else inputs
+    blocks = torch.empty(in_blocks, steps, BLOCK, *pair, dtype=weight.dtype)
+    weight = weight.contiguous()
+    library.pack(weight.data_ptr(), blocks.data_ptr(), outputs, inputs)
+    return PackedWeight(blocks, weight.shape)
+
+
+def linear(
+    library: Library, x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None
+) -> Tensor:
+    if not isinstance(weight, PackedWeight):
+        return linear_reference.linear(x, weight, bias)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    rows, (outputs, inputs) = x.shape[0], weight.shape
+    out = torch.empty(rows, outputs, dtype=x.dtype)
+    library.linear(
+        weight.blocks.data_ptr(),
+        x.data_ptr(),
+        x.stride(0),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        rows,
+        outputs,
+        inputs,
+    )
+    return out
 
 
 def rms_norm(library: Library, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Launch on x [..., dim] and weight [dim]."""
     if not x.dtype == weight.dtype == library.dtype or not weight.is_contiguous():
         return reference.rms_norm(x, weight, eps)
     rows = as_rows(x)
@@ -23,7 +86,6 @@ def rms_norm(library: Library, x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(
     library: Library, x: Tensor, update: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Launch on x and update [..., dim]; the sum and its norm."""
     if not x.dtype == weight.dtype == library.dtype or not weight.is_contiguous():
         return reference.add_rms_norm(x, update, weight, eps)
     rows, updates = as_rows(x), as_rows(update)
@@ -67,7 +129,6 @@ def apply_rope(
 
 
 def silu_and_mul(library: Library, gate: Tensor, up: Tensor) -> Tensor:
-    """Launch on gate and up [..., dim]."""
     if not gate.dtype == up.dtype == library.dtype:
         return reference.silu_and_mul(gate, up)
     rows, others = as_rows(gate), as_rows(up)
