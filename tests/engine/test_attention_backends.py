@@ -13,8 +13,8 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.attention import AttentionUnavailable
 from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.config import AttentionUnavailable
 from specdecode_engine.startup.graph_config import CUDA, OFF, GraphsUnavailable, choose_mode
 from specdecode_kernels import TORCH, GraphSupport
 from specdecode_kernels.testing import DEVICE, computed_loop_bounds

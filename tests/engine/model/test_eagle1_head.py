@@ -40,7 +40,7 @@ def test_it_shares_the_target_s_embedding_head_and_length(
     head = load(head_config, eagle1_tensors)
     assert head.embedding is target.embedding
     assert head.head.weight is target.head.weight
-    assert head.angles.cos.shape[0] == target.context_length == 64
+    assert head.angles.shape[1] == target.context_length == 64
     assert (head.aux_spec, head.draft_to_target) == (AuxHiddenStates(final=True), None)
 
 

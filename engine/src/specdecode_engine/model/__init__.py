@@ -5,24 +5,19 @@ keeps anything between two passes except in the pools that the caller hands in. 
 kernel is in `specdecode_kernels`.
 """
 
-from specdecode_engine.model.eagle1 import Eagle1Head
-from specdecode_engine.model.eagle3 import Eagle3Head
-from specdecode_engine.model.eagle_head import AuxHiddenStates, DraftHidden, EagleHead
-from specdecode_engine.model.errors import CheckpointError
-from specdecode_engine.model.kv_cache import DraftScratch, KVCache
-from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
-from specdecode_engine.model.llama import Hidden, Llama
-from specdecode_engine.model.model_config import LlamaConfig
+from specdecode_engine.model.config import AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache, KVView, PagedView, ScratchView
+from specdecode_engine.model.llama import Llama
 
 __all__ = [
     "AuxHiddenStates",
     "CheckpointError",
-    "DraftHidden",
     "DraftScratch",
     "Eagle1Head",
     "Eagle3Head",
     "EagleHead",
-    "Hidden",
     "KVCache",
     "KVView",
     "Llama",

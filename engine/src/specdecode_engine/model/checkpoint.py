@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
-from specdecode_engine.model.errors import TensorError
+from specdecode_engine.model.config_file import CheckpointError
 
 Shape = tuple[int, ...]
 
@@ -35,6 +35,14 @@ DTYPES = {
     "I32": torch.int32,
     "BOOL": torch.bool,
 }
+
+
+class TensorError(CheckpointError):
+    """A tensor file, or tensors in it, that are missing, damaged or of the wrong shape."""
+
+    def __init__(self, file: Path, fault: str, remedy: str) -> None:
+        super().__init__(f"{file}: {fault}; {remedy}")
+        self.file = file
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from specdecode_api.boot import EngineBoot
+from specdecode_api.boot import EngineBoot, GraphsBoot
 from specdecode_api.report import TerminationReason
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer
@@ -18,9 +18,6 @@ from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
 from specdecode_engine.graphs.reach import batch_sizes
 from specdecode_engine.model.forward import ForwardFunction
-from specdecode_engine.schedule.limits import Limits
-from specdecode_engine.startup.models import DraftLimits
-from specdecode_engine.startup.sizes import Loaded, draft_shapes, reserve_tokens
 from specdecode_kernels import Backend
 
 log = logging.getLogger(__name__)
@@ -102,53 +99,47 @@ def choose_mode(wanted: str, device: torch.device, backends: Iterable[Backend]) 
     return Mode(CUDA, "attention reads lengths on the device")
 
 
-def captured_sizes(boot: EngineBoot, mode: str) -> tuple[int, ...]:
+def graph_batch_sizes(boot: EngineBoot, mode: str) -> tuple[int, ...]:
     """List the batch sizes that decode steps are padded to, ascending; none where mode is off."""
     if mode == OFF:
         return ()
     return batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
 
 
-def plan_captures(
-    boot: EngineBoot,
-    loaded: Loaded,
-    policy: AdaptivePolicy,
-    sizes: tuple[int, ...],
+def plan_graphs(
+    boot: GraphsBoot,
     mode: str,
+    space: GraphSpace,
+    spec: BufferSpec,
+    policy: AdaptivePolicy,
     available_bytes: int,
 ) -> GraphConfig:
     """Compute the pairs that the policy can reach and those whose buffers fit the budget.
 
     Args:
-        sizes: see `captured_sizes`.
         available_bytes: free memory after the weights.
     """
-    shapes = draft_shapes(boot.speculation)
-    window = DraftLimits.over(shapes.values()).round_rows if loaded.draft else None
-    space = GraphSpace(shapes, sizes, boot.scheduling.max_running_requests, window)
-    reachable = space.plan(policy) if sizes else NO_PLAN
-    most = boot.graphs.max_bytes
-    max_bytes = available_bytes // _DEFAULT_SHARE if most is None else most
-    spec = _buffer_spec(boot, loaded)
+    reachable = space.plan(policy) if space.sizes else NO_PLAN
+    max_bytes = available_bytes // _DEFAULT_SHARE if boot.max_bytes is None else boot.max_bytes
     plan, dropped = reachable.fit(spec.num_bytes, max_bytes)
-    budget = Budget(max_bytes, boot.graphs.max_seconds)
+    budget = Budget(max_bytes, boot.max_seconds)
     return GraphConfig(mode, space, reachable, plan, dropped, spec, budget)
 
 
 def make_graphs(
     config: GraphConfig,
     functions: Mapping[ForwardKind, ForwardFunction],
-    loaded: Loaded,
-    limits: Limits,
+    pages_per_sequence: int,
+    device: torch.device,
     clock: Callable[[], float],
 ) -> GraphCache:
     """Allocate the buffers that graphs share; nothing is captured yet."""
     if config.mode == OFF:
         return GraphCache(functions)
     # The pool may be too small for the longest request of the context that was planned for.
-    spec = replace(config.spec, pages=limits.pages_per_sequence)
-    buffers = GraphBuffers(spec, config.plan.forwards(), loaded.device)
-    stream = CaptureStream.open(loaded.device) if config.mode == CUDA else None
+    spec = replace(config.spec, pages=pages_per_sequence)
+    buffers = GraphBuffers(spec, config.plan.forwards(), device)
+    stream = CaptureStream.open(device) if config.mode == CUDA else None
     capturer = GraphCapturer(
         functions, config.plan, config.dropped, buffers, config.budget, stream, clock
     )
@@ -172,13 +163,3 @@ def capture_all(graphs: GraphCache, wanted: str, progress: bool) -> None:
         )
     for line in report.lines():
         log.info("graphs (%s): %s", report.mode, line)
-
-
-def _buffer_spec(boot: EngineBoot, loaded: Loaded) -> BufferSpec:
-    features = loaded.draft.catch_up.hidden_in if loaded.draft else 0
-    widths = loaded.draft.widths() if loaded.draft else {}
-    vocabulary = loaded.target.config.vocab_size
-    widths[ForwardKind.VERIFY] = ForwardWidths(logits=vocabulary, hidden_out=features)
-    rows = loaded.target.context_length + reserve_tokens(boot, loaded.device)
-    pages = -(-rows // boot.memory.page_size)
-    return BufferSpec(widths, pages, boot.memory.page_size, loaded.dtype)

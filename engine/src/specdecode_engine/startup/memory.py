@@ -1,9 +1,14 @@
 """Computes the number of KV cache pages before anything large is allocated."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from specdecode_api.boot import MemoryBoot
 from specdecode_api.report import TerminationReason
+
+log = logging.getLogger(__name__)
 
 
 class NotEnoughMemory(Exception):
@@ -51,6 +56,33 @@ class MemoryPlan:
             f"CUDA graphs          {_mib(demand.graph_bytes)}",
             f"key-value cache      {_mib(self.kv_bytes)}  {self.pages} pages, {rows} tokens",
         )
+
+
+def plan_pages(
+    demand_of: Callable[[int], MemoryDemand], running: int, boot: MemoryBoot
+) -> MemoryPlan:
+    """Choose the number of pages for `running` requests and log the plan.
+
+    Args:
+        demand_of: the demand for a number of running requests.
+
+    Raises:
+        NotEnoughMemory: the message contains the sizes and the largest number that would fit.
+    """
+    settings = boot.kv_cache_bytes, boot.kv_cache_fraction
+    try:
+        plan = plan_memory(demand_of(running), *settings)
+    except NotEnoughMemory as error:
+        while running := running // 2:
+            try:
+                plan_memory(demand_of(running), *settings)
+            except NotEnoughMemory:
+                continue
+            raise NotEnoughMemory(f"{error}; max_running_requests {running} would fit") from None
+        raise
+    for line in plan.lines():
+        log.info("memory: %s", line)
+    return plan
 
 
 def plan_memory(
