@@ -7,8 +7,9 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.startup.build import SHORTEST_TOKENS, build
+from specdecode_engine.startup.build import build
 from specdecode_engine.startup.config import resolve
+from specdecode_engine.startup.memory import SHORTEST_TOKENS
 
 
 def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineCore:

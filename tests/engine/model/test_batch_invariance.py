@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import Llama
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.weights import decoder_shapes
 from specdecode_kernels import choose_backend
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import AuxHiddenStates, CheckpointError, Eagle3Head, Llama, LlamaConfig
+from specdecode_engine.model.config import AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.eagle import Eagle3Head
 from specdecode_engine.model.eagle_config import Eagle3Config
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -57,7 +60,7 @@ def test_it_shares_the_target_s_embedding_and_length(
     head = load(head_config, eagle3_tensors)
     assert head.embedding is target.embedding
     assert head.angles.shape[1] == target.context_length == 64
-    assert head.aux_spec == AuxHiddenStates(layers=(0, 1, 3))
+    assert head.config.aux_spec == AuxHiddenStates(layers=(0, 1, 3))
 
 
 def test_draft_ids_lead_to_target_ids(

@@ -19,15 +19,9 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import (
-    AuxHiddenStates,
-    Eagle1Head,
-    KVCache,
-    KVView,
-    Llama,
-    PagedView,
-    ScratchView,
-)
+from specdecode_engine.model.eagle import Eagle1Head
+from specdecode_engine.model.kv_cache import KVCache, KVView, PagedView, ScratchView
+from specdecode_engine.model.llama import Llama
 from specdecode_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")
@@ -127,10 +121,6 @@ class GraphCapturer:
     @property
     def config(self) -> Any:
         return self.wrapped.config
-
-    @property
-    def aux_spec(self) -> AuxHiddenStates:
-        return self.wrapped.aux_spec
 
     def fuse(self, features: Tensor) -> Tensor:
         return features

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.model import AuxHiddenStates, DraftScratch, KVCache, Llama, ScratchView
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache, ScratchView
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 

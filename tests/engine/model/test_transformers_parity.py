@@ -10,7 +10,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from specdecode_engine.model import AuxHiddenStates, Llama
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 LENGTHS = (23, 9)

@@ -30,8 +30,6 @@ class ConfigError(CheckpointError):
 
     def __init__(self, file: Path, key: str, fault: str, remedy: str) -> None:
         super().__init__(f"{file}: {key} {fault}; {remedy}")
-        self.file = file
-        self.key = key
 
 
 class DraftMismatch(CheckpointError):
@@ -98,7 +96,6 @@ class ConfigFile:
         return float(value)
 
     def switch(self, key: str, default: bool) -> bool:
-        """Return true or false."""
         value = self.keys.get(key, default)
         if value is None:
             return default

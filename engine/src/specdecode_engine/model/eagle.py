@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Checkpoint, Placement
-from specdecode_engine.model.config import AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
-from specdecode_engine.model.eagle_weights import Shapes
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
 from specdecode_engine.model.llama import Llama, widened
@@ -61,8 +60,7 @@ class EagleHead(ABC, Generic[Config]):
         """
         config = config or cls.read_config(folder, target.config)
         checkpoint = Checkpoint.open(folder)
-        cls.check_fit(config, checkpoint, target.config)
-        checkpoint.check(*cls._shapes(config, checkpoint, target.config))
+        cls.check(config, checkpoint, target.config)
         placement = Placement(target.dtype, target.device)
         tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
         weights = Weights(tensors, linears or Linears())
@@ -77,26 +75,20 @@ class EagleHead(ABC, Generic[Config]):
         """Read config.json and check it against the target's."""
 
     @classmethod
-    def check_fit(cls, config: Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
-        """Raise DraftMismatch if the tensors are those of a head for another target."""
-
-    @classmethod
     @abstractmethod
-    def _shapes(
-        cls, config: Config, checkpoint: Checkpoint, target: LlamaConfig
-    ) -> tuple[Shapes, Shapes]:
-        """Name the required and the optional tensors."""
+    def check(cls, config: Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+        """Raise unless the checkpoint, whose weights are not read, is one of this kind of head.
+
+        Raises:
+            DraftMismatch: the head was made for another target.
+            TensorError: tensors are missing, unknown or of another shape.
+        """
 
     @classmethod
     @abstractmethod
     def _assemble(
         cls, config: Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
     ) -> Self: ...
-
-    @property
-    def aux_spec(self) -> AuxHiddenStates:
-        """The target's hidden states that the head reads."""
-        return self.config.aux_spec
 
     @abstractmethod
     def fuse(self, aux_hidden_states: Tensor) -> Tensor:
@@ -133,10 +125,8 @@ class Eagle1Head(EagleHead[Eagle1Config]):
         return Eagle1Config.load(folder, target)
 
     @classmethod
-    def _shapes(
-        cls, config: Eagle1Config, checkpoint: Checkpoint, target: LlamaConfig
-    ) -> tuple[Shapes, Shapes]:
-        return eagle_weights.eagle1_shapes(config)
+    def check(cls, config: Eagle1Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+        checkpoint.check(*eagle_weights.eagle1_shapes(config))
 
     @classmethod
     def _assemble(
@@ -201,15 +191,11 @@ class Eagle3Head(EagleHead[Eagle3Config]):
         return Eagle3Config.load(folder, target)
 
     @classmethod
-    def check_fit(cls, config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+    def check(cls, config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
         eagle_weights.check_width(config, checkpoint, target)
-
-    @classmethod
-    def _shapes(
-        cls, config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig
-    ) -> tuple[Shapes, Shapes]:
         prefix = eagle_weights.layer_prefix(checkpoint.tensors)
-        return eagle_weights.eagle3_shapes(config, prefix, target.decoder.hidden_size)
+        hidden_size = target.decoder.hidden_size
+        checkpoint.check(*eagle_weights.eagle3_shapes(config, prefix, hidden_size))
 
     @classmethod
     def _assemble(

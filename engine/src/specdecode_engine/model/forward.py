@@ -6,9 +6,9 @@ or an EAGLE head that also reads hidden states: the target's for committed rows,
 the parent of a drafted token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -39,12 +39,10 @@ class ForwardInputs:
 
     @property
     def batch_size(self) -> int:
-        """B."""
         return len(self.layout.qo_lens)
 
     @property
     def rows(self) -> int:
-        """Rows per sequence, n."""
         return self.layout.qo_lens[0]
 
 
@@ -56,12 +54,8 @@ class ForwardOutputs:
     hidden: Tensor | None = None  # [B * m, width]: aux hidden states, or what the next row reads
 
 
-class ForwardFunction(Protocol):
-    """A model with its cache; nothing else is read or written."""
-
-    def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
-        """Write the rows' keys and values and compute what comes out."""
-        ...
+ForwardFunction = Callable[[ForwardInputs], ForwardOutputs]
+"""A model with its cache: writes the rows' keys and values; reads and writes nothing else."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,10 +77,20 @@ def draft_forwards(
     network: DraftNetwork, pool: KVCache, scratch: DraftScratch
 ) -> Mapping[ForwardKind, ForwardFunction]:
     """Bind the forwards of a decode step to the draft's pages and its scratch."""
-    return {
-        ForwardKind.CATCH_UP: _CatchUp(network, pool),
-        ForwardKind.DRAFT_STEP: _Step(network, pool, scratch),
-    }
+
+    def catch_up(inputs: ForwardInputs) -> ForwardOutputs:
+        """Write to the pages; the outputs are those of each sequence's last row."""
+        normed, recurrent = forward_committed(network, pool, inputs)
+        recurrent = None if recurrent is None else _last_rows(recurrent, inputs)
+        return ForwardOutputs(network.logits(_last_rows(normed, inputs)), recurrent)
+
+    def draft_step(inputs: ForwardInputs) -> ForwardOutputs:
+        """Write to the scratch."""
+        view = ScratchView(pool, scratch, inputs.first, inputs.layout, inputs.mask)
+        normed, recurrent = _forward(network, inputs, inputs.hidden, view)
+        return ForwardOutputs(network.logits(normed), recurrent)
+
+    return {ForwardKind.CATCH_UP: catch_up, ForwardKind.DRAFT_STEP: draft_step}
 
 
 def forward_committed(
@@ -105,33 +109,6 @@ def forward_committed(
     if hidden is not None and not isinstance(network, Llama):
         hidden = network.fuse(hidden)
     return _forward(network, inputs, hidden, PagedView(pool, inputs.slot_mapping, inputs.layout))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _CatchUp:
-    """Writes to the draft's pages; the outputs are those of each sequence's last row."""
-
-    network: DraftNetwork
-    pool: KVCache
-
-    def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
-        normed, recurrent = forward_committed(self.network, self.pool, inputs)
-        recurrent = None if recurrent is None else _last_rows(recurrent, inputs)
-        return ForwardOutputs(self.network.logits(_last_rows(normed, inputs)), recurrent)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """Writes to the scratch."""
-
-    network: DraftNetwork
-    pool: KVCache
-    scratch: DraftScratch
-
-    def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
-        view = ScratchView(self.pool, self.scratch, inputs.first, inputs.layout, inputs.mask)
-        normed, recurrent = _forward(self.network, inputs, inputs.hidden, view)
-        return ForwardOutputs(self.network.logits(normed), recurrent)
 
 
 def _forward(

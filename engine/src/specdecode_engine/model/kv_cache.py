@@ -98,7 +98,6 @@ class DraftScratch:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Allocate `rows` rows for each of `batch` requests."""
         shape = (layers, batch, rows, kv_heads, head_dim)
         # [layers, batch, rows, kv_heads, dim]
         self.k = torch.zeros(shape, dtype=dtype, device=device)

@@ -81,7 +81,6 @@ class Norm:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalise [rows, dim]."""
         return self.ops.rms_norm(x, self.weight, self.eps)
 
     def after_adding(self, x: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:

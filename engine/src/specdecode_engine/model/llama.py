@@ -94,12 +94,10 @@ class Llama:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights and of hidden states."""
         return self.embedding.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
         return self.embedding.device
 
     def forward(

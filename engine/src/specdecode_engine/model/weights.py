@@ -54,11 +54,9 @@ class Weights:
 
     @property
     def ops(self) -> Backend:
-        """What the layers compute with."""
         return self.linears.ops
 
     def take(self, name: str) -> Tensor:
-        """Hand over one tensor."""
         return self.tensors.pop(name)
 
     def take_or_share(self, name: str, shared: Tensor) -> Tensor:
@@ -82,7 +80,6 @@ class Weights:
         return self.linears.make(own)
 
     def norm(self, name: str, config: DecoderConfig) -> Norm:
-        """Hand over one norm."""
         return Norm(self.ops, self.take(f"{name}.weight"), config.rms_norm_eps)
 
     def decoder_layer(self, prefix: str, config: DecoderConfig) -> DecoderLayer:

@@ -48,17 +48,14 @@ from specdecode_engine.startup.graph_config import (
     make_graphs,
     plan_graphs,
 )
-from specdecode_engine.startup.memory import MemoryDemand, plan_pages
+from specdecode_engine.startup.memory import plan_limits
 from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_rounds
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.prompt_logprobs import PIECE_ROWS
 from specdecode_engine.steps.timing import Stopwatch
 from specdecode_kernels import Backend, cpu
 
 log = logging.getLogger(__name__)
-
-SHORTEST_TOKENS = 16  # prompt and output of the shortest request that the cache must hold
 
 
 def build_core(
@@ -99,7 +96,8 @@ def build(
     free = available_bytes(config.device)
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
     graph_config = _plan_graphs(config, policy, free)
-    limits = _plan_limits(config, models, free, graph_config.reserved_bytes)
+    weights = tensor_bytes(models.target), tensor_bytes(models.draft)
+    limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
     parts = _wire(config, models, limits, graph_config, clock)
     capture_all(parts.graphs, boot.graphs.mode, progress)
     policy = _with_measured_costs(config, parts, limits, policy, clock, progress)
@@ -170,69 +168,6 @@ def _plan_graphs(config: EngineConfig, policy: AdaptivePolicy, free: int) -> Gra
     pages = -(-(config.context_length + sizes.reserve_tokens) // page_size)
     spec = BufferSpec(config.widths, pages, page_size, config.dtype)
     return plan_graphs(boot.graphs, config.graph_mode.name, space, spec, policy, free)
-
-
-def _plan_limits(config: EngineConfig, models: _Models, free: int, graph_bytes: int) -> Limits:
-    """Fit everything into the free memory; `graph_bytes` are reserved for CUDA graphs."""
-    boot, sizes = config.boot, config.sizes
-    reserve, page_size = sizes.reserve_tokens, boot.memory.page_size
-    limit = boot.memory.max_total_tokens
-    weights = tensor_bytes(models.target), tensor_bytes(models.draft)
-
-    def demand_of(running: int) -> MemoryDemand:
-        most_rows = (config.context_length + reserve) * running
-        return MemoryDemand(
-            available_bytes=free,
-            weight_bytes=weights[0],
-            draft_weight_bytes=weights[1],
-            fixed_bytes=_fixed_bytes(config, running),
-            graph_bytes=graph_bytes,
-            page_bytes=_page_bytes(config),
-            page_size=page_size,
-            most_rows=most_rows if limit is None else min(most_rows, limit),
-            fewest_rows=min(config.context_length, SHORTEST_TOKENS) + reserve,
-        )
-
-    running = boot.scheduling.max_running_requests
-    return Limits(
-        max_running=running,
-        max_queued=boot.scheduling.max_queued_requests,
-        chunk_tokens=boot.scheduling.chunked_prefill_tokens,
-        context_length=config.context_length,
-        max_draft_tokens=sizes.max_draft_tokens,
-        page_size=page_size,
-        pages=plan_pages(demand_of, running, boot.memory).pages,
-        lag_tokens=sizes.lag_tokens,
-    )
-
-
-def _page_bytes(config: EngineConfig) -> int:
-    """Bytes of one page in target and draft."""
-    models = [config.target] if config.draft is None else [config.target, config.draft]
-    page_size = config.boot.memory.page_size
-    return sum(_kv_bytes(model, page_size, config.kv_dtype) for model in models)
-
-
-def _kv_bytes(model: DraftConfig, rows: int, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of `rows` rows in all layers of a model."""
-    decoder = model.decoder
-    return KVCache.bytes_per_page(
-        model.num_hidden_layers, rows, decoder.num_key_value_heads, decoder.head_dim, dtype
-    )
-
-
-def _fixed_bytes(config: EngineConfig, running: int) -> int:
-    """Bytes of request tables, of the most logits at once with float copies, and of the drafter."""
-    width = config.sizes.max_draft_tokens
-    rows = max(running * width, PIECE_ROWS)
-    logits = rows * config.target.vocab_size * 4 * 3
-    tables = (running + 1) * (config.context_length + 2 * width) * 8 * 2
-    if config.draft is None:
-        return logits + tables
-    scratch = running * _kv_bytes(config.draft, config.sizes.scratch_rows, config.dtype)
-    hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
-    aux_width = config.widths[ForwardKind.CATCH_UP].hidden_in
-    return logits + tables + scratch + hidden * aux_width * config.dtype.itemsize
 
 
 def _wire(

@@ -24,7 +24,7 @@ from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.startup.device import choose_device
-from specdecode_engine.startup.graph_config import Mode, check_mode, choose_mode, graph_batch_sizes
+from specdecode_engine.startup.graph_config import Mode, choose_mode, graph_batch_sizes
 from specdecode_engine.startup.policies import depth_table
 from specdecode_kernels import Choice, choose_backend
 
@@ -58,7 +58,6 @@ class StepSizes:
 
     @classmethod
     def over(cls, shapes: Mapping[int, DraftShape], *, is_overlapped: bool) -> "StepSizes":
-        """Cover every shape."""
         path_length = max(shape.path_length for shape in shapes.values())
         return cls(
             shapes=shapes,
@@ -106,7 +105,6 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
     """
     _refuse_unavailable(boot.speculation)
     device = choose_device(boot.device)
-    check_mode(boot.graphs.mode, device)
     target = LlamaConfig.load(Path(boot.model.path))
     draft = _read_draft(boot.speculation, target)
     dtype = _dtype(boot.model, target, device, open_store)
@@ -171,7 +169,7 @@ def _read_draft(speculation: SpeculationBoot, target: LlamaConfig) -> DraftConfi
         return draft
     head = EAGLE_HEADS[speculation.algorithm]
     config: EagleConfig = head.read_config(folder, target)
-    head.check_fit(config, Checkpoint.open(folder), target)
+    head.check(config, Checkpoint.open(folder), target)
     return config
 
 

@@ -62,26 +62,17 @@ class Mode(NamedTuple):
     reason: str
 
 
-def check_mode(wanted: str, device: torch.device) -> None:
-    """Reject a mode that the device does not support, before anything is loaded.
-
-    Raises:
-        GraphsUnavailable: CUDA graphs were requested and the engine runs on a CPU.
-    """
-    if wanted == CUDA and device.type != "cuda":
-        raise GraphsUnavailable(
-            f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
-            "static to try out a plan"
-        )
-
-
 def choose_mode(wanted: str, device: torch.device, backends: Iterable[Backend]) -> Mode:
     """Resolve graphs.mode; auto captures where that is safe and faster.
 
     Raises:
         GraphsUnavailable: mode is cuda, and the device or a backend does not support it.
     """
-    check_mode(wanted, device)
+    if wanted == CUDA and device.type != "cuda":
+        raise GraphsUnavailable(
+            f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
+            "static to try out a plan"
+        )
     supports = [backend.graph_support for backend in backends]
     limitation = next((one.limitation for one in supports if one.limitation is not None), None)
     if wanted == CUDA and not all(one.is_possible for one in supports):

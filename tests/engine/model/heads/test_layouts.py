@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import DraftScratch, ScratchView
+from specdecode_engine.model.kv_cache import DraftScratch, ScratchView
 from specdecode_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def test_texts_and_drafts_equal_a_recomputation(
 
 def read_texts(loaded: Any, cached: Any) -> tuple[list[list[Text]], Tensor]:
     """Run the head over random texts; a node of a tree will be the end of a text of its own."""
-    width = loaded.head.aux_spec.width(loaded.layout.target_hidden)
+    width = loaded.head.config.aux_spec.width(loaded.layout.target_hidden)
     features = [torch.randn(length, width) * 0.7 for length in LENGTHS]
     ids = [torch.randint(0, 31, (length,)) for length in LENGTHS]
     positions, view = cached.view(*[(text, 0, length) for text, length in enumerate(LENGTHS)])
