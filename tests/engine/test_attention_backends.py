@@ -14,8 +14,13 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.config import AttentionUnavailable
-from specdecode_engine.startup.graph_config import CUDA, OFF, GraphsUnavailable, choose_mode
+from specdecode_engine.startup.config import (
+    CUDA,
+    OFF,
+    AttentionUnavailable,
+    GraphsUnavailable,
+    choose_graph_mode,
+)
 from specdecode_kernels import TORCH, GraphSupport
 from specdecode_kernels.testing import DEVICE, computed_loop_bounds
 from tests.engine.backends import counted_launches
@@ -139,7 +144,7 @@ def test_flags_reach_the_boot_file() -> None:
 
 
 class Backend:
-    """Has only `graph_support`, which is all that `choose_mode` reads."""
+    """Has only `graph_support`, which is all that `choose_graph_mode` reads."""
 
     def __init__(self, *capturing: object) -> None:
         self.graph_support = GraphSupport(*capturing)
@@ -147,16 +152,16 @@ class Backend:
 
 def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
     fast, slow = Backend(True), Backend(False, "it plans")
-    assert choose_mode("auto", GPU, [fast, fast]).name == CUDA
-    assert choose_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
-    mode, reason = choose_mode("auto", GPU, [TORCH])
+    assert choose_graph_mode("auto", GPU, [fast, fast]).name == CUDA
+    assert choose_graph_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
+    mode, reason = choose_graph_mode("auto", GPU, [TORCH])
     assert (mode, reason) == (OFF, TORCH.graph_support.limitation)
-    assert choose_mode("auto", CPU, [fast]).name == OFF
+    assert choose_graph_mode("auto", CPU, [fast]).name == OFF
 
 
 def test_what_was_asked_for_is_done_unless_it_cannot() -> None:
-    assert choose_mode("cuda", GPU, [TORCH]).name == CUDA
-    assert "although torch would gather" in choose_mode("cuda", GPU, [TORCH]).reason
-    assert choose_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
+    assert choose_graph_mode("cuda", GPU, [TORCH]).name == CUDA
+    assert "although torch would gather" in choose_graph_mode("cuda", GPU, [TORCH]).reason
+    assert choose_graph_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
     with pytest.raises(GraphsUnavailable, match="it plans; use auto or off, or attention_backend"):
-        choose_mode("cuda", GPU, [Backend(True), Backend(False, "it plans")])
+        choose_graph_mode("cuda", GPU, [Backend(True), Backend(False, "it plans")])

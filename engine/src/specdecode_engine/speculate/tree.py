@@ -132,22 +132,6 @@ class DraftTreeBuilder:
         return ids if self._target_ids is None else self._target_ids[ids]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """All candidates so far, flat; parents are flat indices too, -1 for the root."""
-
-    scores: Tensor  # [B, candidates] f32
-    tokens: Tensor  # [B, candidates] i64
-    parents: Tensor  # [B, candidates] i64
-
-    def extended(self, scores: Tensor, tokens: Tensor, parents: Tensor) -> "_Pool":
-        return _Pool(
-            torch.cat([self.scores, scores], dim=1),
-            torch.cat([self.tokens, tokens], dim=1),
-            torch.cat([self.parents, parents], dim=1),
-        )
-
-
 def grow_tree(
     ops: Backend, shape: DraftShape, first: Tensor, advance: Callable[[TreeLevel], Tensor]
 ) -> Draft:
@@ -159,24 +143,27 @@ def grow_tree(
     """
     k = shape.topk
     scores, tokens = _best(first, k)
-    root = torch.full_like(tokens, -1)
-    pool = _Pool(scores, tokens, root)
+    # Scores, tokens and parents of all candidates, by step. A parent is an index over all of them,
+    # -1 for the root.
+    candidates = [(scores, tokens, torch.full_like(tokens, -1))]
+    count = k
     places = torch.arange(k, device=first.device).expand_as(tokens)
     own_rows = torch.eye(k, dtype=torch.bool, device=first.device).expand(len(tokens), k, k)
     frontier = TreeLevel(0, tokens, torch.zeros_like(tokens), own_rows)
     for step in range(1, shape.num_steps):
         children, ids = _best(advance(frontier), k)  # [B, k, k]
-        scores = (scores[:, :, None] + children).flatten(1)
-        base = pool.scores.shape[1]
-        pool = pool.extended(scores, ids.flatten(1), places.repeat_interleave(k, dim=1))
+        scores, ids = (scores[:, :, None] + children).flatten(1), ids.flatten(1)
+        candidates.append((scores, ids, places.repeat_interleave(k, dim=1)))
         if step + 1 < shape.num_steps:
             chosen = _stable_top(scores, k)  # [B, k] of k * k
             scores = scores.gather(1, chosen)
-            places = base + chosen
-            frontier = _next_frontier(
-                frontier, chosen // k, ids.flatten(1).gather(1, chosen), own_rows
-            )
-    return _take_best(ops, shape, pool)
+            places = count + chosen
+            frontier = _next_frontier(frontier, chosen // k, ids.gather(1, chosen), own_rows)
+            count += k * k
+    pool = [torch.cat(column, dim=1) for column in zip(*candidates, strict=True)]
+    # The best nodes of all, in breadth-first order.
+    tokens, parents = ops.select_tree_nodes(pool[0], pool[1], pool[2], shape.num_tokens - 1)
+    return Draft(shape, tokens, link(ops, parents, shape.num_steps))
 
 
 def _next_frontier(
@@ -196,13 +183,6 @@ def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _stable_top(scores: Tensor, count: int) -> Tensor:
     """Indices of the best `count` of [B, n]; ties go to the lower index."""
     return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
-
-
-def _take_best(ops: Backend, shape: DraftShape, pool: _Pool) -> Draft:
-    """Take the best nodes of the pool, in breadth-first order, and link them."""
-    count = shape.num_tokens - 1
-    tokens, parents = ops.select_tree_nodes(pool.scores, pool.tokens, pool.parents, count)
-    return Draft(shape, tokens, link(ops, parents, shape.num_steps))
 
 
 def link(ops: Backend, parents: Tensor, num_steps: int) -> Tree:

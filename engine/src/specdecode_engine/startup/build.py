@@ -14,8 +14,6 @@ from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.graphs.buffers import BufferSpec
-from specdecode_engine.graphs.plan import GraphSpace
 from specdecode_engine.graphs.report import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.model.config import LlamaConfig
@@ -95,7 +93,7 @@ def build(
     models = _load(config, progress, open_store)
     free = available_bytes(config.device)
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
-    graph_config = _plan_graphs(config, policy, free)
+    graph_config = plan_graphs(config, policy, free)
     weights = tensor_bytes(models.target), tensor_bytes(models.draft)
     limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
     parts = _wire(config, models, limits, graph_config, clock)
@@ -157,17 +155,6 @@ def _load(config: EngineConfig, progress: bool, open_store: OpenStore) -> _Model
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     return _Models(target, draft, linears)
-
-
-def _plan_graphs(config: EngineConfig, policy: AdaptivePolicy, free: int) -> GraphConfig:
-    boot, sizes = config.boot, config.sizes
-    window = None if config.draft is None else sizes.max_path_length
-    running = boot.scheduling.max_running_requests
-    space = GraphSpace(sizes.shapes, config.graph_batch_sizes, running, window)
-    page_size = boot.memory.page_size
-    pages = -(-(config.context_length + sizes.reserve_tokens) // page_size)
-    spec = BufferSpec(config.widths, pages, page_size, config.dtype)
-    return plan_graphs(boot.graphs, config.graph_mode.name, space, spec, policy, free)
 
 
 def _wire(

@@ -3,10 +3,10 @@
 What a step may use follows from its draft shapes: the widest verify, the longest path, the scratch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from specdecode_api.table import candidates
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.graphs.reach import batch_sizes
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.config_file import DTYPES, DraftMismatch
@@ -24,11 +25,12 @@ from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.startup.device import choose_device
-from specdecode_engine.startup.graph_config import Mode, choose_mode, graph_batch_sizes
 from specdecode_engine.startup.policies import depth_table
-from specdecode_kernels import Choice, choose_backend
+from specdecode_kernels import Backend, Choice, choose_backend
 
 DraftConfig = LlamaConfig | EagleConfig
+
+OFF, STATIC, CUDA = "off", "static", "cuda"
 
 EAGLE_HEADS: Mapping[Algorithm, type[EagleHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
@@ -44,6 +46,17 @@ class CannotServe(Exception):
 
 class AttentionUnavailable(CannotServe):
     """The requested backend cannot run; the message contains the reason and the remedy."""
+
+
+class GraphsUnavailable(CannotServe):
+    """The boot file requires CUDA graphs and there are none; the message contains the remedy."""
+
+
+class GraphMode(NamedTuple):
+    """off, static or cuda, and the reason."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,7 @@ class EngineConfig:
     dtype: torch.dtype
     kv_dtype: torch.dtype  # of the KV caches of target and draft
     kernels: Mapping[str, Choice]  # of "target", which layers of a draft use too, and of "draft"
-    graph_mode: Mode
+    graph_mode: GraphMode
     graph_batch_sizes: tuple[int, ...]  # ascending; decode steps are padded to them
     sizes: StepSizes
     table: RangeTable | None
@@ -110,7 +123,12 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
     dtype = _dtype(boot.model, target, device, open_store)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
-    mode = choose_mode(boot.graphs.mode, device, [choice.backend for choice in kernels.values()])
+    mode = choose_graph_mode(
+        boot.graphs.mode, device, [choice.backend for choice in kernels.values()]
+    )
+    graph_sizes: tuple[int, ...] = ()
+    if mode.name != OFF:
+        graph_sizes = batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
     overlap = boot.scheduling.overlap
     is_overlapped = device.type == "cuda" if overlap is None else overlap
     aux_spec = draft.aux_spec if isinstance(draft, EagleConfig) else NO_HIDDEN_STATES
@@ -124,7 +142,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
         kv_dtype=kv_dtype,
         kernels=kernels,
         graph_mode=mode,
-        graph_batch_sizes=graph_batch_sizes(boot, mode.name),
+        graph_batch_sizes=graph_sizes,
         sizes=StepSizes.over(draft_shapes(boot.speculation), is_overlapped=is_overlapped),
         table=depth_table(boot.speculation.entries, boot.speculation.policy),
         aux_spec=aux_spec,
@@ -206,6 +224,36 @@ def _choose_kernels(
                 f"attention_backend {wanted} cannot serve the {name}: {error}"
             ) from None
     return choices
+
+
+def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Backend]) -> GraphMode:
+    """Resolve graphs.mode; auto captures where that is safe and faster.
+
+    Raises:
+        GraphsUnavailable: mode is cuda, and the device or a backend does not support it.
+    """
+    if wanted == CUDA and device.type != "cuda":
+        raise GraphsUnavailable(
+            f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
+            "static to try out a plan"
+        )
+    supports = [backend.graph_support for backend in backends]
+    limitation = next((one.limitation for one in supports if one.limitation is not None), None)
+    if wanted == CUDA and not all(one.is_possible for one in supports):
+        raise GraphsUnavailable(
+            f"graphs.mode cuda does not work with this attention_backend: {limitation}; use auto "
+            "or off, or attention_backend triton"
+        )
+    if wanted != "auto":
+        is_costly = wanted == CUDA and limitation is not None
+        return GraphMode(
+            wanted, "was asked for" + (f", although {limitation}" if is_costly else "")
+        )
+    if device.type != "cuda":
+        return GraphMode(OFF, f"there are no CUDA graphs on {device}")
+    if limitation is not None:
+        return GraphMode(OFF, limitation)
+    return GraphMode(CUDA, "attention reads lengths on the device")
 
 
 def _context_length(model: ModelBoot, target: LlamaConfig) -> int:

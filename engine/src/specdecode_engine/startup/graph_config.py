@@ -1,14 +1,11 @@
-"""Configures CUDA graphs from the boot file: mode, batch sizes and memory budget."""
+"""Plans the CUDA graphs of an engine within their memory budget, and captures them."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
 
 import torch
 
-from specdecode_api.boot import EngineBoot, GraphsBoot
-from specdecode_api.report import TerminationReason
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
@@ -16,22 +13,13 @@ from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
-from specdecode_engine.graphs.reach import batch_sizes
 from specdecode_engine.model.forward import ForwardFunction
-from specdecode_kernels import Backend
+from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
 
 log = logging.getLogger(__name__)
 
-OFF, STATIC, CUDA = "off", "static", "cuda"
-
 _DEFAULT_SHARE = 10
 """A tenth of the memory after the weights: tens of MiB for each of about a hundred pairs."""
-
-
-class GraphsUnavailable(Exception):
-    """The boot file requires CUDA graphs and there are none; the message contains the remedy."""
-
-    reason: ClassVar[TerminationReason] = TerminationReason.CANNOT_SERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,66 +43,25 @@ class GraphConfig:
         return max(buffers, self.budget.max_bytes or 0)
 
 
-class Mode(NamedTuple):
-    """off, static or cuda, and the reason."""
-
-    name: str
-    reason: str
-
-
-def choose_mode(wanted: str, device: torch.device, backends: Iterable[Backend]) -> Mode:
-    """Resolve graphs.mode; auto captures where that is safe and faster.
-
-    Raises:
-        GraphsUnavailable: mode is cuda, and the device or a backend does not support it.
-    """
-    if wanted == CUDA and device.type != "cuda":
-        raise GraphsUnavailable(
-            f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
-            "static to try out a plan"
-        )
-    supports = [backend.graph_support for backend in backends]
-    limitation = next((one.limitation for one in supports if one.limitation is not None), None)
-    if wanted == CUDA and not all(one.is_possible for one in supports):
-        raise GraphsUnavailable(
-            f"graphs.mode cuda does not work with this attention_backend: {limitation}; use auto "
-            "or off, or attention_backend triton"
-        )
-    if wanted != "auto":
-        is_costly = wanted == CUDA and limitation is not None
-        return Mode(wanted, "was asked for" + (f", although {limitation}" if is_costly else ""))
-    if device.type != "cuda":
-        return Mode(OFF, f"there are no CUDA graphs on {device}")
-    if limitation is not None:
-        return Mode(OFF, limitation)
-    return Mode(CUDA, "attention reads lengths on the device")
-
-
-def graph_batch_sizes(boot: EngineBoot, mode: str) -> tuple[int, ...]:
-    """List the batch sizes that decode steps are padded to, ascending; none where mode is off."""
-    if mode == OFF:
-        return ()
-    return batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
-
-
-def plan_graphs(
-    boot: GraphsBoot,
-    mode: str,
-    space: GraphSpace,
-    spec: BufferSpec,
-    policy: AdaptivePolicy,
-    available_bytes: int,
-) -> GraphConfig:
+def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: int) -> GraphConfig:
     """Compute the pairs that the policy can reach and those whose buffers fit the budget.
 
     Args:
         available_bytes: free memory after the weights.
     """
+    boot, sizes = config.boot, config.sizes
+    window = None if config.draft is None else sizes.max_path_length
+    running = boot.scheduling.max_running_requests
+    space = GraphSpace(sizes.shapes, config.graph_batch_sizes, running, window)
     reachable = space.plan(policy) if space.sizes else NO_PLAN
-    max_bytes = available_bytes // _DEFAULT_SHARE if boot.max_bytes is None else boot.max_bytes
+    pages = -(-(config.context_length + sizes.reserve_tokens) // boot.memory.page_size)
+    spec = BufferSpec(config.widths, pages, boot.memory.page_size, config.dtype)
+    max_bytes = boot.graphs.max_bytes
+    if max_bytes is None:
+        max_bytes = available_bytes // _DEFAULT_SHARE
     plan, dropped = reachable.fit(spec.num_bytes, max_bytes)
-    budget = Budget(max_bytes, boot.max_seconds)
-    return GraphConfig(mode, space, reachable, plan, dropped, spec, budget)
+    budget = Budget(max_bytes, boot.graphs.max_seconds)
+    return GraphConfig(config.graph_mode.name, space, reachable, plan, dropped, spec, budget)
 
 
 def make_graphs(
