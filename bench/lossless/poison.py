@@ -1,13 +1,15 @@
 """Engines for tests, with NaN in the KV cache so that a read of an unwritten row shows."""
 
+from dataclasses import replace
+
 import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.device import choose_device
-from specdecode_engine.startup.sizes import SHORTEST_TOKENS, reserve_tokens
+from specdecode_engine.startup.build import build
+from specdecode_engine.startup.config import resolve
+from specdecode_engine.startup.memory import SHORTEST_TOKENS
 
 
 def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineCore:
@@ -17,11 +19,12 @@ def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineC
         cache_tokens: limit the cache to the pages of one request of this many tokens, at least
             `SHORTEST_TOKENS`.
     """
+    config = resolve(boot)
     if cache_tokens is not None:
-        most = max(cache_tokens, SHORTEST_TOKENS) + reserve_tokens(boot, choose_device(boot.device))
+        most = max(cache_tokens, SHORTEST_TOKENS) + config.sizes.reserve_tokens
         memory = boot.memory.model_copy(update={"max_total_tokens": most})
-        boot = boot.model_copy(update={"memory": memory})
-    core = build_core(boot)
+        config = replace(config, boot=boot.model_copy(update={"memory": memory}))
+    core = build(config)
     poison(core.parts.pool)
     drafter = core.parts.drafter
     for part in vars(drafter).values() if drafter else ():

@@ -15,7 +15,6 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
-from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
 
@@ -31,7 +30,6 @@ class ScriptedDrafter:
             adversary.
     """
 
-    aux_spec = AuxHiddenStates()
     lookahead = 0
 
     def __init__(

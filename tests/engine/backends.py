@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specdecode_engine.startup import attention
+from specdecode_engine.startup import config
 from specdecode_kernels import Choice, choose_backend
 from specdecode_kernels.testing import LaunchCounter, checked
 
@@ -21,5 +21,5 @@ def counted_launches() -> Iterator[LaunchCounter]:
         return choice._replace(backend=checked(counter.wrap(choice.backend)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "choose_backend", choose)
+        patch.setattr(config, "choose_backend", choose)
         yield counter

@@ -15,9 +15,14 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.attention import AttentionUnavailable
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.graph_config import CUDA, OFF, GraphsUnavailable, choose_mode
+from specdecode_engine.startup.config import (
+    CUDA,
+    OFF,
+    AttentionUnavailable,
+    GraphsUnavailable,
+    choose_graph_mode,
+)
 from specdecode_kernels import TORCH, Backend, GraphSupport
 from specdecode_kernels.testing import DEVICE, computed_loop_bounds
 from tests.engine.backends import counted_launches
@@ -148,16 +153,16 @@ def backend(is_possible: bool, limitation: str | None = None) -> Backend:
 
 def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
     fast, slow = backend(True), backend(False, "it plans")
-    assert choose_mode("auto", GPU, [fast, fast]).name == CUDA
-    assert choose_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
-    mode, reason = choose_mode("auto", GPU, [TORCH])
+    assert choose_graph_mode("auto", GPU, [fast, fast]).name == CUDA
+    assert choose_graph_mode("auto", GPU, [fast, slow]) == (OFF, "it plans")
+    mode, reason = choose_graph_mode("auto", GPU, [TORCH])
     assert (mode, reason) == (OFF, TORCH.graph_support.limitation)
-    assert choose_mode("auto", CPU, [fast]).name == OFF
+    assert choose_graph_mode("auto", CPU, [fast]).name == OFF
 
 
 def test_what_was_asked_for_is_done_unless_it_cannot() -> None:
-    assert choose_mode("cuda", GPU, [TORCH]).name == CUDA
-    assert "although torch would gather" in choose_mode("cuda", GPU, [TORCH]).reason
-    assert choose_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
+    assert choose_graph_mode("cuda", GPU, [TORCH]).name == CUDA
+    assert "although torch would gather" in choose_graph_mode("cuda", GPU, [TORCH]).reason
+    assert choose_graph_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
     with pytest.raises(GraphsUnavailable, match="it plans; use auto or off, or attention_backend"):
-        choose_mode("cuda", GPU, [backend(True), backend(False, "it plans")])
+        choose_graph_mode("cuda", GPU, [backend(True), backend(False, "it plans")])

@@ -8,7 +8,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.speculate import tree_builder as expander
+from specdecode_engine.speculate import tree as expander
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.steps import decode, verify
 from tests.kernels.launched import launches

@@ -10,9 +10,8 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import Llama
-from specdecode_engine.model.llama import Hidden
-from specdecode_engine.speculate.hidden_state_ring import HiddenStateRing
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.speculate.draft_state import HiddenStateRing
 
 PROMPT = (3, 14, 15, 92, 65, 35)
 
@@ -55,14 +54,16 @@ def test_standalone_captures_allocates_and_carries_no_hidden_state(
     handed_over = []
     forward = Llama.forward
 
-    def poisoned(self: Llama, *args: object, **kwargs: object) -> Hidden:
-        hidden = forward(self, *args, **kwargs)  # type: ignore[arg-type]
-        handed_over.append(hidden.aux_hidden_states)
-        return hidden
+    def recorded(
+        self: Llama, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        hidden, aux = forward(self, *args, **kwargs)  # type: ignore[arg-type]
+        handed_over.append(aux)
+        return hidden, aux
 
     expected = generate(make_core(checkpoints, "NONE"))
     monkeypatch.setattr(HiddenStateRing, "__init__", refuse)
-    monkeypatch.setattr(Llama, "forward", poisoned)
+    monkeypatch.setattr(Llama, "forward", recorded)
     core = make_core(checkpoints, "STANDALONE", topk)
     assert core.parts.aux_spec.is_empty
     assert generate(core) == expected

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_engine.model.target_forward import TargetForward
-from specdecode_engine.startup import build as startup
+from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs, TargetForward
+from specdecode_engine.startup import config
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.graph_config import GraphsUnavailable, Mode
+from specdecode_engine.startup.config import GraphMode, GraphsUnavailable
 from tests.engine.whole_engine import boot_of, requests_of
 from tests.shadow_cuda.active import shadow_cuda
 from tests.shadow_cuda.device import GIB, ShadowDevice
@@ -345,7 +344,7 @@ def test_an_engine_under_mode_auto_serves_eagerly_when_capturing_fails(
     monkeypatch.setenv("SPECDECODE_KERNELS", "torch")
     wanted = first_tokens(build(checkpoints, "cpu", "off"), checkpoints.vocab)
     break_verify(monkeypatch, wait_for_a_sum)
-    monkeypatch.setattr(startup, "choose_mode", lambda *_: Mode("cuda", "tried"))
+    monkeypatch.setattr(config, "choose_graph_mode", lambda *_: GraphMode("cuda", "tried"))
     with shadow_cuda() as gpu:
         core = build(checkpoints, "cuda", "auto")
         assert first_tokens(core, checkpoints.vocab) == wanted

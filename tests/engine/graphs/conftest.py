@@ -12,12 +12,10 @@ from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, For
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cuda_graph import StaticGraph
-from specdecode_engine.model.eagle_head import AuxHiddenStates
-from specdecode_engine.model.forward import ForwardInputs
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import PagedView
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.forward import ForwardInputs, TargetForward
+from specdecode_engine.model.kv_cache import KVCache, PagedView
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.target_forward import TargetForward
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
 

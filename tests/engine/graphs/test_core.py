@@ -19,8 +19,8 @@ from specdecode_engine.graphs import capturer
 from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.graphs.plan import GraphKey
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.startup import build
-from specdecode_engine.startup.graph_config import GraphsUnavailable, Mode
+from specdecode_engine.startup import config
+from specdecode_engine.startup.config import GraphMode, GraphsUnavailable
 
 TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
 SIZES = (1, 2, 4, 7)
@@ -355,7 +355,7 @@ def break_captures(monkeypatch: pytest.MonkeyPatch, error: Exception | None = No
 def test_mode_auto_serves_eagerly_when_a_capture_fails(checkpoints, monkeypatch, caplog) -> None:
     break_captures(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(build, "choose_mode", lambda *_: Mode("static", "tried"))
+        patch.setattr(config, "choose_graph_mode", lambda *_: GraphMode("static", "tried"))
         core = make_core(checkpoints, mode="auto")
     report = core.parts.graphs.report()
     failure = "capturing failed: RuntimeError: operation not permitted when stream is capturing"

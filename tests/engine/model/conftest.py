@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.model import KVCache, LlamaConfig, PagedView
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.kv_cache import KVCache, PagedView
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
 
 torch.set_num_threads(1)

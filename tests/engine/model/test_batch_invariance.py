@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import Llama
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.model_config import LlamaConfig
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.weights import decoder_shapes
 from specdecode_kernels import choose_backend
 
@@ -52,7 +52,7 @@ def compute(model: Llama, cached: Any, ids: Tensor, rounds: list[Spans]) -> Tens
     for spans in rounds:
         positions, view = cached.view(*spans)
         rows = torch.cat([ids[text, start:end] for text, start, end in spans])
-        hidden = model.forward(rows, positions, view).last
+        hidden, _ = model.forward(rows, positions, view)
         first = sum(end - start for text, start, end in spans if text == 0)
         logits.append(model.logits(hidden)[:first])
     return torch.cat(logits)

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdecode_engine.model import CheckpointError, Llama
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 Tensors = dict[str, Tensor]

@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import AuxHiddenStates, CheckpointError, Eagle1Head, Llama
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.eagle import Eagle1Head
+from specdecode_engine.model.llama import Llama
 
 Tensors = dict[str, Tensor]
 Config = dict[str, object]
@@ -40,8 +43,8 @@ def test_it_shares_the_target_s_embedding_head_and_length(
     head = load(head_config, eagle1_tensors)
     assert head.embedding is target.embedding
     assert head.head.weight is target.head.weight
-    assert head.angles.cos.shape[0] == target.context_length == 64
-    assert (head.aux_spec, head.draft_to_target) == (AuxHiddenStates(final=True), None)
+    assert head.angles.shape[1] == target.context_length == 64
+    assert (head.config.aux_spec, head.draft_to_target) == (AuxHiddenStates(final=True), None)
 
 
 def test_a_copy_of_the_target_s_embedding_is_shared_and_another_one_is_used(

@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import AuxHiddenStates, CheckpointError, Eagle3Head, Llama, LlamaConfig
-from specdecode_engine.model.eagle3_config import Eagle3Config
+from specdecode_engine.model.config import AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.eagle import Eagle3Head
+from specdecode_engine.model.eagle_config import Eagle3Config
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -56,8 +59,8 @@ def test_it_shares_the_target_s_embedding_and_length(
 ) -> None:
     head = load(head_config, eagle3_tensors)
     assert head.embedding is target.embedding
-    assert head.angles.cos.shape[0] == target.context_length == 64
-    assert head.aux_spec == AuxHiddenStates(layers=(0, 1, 3))
+    assert head.angles.shape[1] == target.context_length == 64
+    assert head.config.aux_spec == AuxHiddenStates(layers=(0, 1, 3))
 
 
 def test_draft_ids_lead_to_target_ids(
@@ -147,7 +150,7 @@ REFUSED_CONFIGS: list[tuple[Config, str]] = [
     ({"norm_output": "yes"}, "norm_output is 'yes'; it must be true or false"),
     ({"vocab_size": 32}, "vocab_size is 32; the target's is 31"),
     ({"draft_vocab_size": 32}, "draft_vocab_size is 32; vocab_size is only 31"),
-    ({"target_hidden_size": 24}, "target_hidden_size is 24; the target's hidden size is 12"),
+    ({"target_hidden_size": 24}, "target_hidden_size is 24; the target's is 12"),
     ({"eagle_config": {}}, f"{IDS} is missing and the usual [1, 1, 0] do not fit; use a head"),
     ({"eagle_config": {IDS: [0, 2, 4]}}, f"eagle_config.{IDS} is [0, 2, 4]; use a head"),
     ({"eagle_config": {IDS: [0, 2, 5]}}, f"eagle_config.{IDS} is [0, 2, 5]; use a head"),

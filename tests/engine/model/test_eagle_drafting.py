@@ -8,7 +8,6 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,18 +19,9 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import (
-    AuxHiddenStates,
-    DraftHidden,
-    Eagle1Head,
-    KVCache,
-    KVView,
-    Llama,
-    PagedView,
-    ScratchView,
-)
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.startup import models as drafters
+from specdecode_engine.model.eagle import Eagle1Head
+from specdecode_engine.model.kv_cache import KVCache, KVView, PagedView, ScratchView
+from specdecode_engine.model.llama import Llama
 from specdecode_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")
@@ -132,22 +122,20 @@ class GraphCapturer:
     def config(self) -> Any:
         return self.wrapped.config
 
-    @property
-    def aux_spec(self) -> AuxHiddenStates:
-        return self.wrapped.aux_spec
-
     def fuse(self, features: Tensor) -> Tensor:
         return features
 
-    def forward(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView) -> DraftHidden:
-        out = self.wrapped.forward(ids, hidden, positions, kv)
+    def forward(
+        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
+        normed, recurrent = self.wrapped.forward(ids, hidden, positions, kv)
         if isinstance(kv, ScratchView):
-            self.drafted.append((int(positions[0]), hidden, out.recurrent))
+            self.drafted.append((int(positions[0]), hidden, recurrent))
         else:
             self.starts.append(len(self.drafted))
             self.known += zip(positions.tolist(), ids.tolist(), hidden, strict=True)
-            self.drafted.append((-1, hidden, out.recurrent[-1:]))
-        return out
+            self.drafted.append((-1, hidden, recurrent[-1:]))
+        return normed, recurrent
 
     def logits(self, normed: Tensor) -> Tensor:
         return self.wrapped.logits(normed)
@@ -157,12 +145,13 @@ class GraphCapturer:
 def recorder(checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch) -> list[GraphCapturer]:
     """Every head that the engine loads from now on, wrapped."""
     made: list[GraphCapturer] = []
+    load_head = Eagle1Head.load
 
-    def load(folder: Path, target: Llama, *, progress: bool, linears: Linears) -> GraphCapturer:
-        made.append(GraphCapturer(Eagle1Head.load(folder, target, linears=linears)))
+    def load(*args: Any, **options: Any) -> GraphCapturer:
+        made.append(GraphCapturer(load_head(*args, **options)))
         return made[-1]
 
-    monkeypatch.setattr(drafters, "Eagle1Head", SimpleNamespace(load=load))
+    monkeypatch.setattr(Eagle1Head, "load", load)
     return made
 
 
@@ -193,7 +182,7 @@ def hidden_states(target: Llama, ids: Tensor) -> Tensor:
     )  # fmt: skip
     layout = AttentionMetadata(torch.tensor([[1]]), len(ids), (len(ids),), positions + 1, len(ids))
     view = PagedView(pool, positions + len(ids), layout)
-    return target.forward(ids, positions, view).last
+    return target.forward(ids, positions, view)[0]
 
 
 @pytest.mark.parametrize("prompt", ["short", "long", "one"])
@@ -223,11 +212,13 @@ class Oracle(GraphCapturer):
 
     text: Tensor
 
-    def forward(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView) -> DraftHidden:
+    def forward(
+        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
         super().forward(ids, hidden, positions, kv)
         told = self.text[(positions + 2).clamp(max=len(self.text) - 1)]
         sure = torch.nn.functional.one_hot(told, 97).double()
-        return DraftHidden(sure, hidden)
+        return sure, hidden
 
     def logits(self, normed: Tensor) -> Tensor:
         return normed * 100
@@ -240,12 +231,14 @@ def test_a_head_that_knows_the_text_is_always_right(
 ) -> None:
     plain = run(make_core(checkpoints.target), {"r": PROMPTS[prompt]})["r"]
 
-    def load(folder: Path, target: Llama, *, progress: bool, linears: Linears) -> Oracle:
-        oracle = Oracle(Eagle1Head.load(folder, target, linears=linears))
+    load_head = Eagle1Head.load
+
+    def load(*args: Any, **options: Any) -> Oracle:
+        oracle = Oracle(load_head(*args, **options))
         oracle.text = torch.tensor([*PROMPTS[prompt], *plain])
         return oracle
 
-    monkeypatch.setattr(drafters, "Eagle1Head", SimpleNamespace(load=load))
+    monkeypatch.setattr(Eagle1Head, "load", load)
     core = make_core(
         checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=3, topk=topk
     )

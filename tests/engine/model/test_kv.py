@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.model import DraftScratch, KVCache, Llama, ScratchView
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache, ScratchView
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 
@@ -59,9 +61,9 @@ def test_a_chain_in_the_scratch_equals_the_pages(
         ends = [length + step for length in lengths]
         tokens = torch.stack([ids[text, end] for text, end in enumerate(ends)])
         view = ScratchView(cached.pool, scratch, step, cached.prefix(lengths))
-        drafted = model.forward(tokens, torch.tensor(ends), view).last
+        drafted, _ = model.forward(tokens, torch.tensor(ends), view)
         spans = [(text, end, end + 1) for text, end in enumerate(ends)]
-        torch.testing.assert_close(drafted, model.forward(tokens, *paged.view(*spans)).last)
+        torch.testing.assert_close(drafted, model.forward(tokens, *paged.view(*spans))[0])
     torch.testing.assert_close(cached.pool.k, before, equal_nan=True, rtol=0, atol=0)
 
 
@@ -71,19 +73,19 @@ def test_a_batch_without_rows_runs(
     model = Llama.load(write(tmp_path, config, tensors), device=CPU)
     nothing = torch.zeros(0, dtype=torch.int64)
     _, view = texts.make(model.config, 1, 4, 4).view((0, 2, 2))
-    assert model.logits(model.forward(nothing, nothing, view).last).shape == (0, 31)
+    assert model.logits(model.forward(nothing, nothing, view)[0]).shape == (0, 31)
 
 
-@pytest.mark.parametrize("capture", [(4,), (-1,), (0, 9)])
-def test_capturing_a_layer_that_is_not_there_is_refused(
+@pytest.mark.parametrize("layers", [(4,), (-1,), (0, 9)])
+def test_aux_hidden_states_of_a_layer_that_is_not_there_are_refused(
     tmp_path: Path,
     config: dict[str, object],
     tensors: dict[str, Tensor],
     write: Any,
     texts: Any,
-    capture: tuple[int, ...],
+    layers: tuple[int, ...],
 ) -> None:
     model = Llama.load(write(tmp_path, config, tensors), device=CPU)
     positions, view = texts.make(model.config, 1, 4, 4).view((0, 0, 2))
     with pytest.raises(ValueError, match=r"the model has layers 0\.\.3"):
-        model.forward(positions, positions, view, capture)
+        model.forward(positions, positions, view, AuxHiddenStates(layers))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdecode_engine.model import CheckpointError, LlamaConfig
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.config_file import CheckpointError
 
 LLAMA3: dict[str, object] = {
     "factor": 8.0,

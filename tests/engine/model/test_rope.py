@@ -7,8 +7,8 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specdecode_engine.model.rope import build_angles
-from specdecode_engine.model.rope_config import RopeConfig
+from specdecode_engine.model.layers import rotary_rows
+from specdecode_engine.model.rope import RopeConfig, build_angles
 
 CPU = torch.device("cpu")
 LENGTH = 300
@@ -45,7 +45,7 @@ def test_angles_are_those_of_transformers(kind: str, positions: int) -> None:
     wanted = LlamaRotaryEmbedding(described)(torch.zeros(()), torch.arange(LENGTH)[None])
     config = RopeConfig(kind, 5000.0, parameters, positions)
     angles = build_angles(config, 8, LENGTH, torch.float32, CPU)
-    for ours, theirs in zip((angles.cos, angles.sin), wanted, strict=True):
+    for ours, theirs in zip(angles, wanted, strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(torch.cat((ours, ours), dim=-1), theirs[0], atol=1e-6, rtol=0)
 
@@ -54,13 +54,13 @@ def test_a_wide_model_gets_wide_angles() -> None:
     config = RopeConfig("default", 5000.0, {}, 64)
     narrow = build_angles(config, 8, 10, torch.bfloat16, CPU)
     wide = build_angles(config, 8, 10, torch.float64, CPU)
-    assert narrow.cos.dtype == torch.float32
-    assert wide.cos.dtype == torch.float64
-    assert torch.equal(narrow.cos.double(), wide.cos)
+    assert narrow.dtype == torch.float32
+    assert wide.dtype == torch.float64
+    assert torch.equal(narrow.double(), wide)
 
 
 def test_rows_are_picked_by_position() -> None:
     angles = build_angles(RopeConfig("default", 5000.0, {}, 64), 8, 10, torch.float32, CPU)
-    picked = angles.at(torch.tensor([7, 0, 7]))
-    assert torch.equal(picked.sin, angles.sin[[7, 0, 7]])
-    assert torch.equal(picked.cos, angles.cos[[7, 0, 7]])
+    cos, sin = rotary_rows(angles, torch.tensor([7, 0, 7]))
+    assert torch.equal(cos, angles[0, [7, 0, 7]])
+    assert torch.equal(sin, angles[1, [7, 0, 7]])

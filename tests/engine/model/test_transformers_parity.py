@@ -10,7 +10,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from specdecode_engine.model import Llama
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
 LENGTHS = (23, 9)
@@ -82,7 +83,7 @@ def check_all_cuts(model: Any, ours: Llama, texts: Any, page_size: int) -> None:
         for spans in rounds:
             positions, view = cached.view(*spans)
             rows = torch.cat([ids[text][start:end] for text, start, end in spans])
-            logits = ours.logits(ours.forward(rows, positions, view).last)
+            logits = ours.logits(ours.forward(rows, positions, view)[0])
             expected = torch.cat([wanted[text][start:end] for text, start, end in spans])
             torch.testing.assert_close(
                 logits, expected, atol=1e-4, rtol=1e-4, msg=f"{name}: {{}}".format
@@ -159,11 +160,11 @@ def test_length_dependent_rope_is_fixed_for_the_context_length(
     cached = texts.make(ours.config, 1, LENGTHS[0], 4)
     for start, end in ((0, 5), (5, 23)):
         positions, view = cached.view((0, start, end))
-        logits = ours.logits(ours.forward(ids[start:end], positions, view).last)
+        logits = ours.logits(ours.forward(ids[start:end], positions, view)[0])
         torch.testing.assert_close(logits, wanted[start:end], atol=1e-4, rtol=1e-4)
 
 
-def test_captured_layers_are_the_hidden_states_behind_them(tmp_path: Path, texts: Any) -> None:
+def test_aux_hidden_states_are_the_outputs_of_their_layers(tmp_path: Path, texts: Any) -> None:
     config = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 4})
     model = randomised(transformers.LlamaForCausalLM(config), 3)
     model.save_pretrained(tmp_path)
@@ -171,8 +172,7 @@ def test_captured_layers_are_the_hidden_states_behind_them(tmp_path: Path, texts
     with torch.no_grad():
         states = model(ids[None], output_hidden_states=True).hidden_states
     positions, view = texts.make(ours.config, 1, 11, 4).view((0, 0, 11))
-    hidden = ours.forward(ids, positions, view, aux_layers=(0, 2))
-    assert hidden.aux_hidden_states is not None
+    hidden, aux = ours.forward(ids, positions, view, AuxHiddenStates(layers=(0, 2)))
     wanted: Tensor = torch.cat((states[1][0], states[3][0]), dim=-1)
-    torch.testing.assert_close(hidden.aux_hidden_states, wanted, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(hidden.last, states[4][0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(aux, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(hidden, states[4][0], atol=1e-4, rtol=1e-4)

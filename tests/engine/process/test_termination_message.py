@@ -11,12 +11,11 @@ import pytest
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import TerminationMessage, TerminationReason
-from specdecode_engine.model.errors import CheckpointError, DraftMismatch
+from specdecode_engine.model.config_file import CheckpointError, DraftMismatch
 from specdecode_engine.process.termination_message import leave, termination_message_for
 from specdecode_engine.serve.text.tokenizer import TokenizerUnusable, load_text_model
-from specdecode_engine.startup.build import CannotServe
+from specdecode_engine.startup.config import CannotServe, resolve
 from specdecode_engine.startup.memory import NotEnoughMemory
-from specdecode_engine.startup.models import check_fit
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -107,7 +106,7 @@ def test_a_pair_that_does_not_fit_is_found_before_weights_are_read(
     target.mkdir()
     shutil.copy(checkpoints.target / "config.json", target)
     with pytest.raises(DraftMismatch) as caught:
-        check_fit(boot(target, edited(name, **keys), algorithm))
+        resolve(boot(target, edited(name, **keys), algorithm))
     for word in words:
         assert word in str(caught.value)
 
@@ -115,12 +114,12 @@ def test_a_pair_that_does_not_fit_is_found_before_weights_are_read(
 @pytest.mark.parametrize("name", ["draft", "eagle", "eagle3"])
 def test_pairs_that_fit_pass(name, checkpoints):
     algorithm = {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}[name]
-    check_fit(boot(checkpoints.target, getattr(checkpoints, name), algorithm))  # raises nothing
+    assert resolve(boot(checkpoints.target, getattr(checkpoints, name), algorithm)).draft
 
 
 def test_a_draft_that_is_no_checkpoint_is_not_called_a_mismatch(checkpoints, tmp_path):
     with pytest.raises(CheckpointError, match="no such file") as caught:
-        check_fit(boot(checkpoints.target, tmp_path / "nothing", "STANDALONE"))
+        resolve(boot(checkpoints.target, tmp_path / "nothing", "STANDALONE"))
     assert termination_message_for(caught.value).reason == TerminationReason.CHECKPOINT_INVALID
 
 

@@ -14,8 +14,8 @@ from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.cli.flags import BootError, parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.config import draft_shapes
 from specdecode_engine.startup.policies import depth_table, make_policy
-from specdecode_engine.startup.sizes import draft_shapes
 
 TABLE = {
     "2": {"candidate_steps": [0, 2]},

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
-from specdecode_engine.model.errors import TensorError
+from specdecode_engine.model.config_file import CheckpointError
 
 Shape = tuple[int, ...]
 
@@ -37,6 +37,13 @@ DTYPES = {
 }
 
 
+class TensorError(CheckpointError):
+    """A tensor file, or tensors in it, that are missing, damaged or of the wrong shape."""
+
+    def __init__(self, file: Path, fault: str, remedy: str) -> None:
+        super().__init__(f"{file}: {fault}; {remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """The file of one tensor and what its header contains."""
@@ -53,7 +60,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """In which type and where tensors shall lie; integers and masks keep their type."""
+    """Data type and device of loaded tensors; integers and masks keep their type."""
 
     dtype: torch.dtype
     device: torch.device
@@ -64,7 +71,7 @@ class TensorStore(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, StoredTensor]:
-        """What is there, by name."""
+        """The tensors by name."""
         ...
 
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
@@ -72,7 +79,7 @@ class TensorStore(Protocol):
         ...
 
     def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
-        """Hand over every tensor where it shall lie; the caller owns them."""
+        """Return every tensor, placed; the caller owns them. A progress bar goes to stderr."""
         ...
 
 
@@ -97,7 +104,6 @@ class Checkpoint:
         return cls(folder, kept)
 
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
-        """Raise unless the tensors are the expected ones, and perhaps some of the optional."""
         known = {**optional, **expected}
         missing = sorted(expected.keys() - self.tensors.keys())
         unused = sorted(self.tensors.keys() - known.keys())
@@ -116,7 +122,6 @@ class Checkpoint:
             raise TensorError(self.folder, f"{fault} {', '.join(names[:NAMED])}{more}", remedy)
 
     def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
-        """Read every tensor, with a progress bar over bytes on stderr if wanted."""
         total = sum(stored.bytes for stored in self.tensors.values())
         by_file: dict[Path, list[str]] = {}
         for name, stored in self.tensors.items():

@@ -5,10 +5,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
-from specdecode_engine.model.errors import CheckpointError, ConfigError, DraftMismatch
+from specdecode_api.report import TerminationReason
 
 DTYPES = {
     "float16": torch.float16,
@@ -16,6 +17,25 @@ DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be loaded; the message has the file, the error and the remedy."""
+
+    reason: ClassVar[TerminationReason] = TerminationReason.CHECKPOINT_INVALID
+
+
+class ConfigError(CheckpointError):
+    """One key of a config.json that is missing, malformed or not supported."""
+
+    def __init__(self, file: Path, key: str, fault: str, remedy: str) -> None:
+        super().__init__(f"{file}: {key} {fault}; {remedy}")
+
+
+class DraftMismatch(CheckpointError):
+    """The draft's checkpoint does not belong to the target's; the message holds both numbers."""
+
+    reason = TerminationReason.DRAFT_MISMATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +72,11 @@ class ConfigFile:
         return DraftMismatch(str(self.error(key, remedy)))
 
     def get(self, key: str) -> object:
-        """Answer the value of `key` as it is, None if absent."""
+        """Return the unchecked value of `key`, None if absent."""
         return self.keys.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Answer a positive integer; it must be there if there is no default."""
+        """Return a positive integer; it must be there if there is no default."""
         value = self.keys.get(key)
         if value is None and default is not None:
             return default
@@ -65,7 +85,7 @@ class ConfigFile:
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
-        """Answer a positive finite number; it must be there if there is no default."""
+        """Return a positive finite number; it must be there if there is no default."""
         value = self.keys.get(key)
         if value is None and default is not None:
             return default
@@ -76,7 +96,6 @@ class ConfigFile:
         return float(value)
 
     def switch(self, key: str, default: bool) -> bool:
-        """Answer true or false."""
         value = self.keys.get(key, default)
         if value is None:
             return default
@@ -85,7 +104,7 @@ class ConfigFile:
         return value
 
     def ids(self, key: str) -> tuple[int, ...]:
-        """Answer token or layer ids: one integer, a list of them, or none."""
+        """Return token or layer ids: one integer, a list of them, or none."""
         value = self.keys.get(key)
         listed = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in listed):
@@ -93,7 +112,7 @@ class ConfigFile:
         return tuple(listed)
 
     def section(self, key: str) -> "ConfigFile | None":
-        """Answer the object under `key`, None if absent."""
+        """Return the object under `key`, None if absent."""
         value = self.keys.get(key)
         if value is None:
             return None
@@ -102,7 +121,7 @@ class ConfigFile:
         return ConfigFile(self.file, value, f"{self.prefix}{key}.")
 
     def dtype(self) -> torch.dtype | None:
-        """Answer the type that the weights were saved in, under either of its two names."""
+        """Return the type that the weights were saved in, under either of its two names."""
         key = "dtype" if self.keys.get("dtype") is not None else "torch_dtype"
         name = self.keys.get(key)
         if name is None:

@@ -1,11 +1,25 @@
-"""A forward pass as a function of tensors alone, so that it can be captured once and replayed."""
+"""Forward passes as functions of tensors alone, so that each can be captured once and replayed.
 
+The forwards of a decode step are the target's over bonus tokens and drafted ones, and two of the
+draft: over committed rows that its KV lacks, and over drafted tokens. A draft is a language model,
+or an EAGLE head that also reads hidden states: the target's for committed rows, its own output for
+the parent of a drafted token.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from torch import Tensor
 
+from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.eagle import EagleHead
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache, KVView, PagedView, ScratchView
+from specdecode_engine.model.llama import Llama
 from specdecode_kernels import AttentionMetadata
+
+DraftNetwork = Llama | EagleHead[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,21 +32,17 @@ class ForwardInputs:
     ids: Tensor  # [B * n] i64
     positions: Tensor  # [B * n] i64, rotary
     layout: AttentionMetadata  # n query rows for each sequence
-    slot_mapping: Tensor | None = (
-        None  # [B * n] i64, rows of the pool; None where the scratch is used
-    )
+    slot_mapping: Tensor | None = None  # [B * n] i64, rows of the pool; None for the scratch
     hidden: Tensor | None = None  # [B * n, width]: what each row reads besides its token
     mask: Tensor | None = None  # [B, n, seen] bool: a tree's ancestors
     first: int = 0  # scratch row of the first row
 
     @property
     def batch_size(self) -> int:
-        """B."""
         return len(self.layout.qo_lens)
 
     @property
     def rows(self) -> int:
-        """Rows per sequence, n."""
         return self.layout.qo_lens[0]
 
 
@@ -44,9 +54,72 @@ class ForwardOutputs:
     hidden: Tensor | None = None  # [B * m, width]: aux hidden states, or what the next row reads
 
 
-class ForwardFunction(Protocol):
-    """A model with its cache; nothing else is read or written."""
+ForwardFunction = Callable[[ForwardInputs], ForwardOutputs]
+"""A model with its cache: writes the rows' keys and values; reads and writes nothing else."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetForward:
+    """Logits and aux hidden states of every node: a chain or, with a mask, a tree per sequence."""
+
+    target: Llama
+    pool: KVCache
+    aux_spec: AuxHiddenStates
 
     def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
-        """Write the rows' keys and values and compute what comes out."""
-        ...
+        assert inputs.slot_mapping is not None
+        view = PagedView(self.pool, inputs.slot_mapping, inputs.layout, inputs.mask)
+        hidden, aux = self.target.forward(inputs.ids, inputs.positions, view, self.aux_spec)
+        return ForwardOutputs(self.target.logits(hidden), aux)
+
+
+def draft_forwards(
+    network: DraftNetwork, pool: KVCache, scratch: DraftScratch
+) -> Mapping[ForwardKind, ForwardFunction]:
+    """Bind the forwards of a decode step to the draft's pages and its scratch."""
+
+    def catch_up(inputs: ForwardInputs) -> ForwardOutputs:
+        """Write to the pages; the outputs are those of each sequence's last row."""
+        normed, recurrent = forward_committed(network, pool, inputs)
+        recurrent = None if recurrent is None else _last_rows(recurrent, inputs)
+        return ForwardOutputs(network.logits(_last_rows(normed, inputs)), recurrent)
+
+    def draft_step(inputs: ForwardInputs) -> ForwardOutputs:
+        """Write to the scratch."""
+        view = ScratchView(pool, scratch, inputs.first, inputs.layout, inputs.mask)
+        normed, recurrent = _forward(network, inputs, inputs.hidden, view)
+        return ForwardOutputs(network.logits(normed), recurrent)
+
+    return {ForwardKind.CATCH_UP: catch_up, ForwardKind.DRAFT_STEP: draft_step}
+
+
+def forward_committed(
+    network: DraftNetwork, pool: KVCache, inputs: ForwardInputs
+) -> tuple[Tensor, Tensor | None]:
+    """Run committed rows and write their KV to the draft's pages.
+
+    Args:
+        inputs: `hidden` are the rows' aux hidden states, for a head.
+
+    Returns:
+        Hidden states [rows, hidden] that `logits` takes, and those that a head reads next.
+    """
+    assert inputs.slot_mapping is not None
+    hidden = inputs.hidden
+    if hidden is not None and not isinstance(network, Llama):
+        hidden = network.fuse(hidden)
+    return _forward(network, inputs, hidden, PagedView(pool, inputs.slot_mapping, inputs.layout))
+
+
+def _forward(
+    network: DraftNetwork, inputs: ForwardInputs, hidden: Tensor | None, view: KVView
+) -> tuple[Tensor, Tensor | None]:
+    if isinstance(network, Llama):
+        return network.forward(inputs.ids, inputs.positions, view)
+    assert hidden is not None
+    return network.forward(inputs.ids, hidden, inputs.positions, view)
+
+
+def _last_rows(rows: Tensor, inputs: ForwardInputs) -> Tensor:
+    """From [B * n, width] to each sequence's last row [B, width]."""
+    return rows.view(inputs.batch_size, inputs.rows, -1)[:, -1]

@@ -1,4 +1,10 @@
-"""Where keys and values live: the paged pool of all requests, and a draft's own scratch."""
+"""Keys and values: the paged pool of all requests, a draft's scratch, and views of both.
+
+A view is how one forward pass sees them: for every layer it writes its own rows, then attends.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -54,9 +60,9 @@ class KVCache:
     def as_stored(
         self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Answer k and v as whoever reads the rows that were just stored will see them.
+        """Return k and v as they are read back from the rows where they were just stored.
 
-        They are k and v themselves but for float8 pools, which hold them rounded.
+        They are unchanged except in float8 pools, which hold them rounded.
         """
         if self.k.dtype == k.dtype:
             return k, v
@@ -92,13 +98,72 @@ class DraftScratch:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Allocate `rows` rows for each of `batch` requests."""
         shape = (layers, batch, rows, kv_heads, head_dim)
         # [layers, batch, rows, kv_heads, dim]
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)
         # [batch, 1, rows] bool, for query rows that see all there is
         self.all_shown = torch.ones((batch, 1, rows), dtype=torch.bool, device=device)
+
+
+class KVView(Protocol):
+    """The cache as one batch of query rows sees it, the same for every layer."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write this layer's k and v where they belong, then attend; all [rows, heads, dim]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedView:
+    """Every query row has a pool row of its own.
+
+    Without `ancestry` a row sees what `layout` shows of the pool, its own row included: prefill and
+    verifying chains. With it the rows are the nodes of trees: `layout` shows the committed prefix,
+    and the nodes of one request see one another by `ancestry`.
+    """
+
+    pool: KVCache
+    slot_mapping: Tensor  # [rows] i64: the pool row of each query row
+    layout: AttentionMetadata
+    ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.pool.store(layer, self.slot_mapping, k, v)
+        if self.ancestry is None:
+            return self.pool.attend(layer, q, self.layout)
+        # A chain reads its own rows from the pool. A tree must see the same numbers.
+        k, v = self.pool.as_stored(layer, self.slot_mapping, k, v)
+        shape = (*self.ancestry.shape[:2], *k.shape[1:])
+        tree_kv = TreeKV(k.reshape(shape), v.reshape(shape), self.ancestry)
+        return self.pool.attend(layer, q, self.layout, tree_kv)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScratchView:
+    """One step of drafting: query rows are kept in the scratch, from row `first` on.
+
+    `layout` describes the committed prefix in the pool. `mask` selects the scratch rows, up to the
+    newest, that each query row sees; without it, a chain's single query row sees all of them.
+    """
+
+    pool: KVCache
+    scratch: DraftScratch
+    first: int
+    layout: AttentionMetadata
+    mask: Tensor | None = None  # [batch, queries, first + queries] bool
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch = len(self.layout.qo_lens)
+        end = self.first + q.shape[0] // batch
+        shape = (batch, -1, *k.shape[1:])
+        self.scratch.k[layer, :batch, self.first : end] = k.view(shape)
+        self.scratch.v[layer, :batch, self.first : end] = v.view(shape)
+        mask = self.mask
+        if mask is None:
+            mask = self.scratch.all_shown[:batch, :, :end]
+        k, v = self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end]
+        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -4,9 +4,21 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.rope import Angles
-from specdecode_kernels import Backend, PackedWeight
+from specdecode_engine.model.kv_cache import KVView
+from specdecode_kernels import TORCH, Backend, Choice, PackedWeight
+
+RotaryRows = tuple[Tensor, Tensor]
+"""Cosines and sines, [rows, head_dim / 2] each."""
+
+
+def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
+    """Return the cosines and sines of `positions` [rows] i64, from a table of `build_angles`.
+
+    A step verifies a few rows past the end of the context; they are cut from the output afterwards,
+    so any angle will do for them.
+    """
+    rows = angles.index_select(1, positions.clamp(max=angles.shape[1] - 1))
+    return rows[0], rows[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +38,40 @@ class Linear:
         return self.ops.linear(x, self.weight, self.bias)
 
 
+@dataclass(slots=True)
+class Linears:
+    """Makes the linear maps of one engine; owned by its loader, one checkpoint after the other.
+
+    `ops` computes every layer loaded with them. Weights stay plain where there is a reason, else
+    they are packed for a CPU. The packed weight replaces the plain one, except for an embedding
+    that is also the head: it is looked up by token and stays next to its packed copy.
+    """
+
+    ops: Backend = TORCH
+    plain_weights: str | None = "nobody asked for packing"  # why they are not packed
+    _packed: int = 0
+
+    @classmethod
+    def of(cls, choice: Choice) -> "Linears":
+        """Pack where the chosen backend can."""
+        return cls(choice.backend, choice.plain_weights)
+
+    def make(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Make one map; the caller gives `weight` away."""
+        if self.plain_weights is not None:
+            return Linear(self.ops, weight, bias)
+        assert self.ops.pack_weight is not None
+        self._packed += 1
+        return Linear(self.ops, self.ops.pack_weight(weight), bias)
+
+    def facts(self) -> dict[str, object]:
+        """Return what was chosen and why: fields of /server_info."""
+        if self.plain_weights is not None:
+            return {"linears": "plain", "linears_reason": f"plain, as {self.plain_weights}"}
+        reason = f"{self._packed} maps in the order in which C reads them"
+        return {"linears": "packed", "linears_reason": reason}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm:
     """Root-mean-square norm; weight [dim]."""
@@ -35,7 +81,6 @@ class Norm:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalise [rows, dim]."""
         return self.ops.rms_norm(x, self.weight, self.eps)
 
     def after_adding(self, x: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,7 +90,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """Grouped-query attention; where keys and values live is the view's business."""
+    """Grouped-query attention over the keys and values of a view."""
 
     ops: Backend
     qkv: Linear  # q, k and v one under the other
@@ -54,12 +99,12 @@ class Attention:
     kv_heads: int
     head_dim: int
 
-    def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KVView) -> Tensor:
+    def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
         parts = [self.q_heads, self.kv_heads, self.kv_heads]
         heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
         q, k, v = heads.split_with_sizes(parts, dim=1)
-        q, k = self.ops.apply_rope(q, k, angles.cos, angles.sin)
+        q, k = self.ops.apply_rope(q, k, *rotary)
         return self.output(kv.attend(layer, q, k, v).flatten(1))
 
 
@@ -89,10 +134,10 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: Mlp
 
-    def __call__(self, x: Tensor, angles: Angles, layer: int, kv: KVView) -> Tensor:
+    def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""
         read = x if self.input_norm is None else self.input_norm(x)
-        return self.finish(x, self.attention(read, angles, layer, kv))
+        return self.finish(x, self.attention(read, rotary, layer, kv))
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add what attention gave to the residual stream [rows, hidden], then the MLP."""

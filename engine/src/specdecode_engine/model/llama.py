@@ -7,25 +7,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_engine.model.checkpoint import Checkpoint, OpenStore, Placement, Shape
-from specdecode_engine.model.errors import TensorError
-from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.model_config import LlamaConfig
-from specdecode_engine.model.rope import Angles, build_angles
+from specdecode_engine.model.checkpoint import (
+    Checkpoint,
+    OpenStore,
+    Placement,
+    Shape,
+    TensorError,
+    TensorStore,
+)
+from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
+from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hidden:
-    """What a forward pass leaves per row."""
-
-    last: Tensor  # [rows, hidden], after the final norm: what `logits` takes
-    aux_hidden_states: Tensor | None  # [rows, aux layers * hidden], not normed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,13 +34,14 @@ class Llama:
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Linear
-    angles: Angles  # of every position below the context length
+    angles: Tensor  # [2, context length, head_dim / 2]: cosines and sines of every position
 
     @classmethod
     def load(
         cls,
         folder: Path,
         *,
+        config: LlamaConfig | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device,
         context_length: int | None = None,
@@ -53,13 +51,15 @@ class Llama:
     ) -> "Llama":
         """Load a checkpoint, by default in its own type and for its own length.
 
-        `open_store` finds the tensors; config.json is read from the folder in any case.
-        Without `linears` every map keeps its plain weight.
+        Args:
+            config: read from the folder unless given.
+            open_store: opens the tensors.
+            linears: makes the linear maps; by default their weights stay plain.
         """
-        config = LlamaConfig.load(folder)
+        config = config or LlamaConfig.load(folder)
         checkpoint = open_store(folder)
         checkpoint.check(*_shapes(config))
-        placement = Placement(dtype or stored_dtype(folder, open_store), device)
+        placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
         length = context_length or config.max_position_embeddings
         angles = build_angles(
             config.rope, config.decoder.head_dim, length, placement.dtype, placement.device
@@ -69,7 +69,7 @@ class Llama:
 
     @classmethod
     def _assemble(
-        cls, config: LlamaConfig, weights: Weights, angles: Angles, folder: Path
+        cls, config: LlamaConfig, weights: Weights, angles: Tensor, folder: Path
     ) -> "Llama":
         embedding = weights.take(EMBEDDING)
         head = embedding
@@ -90,49 +90,52 @@ class Llama:
     @property
     def context_length(self) -> int:
         """Positions that the rotary table holds; no position may reach it."""
-        return self.angles.cos.shape[0]
+        return self.angles.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights and of hidden states."""
         return self.embedding.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
         return self.embedding.device
 
     def forward(
-        self, ids: Tensor, positions: Tensor, kv: KVView, aux_layers: tuple[int, ...] = ()
-    ) -> Hidden:
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        kv: KVView,
+        aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
+    ) -> tuple[Tensor, Tensor | None]:
         """Run the rows `ids` at `positions` [rows] i64 through all layers.
 
-        `aux_layers` names layers, ascending; the residual stream after each of them is returned,
-        concatenated.
+        Returns:
+            Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
+            hidden states [rows, width] of `aux_spec`; None where it selects nothing.
         """
         x = functional.embedding(ids, self.embedding)  # [rows, hidden]
-        angles = self.angles.at(positions)
+        rotary = rotary_rows(self.angles, positions)
         collected: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            x = layer(x, angles, number, kv)
-            if number in aux_layers:
+            x = layer(x, rotary, number, kv)
+            if number in aux_spec.layers:
                 collected.append(x)
-        if len(collected) != len(aux_layers):
+        if len(collected) != len(aux_spec.layers):
             last = len(self.layers) - 1
-            raise ValueError(f"aux_layers is {aux_layers}; the model has layers 0..{last}")
-        return Hidden(self.norm(x), torch.cat(collected, dim=-1) if collected else None)
+            raise ValueError(f"aux layers are {aux_spec.layers}; the model has layers 0..{last}")
+        normed = self.norm(x)
+        if aux_spec.final:
+            return normed, normed
+        return normed, torch.cat(collected, dim=-1) if collected else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
         return widened(self.head(hidden))
 
 
-def stored_dtype(folder: Path, open_store: OpenStore = Checkpoint.open) -> torch.dtype:
-    """Read the type of a checkpoint's weights from its config, or else from its embedding."""
-    known = LlamaConfig.load(folder).dtype
-    if known is not None:
-        return known
-    embedding = open_store(folder).tensors.get(EMBEDDING)
+def stored_dtype(store: TensorStore) -> torch.dtype:
+    """Return the type of a checkpoint's embedding, for a config.json that declares none."""
+    embedding = store.tensors.get(EMBEDDING)
     # Without an embedding, loading the checkpoint names what is missing.
     return torch.float32 if embedding is None else embedding.dtype
 

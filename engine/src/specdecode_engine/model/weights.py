@@ -1,14 +1,14 @@
 """Which tensors a Llama-shaped checkpoint holds, under which names, and how they are taken."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shape
-from specdecode_engine.model.layers import Attention, DecoderLayer, Linear, Mlp, Norm
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.model_config import DecoderConfig
+from specdecode_engine.model.config import DecoderConfig
+from specdecode_engine.model.layers import Attention, DecoderLayer, Linear, Linears, Mlp, Norm
 from specdecode_kernels import Backend
 
 
@@ -54,11 +54,9 @@ class Weights:
 
     @property
     def ops(self) -> Backend:
-        """What the layers compute with."""
         return self.linears.ops
 
     def take(self, name: str) -> Tensor:
-        """Hand over one tensor."""
         return self.tensors.pop(name)
 
     def take_or_share(self, name: str, shared: Tensor) -> Tensor:
@@ -82,7 +80,6 @@ class Weights:
         return self.linears.make(own)
 
     def norm(self, name: str, config: DecoderConfig) -> Norm:
-        """Hand over one norm."""
         return Norm(self.ops, self.take(f"{name}.weight"), config.rms_norm_eps)
 
     def decoder_layer(self, prefix: str, config: DecoderConfig) -> DecoderLayer:
@@ -117,3 +114,20 @@ class Weights:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def tensor_bytes(record: object) -> int:
+    """Return the bytes of all tensors in a record of records, each storage counted once."""
+    storages = [tensor.untyped_storage() for tensor in _tensors(record)]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+def _tensors(record: object) -> Iterator[Tensor]:
+    if isinstance(record, Tensor):
+        yield record
+    elif isinstance(record, tuple | list):
+        for item in record:
+            yield from _tensors(item)
+    elif is_dataclass(record):
+        for field in fields(record):
+            yield from _tensors(getattr(record, field.name))

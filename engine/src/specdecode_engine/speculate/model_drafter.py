@@ -21,14 +21,17 @@ from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, Span
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.draft_forward import DraftNetwork, forward_committed
-from specdecode_engine.model.eagle_head import AuxHiddenStates
-from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import (
+    DraftNetwork,
+    ForwardInputs,
+    ForwardOutputs,
+    forward_committed,
+)
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.speculate.draft_kv_progress import DraftKvProgress
-from specdecode_engine.speculate.hidden_state_ring import HiddenStateRing
-from specdecode_engine.speculate.tree_builder import DraftTreeBuilder
+from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
+from specdecode_engine.speculate.tree import DraftTreeBuilder
 
 
 class ModelDrafter:
@@ -36,7 +39,7 @@ class ModelDrafter:
 
     Args:
         graphs: runs the network's forwards.
-        ring: keeps aux hidden states until the head reads them; None for a language model.
+        ring: for an EAGLE head, the newest aux hidden states of the target.
         window: most rows that one catch-up forward computes per sequence.
     """
 
@@ -45,21 +48,21 @@ class ModelDrafter:
         network: DraftNetwork,
         pool: KVCache,
         table: RequestTable,
+        sampler: Sampler,
         graphs: GraphCache,
-        builder: DraftTreeBuilder,
         ring: HiddenStateRing | None,
         window: int,
     ) -> None:
         self.lookahead = 0 if ring is None else 1
-        self.aux_spec = AuxHiddenStates() if isinstance(network, Llama) else network.aux_spec
         self._network = network
         self._pool = pool
         self._table = table
         self._graphs = graphs
-        self._builder = builder
         self._ring = ring
         self._window = window
         self._bonus_rows = 1 - self.lookahead  # rows beyond the computed tokens
+        target_ids = None if isinstance(network, Llama) else network.draft_to_target
+        self._builder = DraftTreeBuilder(table, sampler, self._bonus_rows, target_ids)
         self._progress = DraftKvProgress(table.slots, table.device)
 
     def open(self, slot: int, rows: int) -> None:

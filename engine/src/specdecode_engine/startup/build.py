@@ -1,81 +1,74 @@
-"""Chooses and wires the parts of an engine."""
+"""Builds an engine: loads its checkpoints, plans its memory and wires its parts."""
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
 
-from specdecode_api.boot import EngineBoot, SpeculationBoot
-from specdecode_api.report import TerminationReason
-from specdecode_api.speculation import Policy, not_yet_available
+from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
-from specdecode_engine.model.forward import ForwardFunction
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.llama import Llama, stored_dtype
-from specdecode_engine.model.target_forward import TargetForward
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.forward import (
+    DraftNetwork,
+    ForwardFunction,
+    TargetForward,
+    draft_forwards,
+)
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.startup.attention import (
-    KernelChoices,
-    choose_attention,
-    choose_target_backend,
-)
+from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.model_drafter import ModelDrafter
+from specdecode_engine.startup.config import EAGLE_HEADS, DraftConfig, EngineConfig, resolve
 from specdecode_engine.startup.device import (
     available_bytes,
-    choose_device,
     default_threads,
     device_name,
     keep_to,
 )
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
-    Mode,
     capture_all,
-    captured_sizes,
-    check_mode,
-    choose_mode,
     make_graphs,
-    plan_captures,
+    plan_graphs,
 )
-from specdecode_engine.startup.models import DraftLimits, check_fit, load_draft
-from specdecode_engine.startup.policies import depth_table, make_policy
+from specdecode_engine.startup.memory import plan_limits
+from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_rounds
-from specdecode_engine.startup.sizes import Loaded, draft_shapes, kv_dtype, plan_limits
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
-from specdecode_kernels import cpu
+from specdecode_kernels import Backend, cpu
 
 log = logging.getLogger(__name__)
-
-_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
-
-
-class CannotServe(Exception):
-    """The boot file requests something unsupported; the message names it."""
-
-    reason: ClassVar[TerminationReason] = TerminationReason.CANNOT_SERVE
 
 
 def build_core(
     boot: EngineBoot,
+    *,
+    progress: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    open_store: OpenStore = Checkpoint.open,
+) -> EngineCore:
+    """Resolve the boot file and build an engine core; see `resolve` and `build`."""
+    return build(resolve(boot, open_store), progress=progress, clock=clock, open_store=open_store)
+
+
+def build(
+    config: EngineConfig,
     *,
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
@@ -90,176 +83,199 @@ def build_core(
             it for models that are not stored.
 
     Raises:
-        AttentionUnavailable, TableError, CannotServe, CheckpointError, GraphsUnavailable,
-        NotEnoughMemory, RuntimeError: the message contains the remedy.
+        CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError: the message contains the
+            remedy.
     """
-    design = _design(boot, progress, open_store)
-    parts = _wire(design, clock, progress)
-    depth = _weigh(design, parts, clock, progress)
-    limits, drafter = design.limits, parts.drafter
-    lookahead = drafter.lookahead if drafter else 0
-    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
-    scheduler = Scheduler(limits, depth, cache)
-    eos = frozenset(design.loaded.target.config.eos_token_ids)
-    stopwatch = Stopwatch(design.loaded.device, clock)
-    facts = _facts(design, parts.graphs.report())
-    return EngineCore(parts, scheduler, design.shapes, eos, stopwatch, facts)
-
-
-@dataclass(frozen=True, slots=True)
-class Design:
-    """All decisions made before anything but the weights is allocated."""
-
-    boot: EngineBoot
-    loaded: Loaded
-    attention: KernelChoices
-    mode: Mode
-    shapes: dict[int, DraftShape]
-    captured_sizes: tuple[int, ...]
-    depth: AdaptivePolicy
-    captures: GraphConfig
-    limits: Limits
-
-
-def _design(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Design:
-    _refuse_unavailable(boot.speculation)
+    boot = config.boot
     threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
     torch.set_num_threads(boot.threads or threads)
-    check_mode(boot.graphs.mode, choose_device(boot.device))
-    loaded = _load(boot, progress, open_store)
-    attention = choose_attention(boot, loaded)
-    mode = choose_mode(boot.graphs.mode, loaded.device, attention.backends)
-    log.info("graphs: %s, %s", mode.name, mode.reason)
-    sizes = captured_sizes(boot, mode.name)
-    table = depth_table(boot.speculation.entries, boot.speculation.policy)
-    depth = make_policy(boot.speculation, table, sizes)
-    free = available_bytes(loaded.device)
-    captures = plan_captures(boot, loaded, depth, sizes, mode.name, free)
-    limits = plan_limits(boot, loaded, free, captures.reserved_bytes)
-    shapes = draft_shapes(boot.speculation)
-    return Design(boot, loaded, attention, mode, shapes, sizes, depth, captures, limits)
+    _log_choices(config)
+    models = _load(config, progress, open_store)
+    free = available_bytes(config.device)
+    policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
+    graph_config = plan_graphs(config, policy, free)
+    weights = tensor_bytes(models.target), tensor_bytes(models.draft)
+    limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
+    parts = _wire(config, models, limits, graph_config, clock)
+    capture_all(parts.graphs, boot.graphs.mode, progress)
+    policy = _with_measured_costs(config, parts, limits, policy, clock, progress)
+    lookahead = parts.drafter.lookahead if parts.drafter else 0
+    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
+    return EngineCore(
+        parts,
+        Scheduler(limits, policy, cache),
+        config.sizes.shapes,
+        frozenset(config.target.eos_token_ids),
+        Stopwatch(config.device, clock),
+        _facts(config, models, limits, parts.graphs.report()),
+    )
 
 
-def _wire(design: Design, clock: Callable[[], float], progress: bool) -> ModelContext:
-    """Allocate the caches and tables, capture graphs, and put the parts together."""
-    loaded, limits, attention = design.loaded, design.limits, design.attention
+class _Models(NamedTuple):
+    """The loaded networks, and how their linear maps keep their weights."""
+
+    target: Llama
+    draft: DraftNetwork | None
+    linears: Linears
+
+
+def _log_choices(config: EngineConfig) -> None:
+    for name, choice in config.kernels.items():
+        log.info("attention of the %s: %s (%s)", name, choice.backend.attention, choice.reason)
+    log.info("graphs: %s, %s", config.graph_mode.name, config.graph_mode.reason)
+
+
+def _load(config: EngineConfig, progress: bool, open_store: OpenStore) -> _Models:
+    linears = Linears.of(config.kernels["target"])
+
+    def load_llama(folder: Path, llama: LlamaConfig) -> Llama:
+        return Llama.load(
+            folder,
+            config=llama,
+            dtype=config.dtype,
+            device=config.device,
+            context_length=config.context_length,
+            progress=progress,
+            open_store=open_store,
+            linears=linears,
+        )
+
+    target = load_llama(Path(config.boot.model.path), config.target)
+    draft: DraftNetwork | None = None
+    speculation = config.boot.speculation
+    if config.draft is not None and speculation.draft_path is not None:
+        folder = Path(speculation.draft_path)
+        if isinstance(config.draft, LlamaConfig):
+            draft = load_llama(folder, config.draft)
+        else:
+            head = EAGLE_HEADS[speculation.algorithm]
+            draft = head.load(
+                folder, target, config=config.draft, progress=progress, linears=linears
+            )
+    facts = linears.facts()
+    log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
+    return _Models(target, draft, linears)
+
+
+def _wire(
+    config: EngineConfig,
+    models: _Models,
+    limits: Limits,
+    graph_config: GraphConfig,
+    clock: Callable[[], float],
+) -> ModelContext:
+    """Allocate caches, tables and the buffers of graphs, and put the parts together."""
     table = RequestTable(
         slots=limits.max_running + 1,
         width=limits.longest_sequence + limits.reserve_tokens + 1,
         pages_per_slot=limits.pages_per_sequence,
         page_size=limits.page_size,
-        device=loaded.device,
+        device=config.device,
     )
-    ops = attention.target.backend
-    vocab = loaded.target.config.vocab_size
-    sampler = Sampler(limits.max_running + 1, vocab, loaded.device, ops)
-    pool = _pool(loaded, limits, attention)
-    running, widest = limits.max_running, DraftLimits.over(design.shapes.values())
+    ops = config.kernels["target"].backend
+    sampler = Sampler(limits.max_running + 1, config.target.vocab_size, config.device, ops)
+    pool = _make_cache(config, config.target, limits, ops)
     functions: dict[ForwardKind, ForwardFunction] = {
-        ForwardKind.VERIFY: TargetForward(loaded.target, pool, loaded.aux_spec)
+        ForwardKind.VERIFY: TargetForward(models.target, pool, config.aux_spec)
     }
-    if loaded.draft is not None:
-        assert attention.draft is not None
-        draft_pool = loaded.draft.make_pool(limits, loaded.kv_dtype, attention.draft.backend)
-        functions |= loaded.draft.make_passes(draft_pool, running, widest)
-    graphs = make_graphs(design.captures, functions, loaded, limits, clock)
+    draft_pool = None
+    if config.draft is not None and models.draft is not None:
+        draft_pool = _make_cache(config, config.draft, limits, config.kernels["draft"].backend)
+        scratch = _make_scratch(config, config.draft)
+        functions |= draft_forwards(models.draft, draft_pool, scratch)
+    graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
     drafter = None
-    if loaded.draft is not None:
-        drafter = loaded.draft.make_drafter(draft_pool, table, sampler, graphs, running, widest)
-    capture_all(graphs, design.boot.graphs.mode, progress)
-    return ModelContext(ops, loaded.target, pool, table, sampler, graphs, drafter)
+    if models.draft is not None and draft_pool is not None:
+        window, ring = config.sizes.max_path_length, _make_ring(config)
+        drafter = ModelDrafter(models.draft, draft_pool, table, sampler, graphs, ring, window)
+    return ModelContext(ops, models.target, pool, table, sampler, graphs, drafter, config.aux_spec)
 
 
-def _weigh(
-    design: Design, parts: ModelContext, clock: Callable[[], float], progress: bool
+def _make_cache(config: EngineConfig, model: DraftConfig, limits: Limits, ops: Backend) -> KVCache:
+    """Allocate the KV cache of target or draft; both have the same pages."""
+    return KVCache(
+        layers=model.num_hidden_layers,
+        pages=limits.pages,
+        page_size=limits.page_size,
+        kv_heads=model.decoder.num_key_value_heads,
+        head_dim=model.decoder.head_dim,
+        dtype=config.kv_dtype,
+        device=config.device,
+        ops=ops,
+    )
+
+
+def _make_scratch(config: EngineConfig, draft: DraftConfig) -> DraftScratch:
+    return DraftScratch(
+        layers=draft.num_hidden_layers,
+        batch=config.boot.scheduling.max_running_requests,
+        rows=config.sizes.scratch_rows,
+        kv_heads=draft.decoder.num_key_value_heads,
+        head_dim=draft.decoder.head_dim,
+        dtype=config.dtype,
+        device=config.device,
+    )
+
+
+def _make_ring(config: EngineConfig) -> HiddenStateRing | None:
+    if config.aux_spec.is_empty:
+        return None
+    return HiddenStateRing(
+        slots=config.boot.scheduling.max_running_requests + 1,
+        step_rows=config.sizes.max_path_length,
+        width=config.widths[ForwardKind.CATCH_UP].hidden_in,
+        dtype=config.dtype,
+        device=config.device,
+    )
+
+
+def _with_measured_costs(
+    config: EngineConfig,
+    parts: ModelContext,
+    limits: Limits,
+    policy: AdaptivePolicy,
+    clock: Callable[[], float],
+    progress: bool,
 ) -> AdaptivePolicy:
     """Return the policy; goodput gets the measured cost of steps on this machine."""
-    speculation, depth = design.boot.speculation, design.depth
+    speculation = config.boot.speculation
     if speculation.policy is not Policy.GOODPUT or parts.drafter is None:
-        return depth
-    costs = profile_rounds(
-        parts, design.limits, design.shapes, depth, speculation.profile_seconds, clock, progress
-    )
+        return policy
+    seconds = speculation.profile_seconds
+    costs = profile_rounds(parts, limits, config.sizes.shapes, policy, seconds, clock, progress)
     parts.graphs.reset_counts()
-    return make_policy(speculation, depth.table, design.captured_sizes, costs)
+    return make_policy(speculation, policy.table, config.graph_batch_sizes, costs)
 
 
-def _facts(design: Design, graphs: GraphReport) -> dict[str, object]:
-    loaded, limits = design.loaded, design.limits
+def _facts(
+    config: EngineConfig, models: _Models, limits: Limits, graphs: GraphReport
+) -> dict[str, object]:
+    kernels: dict[str, object] = {}
+    for name, choice in config.kernels.items():
+        kernels[f"{name}_attention"] = choice.backend.attention
+        kernels[f"{name}_attention_reason"] = choice.reason
     return {
-        "device": str(loaded.device),
-        "device_name": device_name(loaded.device),
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-        "kv_cache_dtype": str(loaded.kv_dtype).removeprefix("torch."),
-        **design.attention.facts(),
-        **loaded.linears.facts(),
-        **_missing_kernels(loaded),
+        "device": str(config.device),
+        "device_name": device_name(config.device),
+        "dtype": str(config.dtype).removeprefix("torch."),
+        "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
+        **kernels,
+        **models.linears.facts(),
+        **_missing_kernels(config),
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": graphs.mode,
-        "graphs_reason": graphs.failure or design.mode.reason,
+        "graphs_reason": graphs.failure or config.graph_mode.reason,
         "captured_pairs": graphs.pairs,
     }
 
 
-def _missing_kernels(loaded: Loaded) -> dict[str, object]:
+def _missing_kernels(config: EngineConfig) -> dict[str, object]:
     """Return why the C kernels do not run, for a data type that they support."""
-    if loaded.device.type != "cpu" or loaded.dtype not in cpu.TYPES:
+    if config.device.type != "cpu" or config.dtype not in cpu.TYPES:
         return {}
-    why = cpu.unsupported_reason(loaded.dtype)
+    why = cpu.unsupported_reason(config.dtype)
     return {} if why is None else {"cpu_kernels_missing": why}
-
-
-def _refuse_unavailable(speculation: SpeculationBoot) -> None:
-    reasons = not_yet_available(speculation.algorithm, speculation.policy, speculation.topk)
-    if reasons:
-        raise CannotServe("speculation: " + "; ".join(reasons))
-
-
-def _load(boot: EngineBoot, progress: bool, open_store: OpenStore) -> Loaded:
-    check_fit(boot)
-    device = choose_device(boot.device)
-    wanted = boot.model.dtype
-    # A CPU computes 16-bit floats slowly: auto means float32.
-    is_float32 = wanted == "auto" and device.type == "cpu"
-    folder = Path(boot.model.path)
-    dtype = torch.float32 if is_float32 else _DTYPES.get(wanted)
-    dtype = dtype or stored_dtype(folder, open_store)
-    kernels = choose_target_backend(boot, device, dtype)
-    linears = Linears.of(kernels)
-    target = Llama.load(
-        folder,
-        dtype=dtype,
-        device=device,
-        context_length=boot.model.context_length,
-        progress=progress,
-        open_store=open_store,
-        linears=linears,
-    )
-    trained = target.config.rope.trained_positions
-    if target.context_length > trained:
-        raise CannotServe(
-            f"model.context_length {target.context_length} is more than the {trained} positions "
-            f"that {boot.model.path} was trained for; lower it"
-        )
-    draft = load_draft(boot, target, device, progress, open_store, linears)
-    kept = linears.report()
-    log.info("linear maps: %s (%s)", kept.name, kept.reason)
-    return Loaded(target, draft, device, target.dtype, kv_dtype(boot, target.dtype), kept, kernels)
-
-
-def _pool(loaded: Loaded, limits: Limits, attention: KernelChoices) -> KVCache:
-    config = loaded.target.config
-    return KVCache(
-        layers=config.num_hidden_layers,
-        pages=limits.pages,
-        page_size=limits.page_size,
-        kv_heads=config.decoder.num_key_value_heads,
-        head_dim=config.decoder.head_dim,
-        dtype=loaded.kv_dtype,
-        device=loaded.device,
-        ops=attention.target.backend,
-    )

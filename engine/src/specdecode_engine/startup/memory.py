@@ -1,9 +1,23 @@
 """Computes the number of KV cache pages before anything large is allocated."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from specdecode_api.report import TerminationReason
+from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.startup.config import DraftConfig, EngineConfig
+from specdecode_engine.steps.prompt_logprobs import PIECE_ROWS
+
+log = logging.getLogger(__name__)
+
+SHORTEST_TOKENS = 16  # prompt and output of the shortest request that the cache must hold
 
 
 class NotEnoughMemory(Exception):
@@ -36,11 +50,9 @@ class MemoryPlan:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the key-value cache."""
         return self.pages * self.demand.page_bytes
 
     def lines(self) -> tuple[str, ...]:
-        """Return the plan as log lines."""
         demand = self.demand
         rows = (self.pages - 1) * demand.page_size
         return (
@@ -51,6 +63,92 @@ class MemoryPlan:
             f"CUDA graphs          {_mib(demand.graph_bytes)}",
             f"key-value cache      {_mib(self.kv_bytes)}  {self.pages} pages, {rows} tokens",
         )
+
+
+def plan_limits(
+    config: EngineConfig,
+    weight_bytes: int,
+    draft_weight_bytes: int,
+    available_bytes: int,
+    graph_bytes: int,
+) -> Limits:
+    """Fit the KV cache and all buffers into the memory that is available after the weights.
+
+    Raises:
+        NotEnoughMemory: the message contains the sizes and the smallest change that fits.
+    """
+    boot, sizes = config.boot, config.sizes
+    limit = boot.memory.max_total_tokens
+
+    def plan(running: int) -> MemoryPlan:
+        most_rows = (config.context_length + sizes.reserve_tokens) * running
+        demand = MemoryDemand(
+            available_bytes=available_bytes,
+            weight_bytes=weight_bytes,
+            draft_weight_bytes=draft_weight_bytes,
+            fixed_bytes=_fixed_bytes(config, running),
+            graph_bytes=graph_bytes,
+            page_bytes=_page_bytes(config),
+            page_size=boot.memory.page_size,
+            most_rows=most_rows if limit is None else min(most_rows, limit),
+            fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
+        )
+        return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
+
+    chosen = _plan_or_suggest(plan, boot.scheduling.max_running_requests)
+    for line in chosen.lines():
+        log.info("memory: %s", line)
+    return Limits(
+        max_running=boot.scheduling.max_running_requests,
+        max_queued=boot.scheduling.max_queued_requests,
+        chunk_tokens=boot.scheduling.chunked_prefill_tokens,
+        context_length=config.context_length,
+        max_draft_tokens=sizes.max_draft_tokens,
+        page_size=boot.memory.page_size,
+        pages=chosen.pages,
+        lag_tokens=sizes.lag_tokens,
+    )
+
+
+def _plan_or_suggest(plan: Callable[[int], MemoryPlan], running: int) -> MemoryPlan:
+    """Plan for `running` requests; an error suggests the largest half of it that would fit."""
+    try:
+        return plan(running)
+    except NotEnoughMemory as error:
+        while running := running // 2:
+            try:
+                plan(running)
+            except NotEnoughMemory:
+                continue
+            raise NotEnoughMemory(f"{error}; max_running_requests {running} would fit") from None
+        raise
+
+
+def _page_bytes(config: EngineConfig) -> int:
+    """Bytes of one page in target and draft."""
+    models = [config.target] if config.draft is None else [config.target, config.draft]
+    page_size = config.boot.memory.page_size
+    return sum(_kv_bytes(model, page_size, config.kv_dtype) for model in models)
+
+
+def _kv_bytes(model: DraftConfig, rows: int, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of `rows` rows in all layers of a model."""
+    heads, head_dim = model.decoder.num_key_value_heads, model.decoder.head_dim
+    return KVCache.bytes_per_page(model.num_hidden_layers, rows, heads, head_dim, dtype)
+
+
+def _fixed_bytes(config: EngineConfig, running: int) -> int:
+    """Bytes of request tables, of the most logits at once with float copies, and of the drafter."""
+    width = config.sizes.max_draft_tokens
+    rows = max(running * width, PIECE_ROWS)
+    logits = rows * config.target.vocab_size * 4 * 3
+    tables = (running + 1) * (config.context_length + 2 * width) * 8 * 2
+    if config.draft is None:
+        return logits + tables
+    scratch = running * _kv_bytes(config.draft, config.sizes.scratch_rows, config.dtype)
+    hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
+    aux_width = config.widths[ForwardKind.CATCH_UP].hidden_in
+    return logits + tables + scratch + hidden * aux_width * config.dtype.itemsize
 
 
 def plan_memory(

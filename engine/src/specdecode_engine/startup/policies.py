@@ -41,12 +41,8 @@ def make_policy(
 
 def depth_table(entries: Mapping[str, TableEntry], policy: Policy) -> RangeTable | None:
     """Return the table as policies read it; None if it is empty."""
-    ranges = [
-        BatchRange(int(bound), **(entry.model_dump() | {"candidate_steps": _ascending(entry)}))
-        for bound, entry in entries.items()
-    ]
+    ranges = []
+    for bound, entry in entries.items():
+        candidates = {"candidate_steps": tuple(sorted(entry.candidate_steps))}
+        ranges.append(BatchRange(int(bound), **(entry.model_dump() | candidates)))
     return RangeTable(ranges, table_hash(policy, entries)) if ranges else None
-
-
-def _ascending(entry: TableEntry) -> tuple[int, ...]:
-    return tuple(sorted(entry.candidate_steps))

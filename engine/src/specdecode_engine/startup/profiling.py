@@ -49,11 +49,9 @@ class DictatedDepth(StaticPolicy):
         self.heard: list[Feedback] = []
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
-        """Return the given draft steps."""
         return Decision(self.num_steps, 1, 0, Reason.STATIC)
 
     def observe(self, feedback: Feedback) -> None:
-        """Keep the feedback."""
         self.heard.append(feedback)
 
 
@@ -66,23 +64,37 @@ def profile_rounds(
     clock: Callable[[], float],
     progress: bool = False,
 ) -> tuple[CostPoint, ...]:
-    """Measure every choice that `policy` can make, before serving begins."""
+    """Measure every choice that `policy` can make, before serving begins.
+
+    Returns:
+        A point per batch size and draft steps measured within the budget: the median of its steps.
+    """
     if budget_s == 0:
         return ()
+    ends_s = clock() + budget_s
     dictated = DictatedDepth(min(shapes))
     scheduler = Scheduler(limits, dictated, PrefixCache(limits.page_size, is_on=False))
     stopwatch = Stopwatch(parts.target.device, clock)
     core = EngineCore(parts, scheduler, shapes, frozenset(), stopwatch, facts={})
 
     def depths_of(batch_size: int) -> tuple[int, ...]:
-        near = policy.routing.reachable(policy.table, batch_size)
-        return all_steps(near)
+        return all_steps(policy.routing.reachable(policy.table, batch_size))
 
+    points: list[CostPoint] = []
     stages = plan_stages(limits, depths_of)
-    points = measure_costs(core, dictated, stages, budget_s, clock, progress)
+    for stage in tqdm(stages, desc="measuring step times", disable=not progress):
+        if clock() >= ends_s:
+            log.info(
+                "measuring step times: the budget of %g s is used up; batch size %d and later ones "
+                "are learned while serving",
+                budget_s,
+                stage.batch_size,
+            )
+            break
+        points += _measure_stage(core, dictated, stage, lambda: clock() < ends_s)
     for line in _lines(points):
         log.info("%s", line)
-    return points
+    return tuple(points)
 
 
 def _lines(points: Sequence[CostPoint]) -> Iterator[str]:
@@ -137,43 +149,11 @@ def _spread(largest: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((1, largest, *middle)))
 
 
-def measure_costs(
-    core: EngineCore,
-    depth: DictatedDepth,
-    stages: tuple[Stage, ...],
-    budget_s: float,
-    clock: Callable[[], float],
-    progress: bool = False,
-) -> tuple[CostPoint, ...]:
-    """Time the stages until the budget is spent.
-
-    Args:
-        core: an idle engine that serves no other requests; `depth` is its policy.
-
-    Returns:
-        A point per measured batch size and draft steps: the median over its steps.
-    """
-    ends_s = clock() + budget_s
-    points: list[CostPoint] = []
-    for stage in tqdm(stages, desc="measuring step times", disable=not progress):
-        if clock() >= ends_s:
-            log.info(
-                "measuring step times: the budget of %g s is used up; batch size %d and later ones "
-                "are learned while serving",
-                budget_s,
-                stage.batch_size,
-            )
-            break
-        points += _measure_stage(core, depth, stage, lambda: clock() < ends_s)
-    return tuple(points)
-
-
 def _measure_stage(
     core: EngineCore, depth: DictatedDepth, stage: Stage, has_time: Callable[[], bool]
 ) -> Iterator[CostPoint]:
-    depth.num_steps = stage.depths[
-        0
-    ]  # requests that wait for the others decode as little as possible
+    # Requests that wait for the others decode as little as possible.
+    depth.num_steps = stage.depths[0]
     with decoding(core, stage.batch_size, stage.prompt_tokens):
         for num_steps in stage.depths:
             if not has_time():

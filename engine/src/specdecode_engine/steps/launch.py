@@ -17,8 +17,7 @@ from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.scheduler_output import SchedulerOutput
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.llama import Hidden
+from specdecode_engine.model.kv_cache import PagedView
 from specdecode_engine.steps.decode import DecodeRows, draft_rows, finish_decode
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
@@ -115,15 +114,18 @@ def _prefill(
         Outputs of the decode rows.
     """
     split, ending = len(prefill.ids), len(prefill.last_rows)
-    hidden = _run_target(context, prefill, None if decode is None else decode.nodes)
-    of_chunks, of_nodes = _rows(hidden, slice(split)), _rows(hidden, slice(split, None))
-    wanted = torch.cat([of_chunks.last[prefill.last_rows], of_nodes.last])
+    hidden, aux = _run_target(context, prefill, None if decode is None else decode.nodes)
+    wanted = torch.cat([hidden[prefill.last_rows], hidden[split:]])
     logits = context.target.logits(wanted) if len(wanted) else wanted
-    finish_prefill(context, prefill, of_chunks, logits[:ending], step)
-    return ForwardOutputs(logits[ending:], context.aux_hidden_states(of_nodes))
+    chunk_aux, node_aux = (None, None) if aux is None else (aux[:split], aux[split:])
+    finish_prefill(context, prefill, hidden[:split], chunk_aux, logits[:ending], step)
+    return ForwardOutputs(logits[ending:], node_aux)
 
 
-def _run_target(context: ModelContext, prefill: PrefillRows, nodes: ForwardInputs | None) -> Hidden:
+def _run_target(
+    context: ModelContext, prefill: PrefillRows, nodes: ForwardInputs | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the hidden states and the aux hidden states of all rows."""
     ids, rows = prefill.ids, prefill.rows
     positions, slot_mapping, metadata = rows.positions, rows.slot_mapping, rows.layout
     if nodes is not None:
@@ -133,7 +135,7 @@ def _run_target(context: ModelContext, prefill: PrefillRows, nodes: ForwardInput
         slot_mapping = torch.cat([slot_mapping, nodes.slot_mapping])
         metadata = concatenate(metadata, nodes.layout)
     view = PagedView(context.pool, slot_mapping, metadata)
-    return context.target.forward(ids, positions, view, context.aux_spec.layers)
+    return context.target.forward(ids, positions, view, context.aux_spec)
 
 
 def concatenate(one: AttentionMetadata, other: AttentionMetadata) -> AttentionMetadata:
@@ -153,8 +155,3 @@ def concatenate(one: AttentionMetadata, other: AttentionMetadata) -> AttentionMe
 
 def _widened(table: Tensor, width: int) -> Tensor:
     return functional.pad(table, (0, width - table.shape[1]))
-
-
-def _rows(hidden: Hidden, rows: slice) -> Hidden:
-    aux = hidden.aux_hidden_states
-    return Hidden(hidden.last[rows], None if aux is None else aux[rows])

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from specdecode_engine.batch.request_table import Rows, Span
 from specdecode_engine.batch.scheduler_output import PrefillChunk
-from specdecode_engine.model.llama import Hidden
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import select_logprobs
 from specdecode_engine.steps.model_context import ModelContext
@@ -36,20 +35,26 @@ def lay_out_prefill(context: ModelContext, chunks: tuple[PrefillChunk, ...]) -> 
 
 
 def finish_prefill(
-    context: ModelContext, prefill: PrefillRows, hidden: Hidden, logits: Tensor, step: InFlightStep
+    context: ModelContext,
+    prefill: PrefillRows,
+    hidden: Tensor,
+    aux_hidden_states: Tensor | None,
+    logits: Tensor,
+    step: InFlightStep,
 ) -> None:
     """Continue after the target's forward: the draft's KV, prompt logprobs, first tokens.
 
     Args:
-        hidden: of the chunks' rows.
+        hidden: [rows of all chunks, hidden], after the final norm.
+        aux_hidden_states: of the same rows, what the drafter reads; None if it reads none.
         logits: [chunks that end a prompt, vocab].
         step: receives what the host will read.
     """
     if context.drafter is not None:
-        context.drafter.prefill(prefill.spans, context.aux_hidden_states(hidden))
+        context.drafter.prefill(prefill.spans, aux_hidden_states)
     for span in prefill.spans:
         context.table.set_computed(span.slot, span.end)
-    step.send_prompt_logprobs(score_prompts(context, prefill.chunks, prefill.rows, hidden.last))
+    step.send_prompt_logprobs(score_prompts(context, prefill.chunks, prefill.rows, hidden))
     ending = tuple(chunk for chunk in prefill.chunks if chunk.is_last)
     if ending:
         _sample_first_tokens(context, ending, logits[:, None], step)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from specdecode_engine.model import Eagle1Head, Eagle3Head, Llama
+from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
+from specdecode_engine.model.llama import Llama
 
 Tensors = dict[str, Tensor]
 Config = dict[str, object]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model import DraftScratch, ScratchView
+from specdecode_engine.model.kv_cache import DraftScratch, ScratchView
 from specdecode_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")
@@ -46,21 +46,21 @@ def test_texts_and_drafts_equal_a_recomputation(
         mask = torch.cat((mask[:, parents], own), dim=2)
         view = ScratchView(cached.pool, scratch, step * topk, prefix, mask if topk > 1 else None)
         hidden = recurrent[:, parents].flatten(0, 1)
-        drafted = head.forward(tokens.flatten(), hidden, lengths + step, view)
-        recurrent = check(loaded, ends, drafted.normed, drafted.recurrent)
+        normed, output = head.forward(tokens.flatten(), hidden, lengths + step, view)
+        recurrent = check(loaded, ends, normed, output)
 
 
 def read_texts(loaded: Any, cached: Any) -> tuple[list[list[Text]], Tensor]:
     """Run the head over random texts; a node of a tree will be the end of a text of its own."""
-    width = loaded.head.aux_spec.width(loaded.layout.target_hidden)
+    width = loaded.head.config.aux_spec.width(loaded.layout.target_hidden)
     features = [torch.randn(length, width) * 0.7 for length in LENGTHS]
     ids = [torch.randint(0, 31, (length,)) for length in LENGTHS]
     positions, view = cached.view(*[(text, 0, length) for text, length in enumerate(LENGTHS)])
     fused = loaded.head.fuse(torch.cat(features))
-    out = loaded.head.forward(torch.cat(ids), fused, positions, view)
+    normed, recurrent = loaded.head.forward(torch.cat(ids), fused, positions, view)
     ends = [[(row, loaded.fuse(own))] for row, own in zip(ids, features, strict=True)]
     last = torch.tensor(LENGTHS).cumsum(0) - 1
-    return ends, check(loaded, ends, out.normed[last], out.recurrent[last])
+    return ends, check(loaded, ends, normed[last], recurrent[last])
 
 
 def grown(text: Text, token: Tensor, parent: Tensor) -> Text:

@@ -1,37 +1,78 @@
-"""The config.json of an EAGLE-3 head, checked against the target it was made for.
+"""The config.json of an EAGLE head, checked against the target it was made for.
 
-Writers put the switches of a variant at the top level or into `eagle_config`; both are read.
+Writers put the switches of an EAGLE-3 variant at the top level or into `eagle_config`; both are
+read.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from specdecode_engine.model.config_file import ConfigFile
-from specdecode_engine.model.eagle_head import AuxHiddenStates
-from specdecode_engine.model.errors import DraftMismatch
-from specdecode_engine.model.model_config import (
+from specdecode_engine.model.config import (
+    AuxHiddenStates,
     DecoderConfig,
     LlamaConfig,
     parse_decoder,
     refuse_windows,
 )
-from specdecode_engine.model.rope_config import RopeConfig, parse_rope
+from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.rope import RopeConfig, parse_rope
 
-ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
+"""The authors' heads call themselves plain Llamas; servers that convert them rename them."""
+
+EAGLE3_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 USE_LAYERS = "use_aux_hidden_state"
 
 
-@dataclass(frozen=True, slots=True)
-class Eagle3Config:
-    """One decoder layer over aux hidden states; names as in config.json where it has them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleConfig:
+    """Decoder layers over hidden states of the target; names as in config.json where it has them.
+
+    Rotary frequencies are the head's own, which it was trained with; its max_position_embeddings
+    is ignored, since positions follow the target.
+    """
 
     decoder: DecoderConfig
     rope: RopeConfig
-    aux_spec: AuxHiddenStates
+    num_hidden_layers: int
     vocab_size: int
     draft_vocab_size: int
+    aux_spec: AuxHiddenStates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle1Config(EagleConfig):
+    """Layers after one linear map; hidden state and vocabulary are the target's."""
+
+    bias: bool  # of the linear map; absent means true
+
+    @classmethod
+    def load(cls, folder: Path, target: LlamaConfig) -> "Eagle1Config":
+        """Read `folder`/config.json."""
+        config = _open(folder, EAGLE1_ARCHITECTURES, "EAGLE")
+        for key, wanted in (
+            ("hidden_size", target.decoder.hidden_size),
+            ("vocab_size", target.vocab_size),
+        ):
+            _check_equal(config, key, config.integer(key), wanted)
+        decoder = parse_decoder(config, always_qkv_bias=config.switch("qkv_bias", False))
+        return cls(
+            decoder=decoder,
+            rope=parse_rope(config, decoder.head_dim),
+            num_hidden_layers=config.integer("num_hidden_layers"),
+            vocab_size=target.vocab_size,
+            draft_vocab_size=target.vocab_size,
+            aux_spec=AuxHiddenStates(final=True),
+            bias=config.switch("bias", True),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Config(EagleConfig):
+    """One decoder layer over aux hidden states."""
+
     has_own_vocabulary: bool  # whether draft_vocab_size is stated
     tie_word_embeddings: bool
     norm_before_fc: bool  # one norm over the aux hidden states of all layers
@@ -42,27 +83,22 @@ class Eagle3Config:
     @classmethod
     def load(cls, folder: Path, target: LlamaConfig) -> "Eagle3Config":
         """Read `folder`/config.json; refuse variants that the head does not compute."""
-        config = ConfigFile.open(folder / "config.json")
+        config = _open(folder, EAGLE3_ARCHITECTURES, "EAGLE-3")
         _refuse_unsupported(config)
-        _check_target(config, target)
-        decoder = parse_decoder(config)
         vocab_size = config.integer("vocab_size")
-        draft_vocab_size = config.integer("draft_vocab_size", vocab_size)
-        if draft_vocab_size > vocab_size:
-            raise config.error("draft_vocab_size", f"vocab_size is only {vocab_size}")
-        is_tied = config.switch("tie_word_embeddings", False)
-        if is_tied and draft_vocab_size < vocab_size:
-            raise config.error(
-                "tie_word_embeddings",
-                f"an embedding of {vocab_size} tokens cannot score {draft_vocab_size}; "
-                "set it to false if the head has its own lm_head",
-            )
+        _check_equal(config, "vocab_size", vocab_size, target.vocab_size)
+        hidden_size = config.get("target_hidden_size")
+        if hidden_size is not None:
+            _check_equal(config, "target_hidden_size", hidden_size, target.decoder.hidden_size)
+        decoder = parse_decoder(config)
+        draft_vocab_size, is_tied = _draft_vocabulary(config, vocab_size)
         return cls(
             decoder=decoder,
             rope=parse_rope(config, decoder.head_dim),
-            aux_spec=_aux_spec(config, target),
+            num_hidden_layers=1,
             vocab_size=vocab_size,
             draft_vocab_size=draft_vocab_size,
+            aux_spec=_aux_spec(config, target),
             has_own_vocabulary=config.get("draft_vocab_size") is not None,
             tie_word_embeddings=is_tied,
             norm_before_fc=_variant(config, "norm_before_fc"),
@@ -71,10 +107,34 @@ class Eagle3Config:
             norm_output=_variant(config, "norm_output"),
         )
 
-    @property
-    def num_hidden_layers(self) -> int:
-        """Layers of the head's key-value cache."""
-        return 1
+
+def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile:
+    config = ConfigFile.open(folder / "config.json")
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
+        raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
+    refuse_windows(config, has_switch=config.get("use_sliding_window") is not None)
+    return config
+
+
+def _check_equal(config: ConfigFile, key: str, value: object, wanted: int) -> None:
+    if value != wanted:
+        raise config.mismatch(key, f"the target's is {wanted}; use a head made for this target")
+
+
+def _draft_vocabulary(config: ConfigFile, vocab_size: int) -> tuple[int, bool]:
+    """Return the tokens that the head scores, and whether its embedding scores them."""
+    draft_vocab_size = config.integer("draft_vocab_size", vocab_size)
+    if draft_vocab_size > vocab_size:
+        raise config.error("draft_vocab_size", f"vocab_size is only {vocab_size}")
+    is_tied = config.switch("tie_word_embeddings", False)
+    if is_tied and draft_vocab_size < vocab_size:
+        raise config.error(
+            "tie_word_embeddings",
+            f"an embedding of {vocab_size} tokens cannot score {draft_vocab_size}; "
+            "set it to false if the head has its own lm_head",
+        )
+    return draft_vocab_size, is_tied
 
 
 def _parts(config: ConfigFile) -> tuple[ConfigFile, ...]:
@@ -87,27 +147,10 @@ def _variant(config: ConfigFile, key: str) -> bool:
 
 
 def _refuse_unsupported(config: ConfigFile) -> None:
-    names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
-        raise config.error("architectures", f"an EAGLE-3 head has {' or '.join(ARCHITECTURES)}")
     config.refuse("num_hidden_layers", 1, "only heads of one layer are supported")
     config.refuse("logit_scale", 1.0, "scaled logits are not supported")
-    refuse_windows(config, has_switch=config.get("use_sliding_window") is not None)
     if _variant(config, "norm_before_fc") and _variant(config, "fc_norm"):
         raise config.error("fc_norm", "norm_before_fc is true too; a head has one of the two")
-
-
-def _check_target(config: ConfigFile, target: LlamaConfig) -> None:
-    if config.integer("vocab_size") != target.vocab_size:
-        raise config.mismatch(
-            "vocab_size", f"the target's is {target.vocab_size}; use its own head"
-        )
-    stated = config.get("target_hidden_size")
-    if stated is not None and stated != target.decoder.hidden_size:
-        raise config.mismatch(
-            "target_hidden_size",
-            f"the target's hidden size is {target.decoder.hidden_size}; use a head made for it",
-        )
 
 
 def _aux_spec(config: ConfigFile, target: LlamaConfig) -> AuxHiddenStates:

@@ -1,11 +1,15 @@
-"""Which rows of the draft's KV are computed for each request, as far as the host knows."""
+"""What a drafter keeps for each request between steps.
+
+That is how far the draft's KV is computed, as far as the host knows, and for an EAGLE head the
+newest aux hidden states of the target.
+"""
 
 from collections.abc import Sequence as Items
 
 import torch
 from torch import Tensor
 
-from specdecode_engine.batch.request_table import DecodeBatch
+from specdecode_engine.batch.request_table import DecodeBatch, Span
 
 
 class DraftKvProgress:
@@ -70,3 +74,46 @@ class DraftKvProgress:
     def is_complete(self, slot: int) -> bool:
         """Whether every row of a request is or can still be computed."""
         return slot not in self._invalid
+
+
+class HiddenStateRing:
+    """Aux hidden states by slot and position modulo the ring's length.
+
+    A step writes up to `step_rows` rows after the last committed token, so only the `kept` =
+    length - step_rows positions before it are certain to be still there. They are for rows that
+    steps without drafting leave missing.
+    """
+
+    kept = 64
+
+    def __init__(
+        self, slots: int, step_rows: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._length = self.rows(step_rows)
+        self._rows = torch.zeros(slots, self._length, width, dtype=dtype, device=device)
+
+    @classmethod
+    def rows(cls, step_rows: int) -> int:
+        """Rows per slot."""
+        return cls.kept + step_rows
+
+    def write_span(self, span: Span, hidden: Tensor) -> None:
+        """Keep the end of a span's hidden states [rows, width]."""
+        count = min(span.end - span.start, self._length)
+        positions = torch.arange(span.end - count, span.end, device=hidden.device)
+        self._rows[span.slot, positions % self._length] = hidden[-count:]
+
+    def write_rows(self, batch: DecodeBatch, num_rows: int, hidden: Tensor) -> None:
+        """Keep hidden states [B, num_rows, width] of positions length .. length + num_rows - 1."""
+        offsets = torch.arange(num_rows, device=hidden.device)
+        places = (batch.lengths[:, None] + offsets) % self._length
+        self._rows[batch.slots[:, None], places] = hidden
+
+    def read_span(self, span: Span) -> Tensor:
+        """Return the hidden states [rows, width] of a span that is still kept; it may be empty."""
+        positions = torch.arange(span.start, span.end, device=self._rows.device)
+        return self._rows[span.slot, positions % self._length]
+
+    def read(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Return hidden states [T, width] at `positions` of `slots`, elementwise."""
+        return self._rows[slots, positions % self._length]

@@ -1,4 +1,4 @@
-"""The config.json of a Llama checkpoint, checked and complete."""
+"""What the config.json of a Llama checkpoint declares, checked, and what a draft reads of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
-from specdecode_engine.model.rope_config import RopeConfig, parse_rope
+from specdecode_engine.model.rope import RopeConfig, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -62,6 +62,30 @@ class LlamaConfig:
     def max_position_embeddings(self) -> int:
         """Longest text config.json names, before any stretching of positions."""
         return self.rope.max_position_embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class AuxHiddenStates:
+    """Which hidden states of the target a draft reads, per row.
+
+    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; `final`
+    selects the last hidden state instead, after the final norm. With neither the draft reads none.
+    """
+
+    layers: tuple[int, ...] = ()
+    final: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the draft reads no hidden state of the target."""
+        return not self.layers and not self.final
+
+    def width(self, hidden_size: int) -> int:
+        """Values per row of a target of that hidden size."""
+        return hidden_size * (1 if self.final else len(self.layers))
+
+
+NO_HIDDEN_STATES = AuxHiddenStates()
 
 
 def parse_decoder(config: ConfigFile, *, always_qkv_bias: bool = False) -> DecoderConfig:

@@ -1,0 +1,240 @@
+"""EAGLE heads: draft networks that read hidden states of the target.
+
+Sources: Li et al., "EAGLE", 2024, "EAGLE-2", 2024, and "EAGLE-3", 2025. A row pairs the hidden
+state at position i with the token at i + 1, has rotary position i and predicts the token at i + 2.
+The first row after known text reads `fuse(aux_hidden_states)`; a row after a drafted token reads
+the recurrent output of the row before it, which is never fused again.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Self, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_engine.model import eagle_weights
+from specdecode_engine.model.checkpoint import Checkpoint, Placement
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
+from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
+from specdecode_engine.model.llama import Llama, widened
+from specdecode_engine.model.rope import build_angles
+from specdecode_engine.model.weights import Weights
+
+Config = TypeVar("Config", bound=EagleConfig)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class EagleHead(ABC, Generic[Config]):
+    """A head with its weights; its cache is the caller's.
+
+    Published files may repeat the target's embedding and head. What equals the target's is shared
+    with it, so that it takes no memory; what differs is used, since the draft was trained with it.
+    """
+
+    config: Config
+    embedding: Tensor  # [vocab, hidden]
+    head: Linear  # [draft_vocab, hidden]
+    angles: Tensor  # [2, context length, head_dim / 2]
+    draft_to_target: Tensor | None = None  # [draft_vocab] i64, ids of the target; None: the same
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        target: Llama,
+        *,
+        config: Config | None = None,
+        progress: bool = False,
+        linears: Linears | None = None,
+    ) -> Self:
+        """Load a head in the target's type, onto its device and for its length.
+
+        Args:
+            config: read from the folder unless given.
+            linears: makes the linear maps; by default their weights stay plain.
+        """
+        config = config or cls.read_config(folder, target.config)
+        checkpoint = Checkpoint.open(folder)
+        cls.check(config, checkpoint, target.config)
+        placement = Placement(target.dtype, target.device)
+        tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
+        weights = Weights(tensors, linears or Linears())
+        angles = build_angles(
+            config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
+        )
+        return cls._assemble(config, weights, angles, target, folder)
+
+    @classmethod
+    @abstractmethod
+    def read_config(cls, folder: Path, target: LlamaConfig) -> Config:
+        """Read config.json and check it against the target's."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, config: Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+        """Raise unless the checkpoint, whose weights are not read, is one of this kind of head.
+
+        Raises:
+            DraftMismatch: the head was made for another target.
+            TensorError: tensors are missing, unknown or of another shape.
+        """
+
+    @classmethod
+    @abstractmethod
+    def _assemble(
+        cls, config: Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
+    ) -> Self: ...
+
+    @abstractmethod
+    def fuse(self, aux_hidden_states: Tensor) -> Tensor:
+        """Map aux hidden states [rows, width] to hidden states [rows, hidden] of its type."""
+
+    @abstractmethod
+    def forward(
+        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
+        """Run rows: ids [rows] i64 of the target's vocabulary, hidden [rows, hidden].
+
+        Returns:
+            What `logits` takes, and what the next row reads as `hidden`; both [rows, hidden].
+        """
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """Score the draft's vocabulary: [rows, draft_vocab] f32, or f64 for such a head."""
+        return widened(self.head(normed))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Eagle1Head(EagleHead[Eagle1Config]):
+    """EAGLE-1 and EAGLE-2: predicts the target's own last hidden state.
+
+    It reads the target's last hidden state at i, after the final norm, and its output stands for
+    the one at i + 1. So the target's own head scores the output.
+    """
+
+    pair: Linear  # [hidden, 2 * hidden]: the token's embedding first, then the hidden state
+    layers: tuple[DecoderLayer, ...]  # the first has no norm before attention
+
+    @classmethod
+    def read_config(cls, folder: Path, target: LlamaConfig) -> Eagle1Config:
+        return Eagle1Config.load(folder, target)
+
+    @classmethod
+    def check(cls, config: Eagle1Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+        checkpoint.check(*eagle_weights.eagle1_shapes(config))
+
+    @classmethod
+    def _assemble(
+        cls, config: Eagle1Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
+    ) -> Self:
+        names = (f"layers.{number}" for number in range(config.num_hidden_layers))
+        return cls(
+            config=config,
+            embedding=weights.take_or_share(eagle_weights.EMBEDDING, target.embedding),
+            head=weights.linear_or_share("lm_head", target.head),
+            angles=angles,
+            pair=weights.linear("fc"),
+            layers=tuple(weights.decoder_layer(name, config.decoder) for name in names),
+        )
+
+    def fuse(self, aux_hidden_states: Tensor) -> Tensor:
+        return aux_hidden_states.to(self.pair.weight.dtype)
+
+    def forward(
+        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
+        token = functional.embedding(ids, self.embedding).to(hidden.dtype)
+        x = self.pair(torch.cat((token, hidden), dim=-1))
+        rotary = rotary_rows(self.angles, positions)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rotary, number, kv)
+        return x, x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fusion:
+    """Norms and a linear map over aux hidden states [rows, width].
+
+    Published heads norm nothing, the hidden states of all layers at once, or those of each layer
+    separately.
+    """
+
+    norms: tuple[Norm, ...]  # each of an equal part; without norms nothing is normalized
+    linear: Linear
+
+    def __call__(self, aux_hidden_states: Tensor) -> Tensor:
+        """Map to [rows, hidden]."""
+        if self.norms:
+            parts = aux_hidden_states.chunk(len(self.norms), dim=-1)
+            normed = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
+            aux_hidden_states = torch.cat(normed, dim=-1)
+        return self.linear(aux_hidden_states)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Eagle3Head(EagleHead[Eagle3Config]):
+    """EAGLE-3: drafts from several of the target's layers and its own last output."""
+
+    fusion: Fusion | None  # None: the head reads the target's last hidden state unchanged
+    token_norm: Norm
+    hidden_norm: Norm
+    layer: DecoderLayer  # its attention reads token and hidden state side by side
+    norm: Norm
+
+    @classmethod
+    def read_config(cls, folder: Path, target: LlamaConfig) -> Eagle3Config:
+        return Eagle3Config.load(folder, target)
+
+    @classmethod
+    def check(cls, config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+        eagle_weights.check_width(config, checkpoint, target)
+        prefix = eagle_weights.layer_prefix(checkpoint.tensors)
+        hidden_size = target.decoder.hidden_size
+        checkpoint.check(*eagle_weights.eagle3_shapes(config, prefix, hidden_size))
+
+    @classmethod
+    def _assemble(
+        cls, config: Eagle3Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
+    ) -> Self:
+        prefix = eagle_weights.layer_prefix(weights.tensors)
+        embedding = eagle_weights.take_embedding(weights, config, target.embedding, folder)
+        return cls(
+            config=config,
+            embedding=embedding,
+            head=eagle_weights.take_head(weights, config, embedding, target.head, folder),
+            angles=angles,
+            draft_to_target=eagle_weights.take_target_ids(weights, config, target.device, folder),
+            fusion=_fusion(weights, config),
+            token_norm=weights.norm(f"{prefix}.input_layernorm", config.decoder),
+            hidden_norm=weights.norm(f"{prefix}.hidden_norm", config.decoder),
+            layer=weights.decoder_layer(prefix, config.decoder),
+            norm=weights.norm("norm", config.decoder),
+        )
+
+    def fuse(self, aux_hidden_states: Tensor) -> Tensor:
+        aux_hidden_states = aux_hidden_states.to(self.head.weight.dtype)
+        return aux_hidden_states if self.fusion is None else self.fusion(aux_hidden_states)
+
+    def forward(
+        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
+        token = functional.embedding(ids, self.embedding).to(hidden.dtype)
+        normed_hidden = self.hidden_norm(hidden)
+        pair = torch.cat((self.token_norm(token), normed_hidden), dim=-1)
+        residual = normed_hidden if self.config.norm_before_residual else hidden
+        attended = self.layer.attention(pair, rotary_rows(self.angles, positions), 0, kv)
+        output = self.layer.finish(residual, attended)
+        normed = self.norm(output)
+        return normed, normed if self.config.norm_output else output
+
+
+def _fusion(weights: Weights, config: Eagle3Config) -> Fusion | None:
+    if config.aux_spec.final:
+        return None
+    names = eagle_weights.fusion_norms(config)
+    return Fusion(tuple(weights.norm(name, config.decoder) for name in names), weights.linear("fc"))

@@ -1,0 +1,284 @@
+"""Resolves the boot file and the checkpoints' configs, once, to everything decided before loading.
+
+What a step may use follows from its draft shapes: the widest verify, the longest path, the scratch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from specdecode_api.boot import EngineBoot, ModelBoot, SpeculationBoot
+from specdecode_api.report import TerminationReason
+from specdecode_api.speculation import Algorithm, not_yet_available
+from specdecode_api.table import candidates
+from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.graphs.plan import batch_sizes
+from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
+from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config_file import DTYPES, DraftMismatch
+from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
+from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.model.llama import stored_dtype
+from specdecode_engine.startup.device import choose_device
+from specdecode_engine.startup.policies import depth_table
+from specdecode_kernels import Backend, Choice, choose_backend
+
+DraftConfig = LlamaConfig | EagleConfig
+
+OFF, STATIC, CUDA = "off", "static", "cuda"
+
+EAGLE_HEADS: Mapping[Algorithm, type[EagleHead[Any]]] = {
+    Algorithm.EAGLE: Eagle1Head,
+    Algorithm.EAGLE3: Eagle3Head,
+}
+
+
+class CannotServe(Exception):
+    """The boot file requests something unsupported; the message names it."""
+
+    reason: ClassVar[TerminationReason] = TerminationReason.CANNOT_SERVE
+
+
+class AttentionUnavailable(CannotServe):
+    """The requested backend cannot run; the message contains the reason and the remedy."""
+
+
+class GraphsUnavailable(CannotServe):
+    """The boot file requires CUDA graphs and there are none; the message contains the remedy."""
+
+
+class GraphMode(NamedTuple):
+    """off, static or cuda, and the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The draft shapes that a step can use, and the largest sizes over all of them."""
+
+    shapes: Mapping[int, DraftShape]  # by num_steps, ascending
+    max_draft_tokens: int  # rows of the widest verify, bonus token included
+    max_path_length: int  # tokens that one step can commit
+    scratch_rows: int  # of a draft, per request
+    lag_tokens: int  # tokens that a step in flight may add unseen by the host; 0 without overlap
+
+    @classmethod
+    def over(cls, shapes: Mapping[int, DraftShape], *, is_overlapped: bool) -> "StepSizes":
+        path_length = max(shape.path_length for shape in shapes.values())
+        return cls(
+            shapes=shapes,
+            max_draft_tokens=max(shape.num_tokens for shape in shapes.values()),
+            max_path_length=path_length,
+            scratch_rows=max(shape.scratch_rows for shape in shapes.values()),
+            lag_tokens=path_length if is_overlapped else 0,
+        )
+
+    @property
+    def reserve_tokens(self) -> int:
+        """Maximum rows of a sequence beyond its known tokens."""
+        return self.max_draft_tokens + self.lag_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that is decided before weights are read; sizes of the KV cache come later."""
+
+    boot: EngineBoot
+    target: LlamaConfig
+    draft: DraftConfig | None
+    context_length: int
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype  # of the KV caches of target and draft
+    kernels: Mapping[str, Choice]  # of "target", which layers of a draft use too, and of "draft"
+    graph_mode: GraphMode
+    graph_batch_sizes: tuple[int, ...]  # ascending; decode steps are padded to them
+    sizes: StepSizes
+    table: RangeTable | None
+    aux_spec: AuxHiddenStates  # the target's hidden states that the draft reads
+    widths: Mapping[ForwardKind, ForwardWidths]
+
+
+def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> EngineConfig:
+    """Read the configs of the checkpoints and decide; no weights are read.
+
+    Args:
+        open_store: opens the target's tensors, whose type counts if its config declares none.
+
+    Raises:
+        CannotServe, CheckpointError, GraphsUnavailable, RuntimeError: the message contains the
+            remedy. A draft that does not fit the target is found here, not minutes later.
+    """
+    _refuse_unavailable(boot.speculation)
+    device = choose_device(boot.device)
+    target = LlamaConfig.load(Path(boot.model.path))
+    draft = _read_draft(boot.speculation, target)
+    dtype = _dtype(boot.model, target, device, open_store)
+    kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
+    kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
+    mode = choose_graph_mode(
+        boot.graphs.mode, device, [choice.backend for choice in kernels.values()]
+    )
+    graph_sizes: tuple[int, ...] = ()
+    if mode.name != OFF:
+        graph_sizes = batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
+    overlap = boot.scheduling.overlap
+    is_overlapped = device.type == "cuda" if overlap is None else overlap
+    aux_spec = draft.aux_spec if isinstance(draft, EagleConfig) else NO_HIDDEN_STATES
+    return EngineConfig(
+        boot=boot,
+        target=target,
+        draft=draft,
+        context_length=_context_length(boot.model, target),
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        kernels=kernels,
+        graph_mode=mode,
+        graph_batch_sizes=graph_sizes,
+        sizes=StepSizes.over(draft_shapes(boot.speculation), is_overlapped=is_overlapped),
+        table=depth_table(boot.speculation.entries, boot.speculation.policy),
+        aux_spec=aux_spec,
+        widths=_widths(target, draft, aux_spec),
+    )
+
+
+def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
+    """Return every draft shape that a step can use, by `num_steps`."""
+    if speculation.algorithm is Algorithm.NONE:
+        return {0: DraftShape.chain(0)}
+    depths = {*candidates(speculation.entries), speculation.num_steps}
+    return {
+        steps: DraftShape.of(
+            steps,
+            speculation.topk,
+            speculation.num_draft_tokens if steps == speculation.num_steps else None,
+        )
+        for steps in sorted(depths)
+    }
+
+
+def _refuse_unavailable(speculation: SpeculationBoot) -> None:
+    reasons = not_yet_available(speculation.algorithm, speculation.policy, speculation.topk)
+    if reasons:
+        raise CannotServe("speculation: " + "; ".join(reasons))
+
+
+def _read_draft(speculation: SpeculationBoot, target: LlamaConfig) -> DraftConfig | None:
+    """Read the draft's config and check it against the target's."""
+    if speculation.algorithm is Algorithm.NONE:
+        return None
+    assert speculation.draft_path is not None
+    folder = Path(speculation.draft_path)
+    if speculation.algorithm is Algorithm.STANDALONE:
+        draft = LlamaConfig.load(folder)
+        if draft.vocab_size != target.vocab_size:
+            raise DraftMismatch(
+                f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
+                f"{target.vocab_size}; use a draft that was made for this target"
+            )
+        return draft
+    head = EAGLE_HEADS[speculation.algorithm]
+    config: EagleConfig = head.read_config(folder, target)
+    head.check(config, Checkpoint.open(folder), target)
+    return config
+
+
+def _dtype(
+    model: ModelBoot, target: LlamaConfig, device: torch.device, open_store: OpenStore
+) -> torch.dtype:
+    if model.dtype != "auto":
+        return DTYPES[model.dtype]
+    # A CPU computes 16-bit floats slowly.
+    if device.type == "cpu":
+        return torch.float32
+    return target.dtype or stored_dtype(open_store(Path(model.path)))
+
+
+def _choose_kernels(
+    boot: EngineBoot,
+    target: LlamaConfig,
+    draft: DraftConfig | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+) -> dict[str, Choice]:
+    models: dict[str, DraftConfig] = {"target": target}
+    if draft is not None:
+        models["draft"] = draft
+    wanted = boot.attention_backend
+    choices: dict[str, Choice] = {}
+    for name, model in models.items():
+        try:
+            head_dim = model.decoder.head_dim
+            choices[name] = choose_backend(wanted, device, dtype, head_dim, kv_dtype)
+        except ValueError as error:
+            raise AttentionUnavailable(
+                f"attention_backend {wanted} cannot serve the {name}: {error}"
+            ) from None
+    return choices
+
+
+def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Backend]) -> GraphMode:
+    """Resolve graphs.mode; auto captures where that is safe and faster.
+
+    Raises:
+        GraphsUnavailable: mode is cuda, and the device or a backend does not support it.
+    """
+    if wanted == CUDA and device.type != "cuda":
+        raise GraphsUnavailable(
+            f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
+            "static to try out a plan"
+        )
+    supports = [backend.graph_support for backend in backends]
+    limitation = next((one.limitation for one in supports if one.limitation is not None), None)
+    if wanted == CUDA and not all(one.is_possible for one in supports):
+        raise GraphsUnavailable(
+            f"graphs.mode cuda does not work with this attention_backend: {limitation}; use auto "
+            "or off, or attention_backend triton"
+        )
+    if wanted != "auto":
+        is_costly = wanted == CUDA and limitation is not None
+        return GraphMode(
+            wanted, "was asked for" + (f", although {limitation}" if is_costly else "")
+        )
+    if device.type != "cuda":
+        return GraphMode(OFF, f"there are no CUDA graphs on {device}")
+    if limitation is not None:
+        return GraphMode(OFF, limitation)
+    return GraphMode(CUDA, "attention reads lengths on the device")
+
+
+def _context_length(model: ModelBoot, target: LlamaConfig) -> int:
+    length = model.context_length or target.max_position_embeddings
+    trained = target.rope.trained_positions
+    if length > trained:
+        raise CannotServe(
+            f"model.context_length {length} is more than the {trained} positions that {model.path} "
+            "was trained for; lower it"
+        )
+    return length
+
+
+def _widths(
+    target: LlamaConfig, draft: DraftConfig | None, aux_spec: AuxHiddenStates
+) -> dict[ForwardKind, ForwardWidths]:
+    """Return the columns that each forward of a decode step reads and returns."""
+    aux = aux_spec.width(target.decoder.hidden_size)
+    widths = {ForwardKind.VERIFY: ForwardWidths(target.vocab_size, hidden_out=aux)}
+    if draft is None:
+        return widths
+    vocab, hidden = draft.vocab_size, 0
+    if isinstance(draft, EagleConfig):
+        vocab, hidden = draft.draft_vocab_size, draft.decoder.hidden_size
+    return widths | {
+        ForwardKind.CATCH_UP: ForwardWidths(vocab, aux, hidden),
+        ForwardKind.DRAFT_STEP: ForwardWidths(vocab, hidden, hidden),
+    }

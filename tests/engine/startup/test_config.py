@@ -1,0 +1,83 @@
+"""What is resolved before weights are read, from the boot file and the checkpoints' configs."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.model.checkpoint import TensorError
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.config import resolve
+
+
+def make_boot(target: Path, draft: Path, algorithm: str, **scheduling: object) -> EngineBoot:
+    return EngineBoot.model_validate(
+        {
+            "model": {"path": str(target), "dtype": "float32"},
+            "speculation": {
+                "algorithm": algorithm, "draft_path": str(draft), "num_steps": 3, "topk": 4,
+            },
+            "scheduling": {"max_running_requests": 2, **scheduling},
+            "device": "cpu",
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"), [("STANDALONE", "draft"), ("EAGLE", "eagle"), ("EAGLE3", "eagle3")]
+)
+def test_every_config_json_is_read_once_at_start(
+    checkpoints: Any, monkeypatch: pytest.MonkeyPatch, algorithm: str, name: str
+) -> None:
+    opened: Counter[Path] = Counter()
+    open_file = ConfigFile.open
+
+    def count(file: Path) -> ConfigFile:
+        opened[file] += 1
+        return open_file(file)
+
+    monkeypatch.setattr(ConfigFile, "open", count)
+    draft = getattr(checkpoints, name)
+    build_core(make_boot(checkpoints.target, draft, algorithm))
+    assert {checkpoints.target / "config.json", draft / "config.json"} <= opened.keys()
+    assert set(opened.values()) == {1}
+
+
+def test_sizes_of_a_step_cover_its_widest_draft(checkpoints: Any) -> None:
+    boot = make_boot(checkpoints.target, checkpoints.eagle3, "EAGLE3", overlap=True)
+    config = resolve(boot)
+    shape = config.sizes.shapes[3]
+    assert config.sizes.max_draft_tokens == shape.num_tokens
+    assert config.sizes.lag_tokens == config.sizes.max_path_length == 4
+    assert config.sizes.reserve_tokens == shape.num_tokens + 4
+    plain = resolve(make_boot(checkpoints.target, checkpoints.eagle3, "EAGLE3", overlap=False))
+    assert plain.sizes.reserve_tokens == shape.num_tokens
+
+
+def test_widths_are_those_of_target_and_draft(checkpoints: Any) -> None:
+    head = resolve(make_boot(checkpoints.target, checkpoints.eagle3, "EAGLE3"))
+    width = head.aux_spec.width(head.target.decoder.hidden_size)
+    assert head.widths[ForwardKind.VERIFY] == ForwardWidths(
+        head.target.vocab_size, hidden_out=width
+    )
+    assert head.widths[ForwardKind.CATCH_UP].hidden_in == width > 0
+    draft = resolve(make_boot(checkpoints.target, checkpoints.draft, "STANDALONE"))
+    assert draft.aux_spec.is_empty
+    assert set(draft.widths.values()) == {ForwardWidths(draft.target.vocab_size)}
+
+
+def test_a_head_that_lacks_a_tensor_is_refused_before_weights_are_read(
+    checkpoints: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(checkpoints.eagle3, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(TensorError, match=r"lacks norm\.weight"):
+        resolve(make_boot(checkpoints.target, tmp_path, "EAGLE3"))
