@@ -17,7 +17,7 @@ ended, ends of prefixes first.
 from collections import Counter, OrderedDict
 from collections.abc import Sequence as Items
 
-from specdecode_engine.schedule.prefix_tree import Match, Node, Paging, pack
+from specdecode_engine.schedule.prefix_tree import Node, Paging, pack
 
 
 class PrefixCache:
@@ -40,31 +40,34 @@ class PrefixCache:
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
 
-    def match(self, tokens: Items[int], most: int | None = None) -> Match:
+    def match(self, tokens: Items[int], most: int | None = None) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning that leaves a token to compute; changes nothing.
 
         Args:
             most: tokens that the beginning may have, where that is fewer.
+
+        Returns:
+            Its pages; how many of them nobody holds, so that holding them makes as many fewer
+            evictable; the node of its last page. Valid until the cache changes.
         """
         longest = len(tokens) - 1
         limit = (longest if most is None else min(most, longest)) // self._paging.page_size
         return self._walk(self._root, 0, tokens, limit)
 
-    def hold(self, holder: int, match: Match) -> list[int]:
-        """Take up a match: its pages stay until `insert` is called for the same holder."""
-        node = self._end_at(match)
+    def hold(self, holder: int, tokens: Items[int], pages: list[int], last: Node) -> None:
+        """Hold what `match` found for `tokens` until `insert` is called for the same holder."""
+        node = self._end_at(last, pages)
         self._take(node)
-        self._holds[holder] = node, len(match.pages)
-        self.queried_tokens += match.asked_tokens if self._is_on else 0
-        self.hit_tokens += len(match.pages) * self._paging.page_size
-        return match.pages
+        self._holds[holder] = node, len(pages)
+        self.queried_tokens += len(tokens) if self._is_on else 0
+        self.hit_tokens += len(pages) * self._paging.page_size
 
     def insert(self, holder: int, tokens: Items[int], pages: list[int]) -> list[int]:
         """Keep a holder's pages and end its hold.
 
         Args:
             tokens: what the pages hold, and `lookahead` tokens more at least.
-            pages: full ones, from the first on, those that `hold` returned included.
+            pages: full ones, from the first on, those held included.
 
         Returns:
             Pages that are not kept: others with the same tokens are cached already.
@@ -72,19 +75,19 @@ class PrefixCache:
         before, shared = self._holds.pop(holder)
         if not self._is_on:
             return pages
-        found = self._walk(before, shared, tokens, len(pages))
-        node = self._end_at(found)
+        found, _, last = self._walk(before, shared, tokens, len(pages))
+        node = self._end_at(last, found)
         self._take(node)
         self._release(before)
         own = pages[shared:]
-        fresh = own[len(found.pages) :]
+        fresh = own[len(found) :]
         if fresh:
             start = (len(pages) - len(fresh)) * self._paging.page_size
             end = len(pages) * self._paging.page_size + self.lookahead
             node = node.grow(pack(tokens[start:end]), fresh, self._paging)
             self.pages += len(fresh)
         self._release(node)
-        return own[: len(found.pages)]
+        return own[: len(found)]
 
     def evict(self, count: int) -> list[int]:
         """Forget `count` pages, of `idle_pages`, that are not in use; the caller gets them."""
@@ -126,12 +129,14 @@ class PrefixCache:
             raise AssertionError("cached pages are miscounted or cached twice")
         return set(pages)
 
-    def _walk(self, node: Node, done: int, tokens: Items[int], limit: int) -> Match:
+    def _walk(
+        self, node: Node, done: int, tokens: Items[int], limit: int
+    ) -> tuple[list[int], int, Node]:
         """Continue after a node, `done` pages down, while the first `limit` are cached."""
         paging, used, idle = self._paging, len(node.pages), 0
         pages: list[int] = []
         if not self.pages:
-            return Match(len(tokens), pages, node, used, idle)
+            return pages, idle, node
         start, end = done * paging.page_size, limit * paging.page_size + paging.lookahead
         key = pack(tokens[start:end])
         while used == len(node.pages) and (left := limit - done - len(pages)) > 0:
@@ -143,14 +148,13 @@ class PrefixCache:
             node, used = child, child.common_pages(key, at, most, paging)
             pages += child.pages[:used]
             idle += used if child.held == 0 else 0
-        return Match(len(tokens), pages, node, used, idle)
+        return pages, idle, node
 
-    def _end_at(self, match: Match) -> Node:
-        """Return the node whose last page is the last of the match, splitting one for it."""
-        node = match.node
-        if match.used == len(node.pages):
+    def _end_at(self, node: Node, pages: list[int]) -> Node:
+        """Return the node that ends with the last of `pages`, splitting `node` for it."""
+        if not pages or pages[-1] == node.pages[-1]:
             return node
-        upper = node.split(match.used, self._paging)
+        upper = node.split(node.pages.index(pages[-1]) + 1, self._paging)
         if upper.held == 0:
             self._idle[upper] = None
         return upper

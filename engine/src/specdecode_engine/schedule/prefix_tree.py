@@ -94,18 +94,3 @@ class Node:
         gone = self.pages[pages:]
         self.run, self.pages = self.run[: paging.span(pages)], self.pages[:pages]
         return gone
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The longest cached beginning of some tokens; good until the cache changes.
-
-    `used` pages of `node`, the last one reached, belong to it. `idle` of the pages are held by
-    nobody: taking up the match makes as many fewer pages evictable.
-    """
-
-    asked_tokens: int
-    pages: list[int]
-    node: Node
-    used: int
-    idle: int

@@ -25,9 +25,8 @@ from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama, stored_dtype
 from specdecode_engine.model.target_forward import TargetForward
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.startup.attention import (
     KernelChoices,
     choose_attention,

@@ -18,7 +18,7 @@ from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
 from specdecode_engine.graphs.reach import batch_sizes
 from specdecode_engine.model.forward import ForwardFunction
-from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.startup.models import DraftLimits
 from specdecode_engine.startup.sizes import Loaded, draft_shapes, reserve_tokens
 from specdecode_kernels import Backend

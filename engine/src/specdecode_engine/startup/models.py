@@ -25,7 +25,7 @@ from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.model_config import DecoderConfig, LlamaConfig
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.speculate.hidden_state_ring import HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter

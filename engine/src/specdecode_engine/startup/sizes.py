@@ -19,7 +19,7 @@ from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.linears import LinearsReport
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.startup.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
 from specdecode_engine.startup.models import DraftLimits, DraftModel
 from specdecode_engine.steps.prompt_logprobs import PIECE_ROWS
