@@ -8,14 +8,14 @@ from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
 from specdecode_engine.sampling.penalties import Penalties
-from specdecode_engine.sampling.table import SamplingTable
-from specdecode_kernels import TORCH, Backend
+from specdecode_kernels import TORCH, Backend, SamplingParamsBatch
 
 
 class Sampler:
     """The sampling state of every slot and the rule that turns logits into tokens.
 
     Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike.
+    Batches without penalties or grammars skip them.
     """
 
     def __init__(self, slots: int, vocab: int, device: torch.device, ops: Backend = TORCH) -> None:
@@ -32,19 +32,25 @@ class Sampler:
         output: list[int],
         grammar: Grammar | None = None,
     ) -> None:
-        """Take up a sequence that has just been given a slot."""
+        """Start a sequence that has just been given a slot."""
+        self.close(slot)
         self._table.write(slot, params)
-        self._penalties.open(slot, params, prompt, output)
-        self.grammars.open(slot, grammar, output, ends_late=params.ignore_eos)
+        if _has_penalties(params):
+            self._penalties.open(slot, params, prompt, output)
+        if grammar is not None:
+            self.grammars.open(slot, grammar, output, ends_late=params.ignore_eos)
 
     def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
-        self._penalties.commit(slots, tokens, emitted)
+        if self._penalties.states:
+            self._penalties.commit(slots, tokens, emitted)
 
     def close(self, slot: int) -> None:
-        """Let go of a slot."""
-        self._penalties.close(slot)
-        self.grammars.close(slot)
+        """Free what a slot's penalties and grammar use."""
+        if slot in self._penalties.states:
+            self._penalties.close(slot)
+        if slot in self.grammars.states:
+            self.grammars.close(slot)
 
     def sample(
         self,
@@ -66,10 +72,12 @@ class Sampler:
         Returns:
             [batch, nodes] i64.
         """
-        processed = self._penalties.apply(logits, slots, draft)
-        processed = self.grammars.apply(processed, slots, on_host)
+        if self._penalties.states:
+            logits = self._penalties.apply(logits, slots, draft)
+        if self.grammars.states:
+            logits = self.grammars.apply(logits, slots, on_host)
         params = self._table.rows(slots, with_filters=True)
-        return self.ops.sample(processed, params, positions, None)
+        return self.ops.sample(logits, params, positions, None)
 
     def sample_draft(
         self,
@@ -121,3 +129,56 @@ class Sampler:
             perturbed = self.ops.perturb_logits(logits, rows, positions, target_ids, chosen)
             logits = logits.index_copy(0, chosen, perturbed)
         return torch.log_softmax(logits.float(), dim=-1)
+
+
+class SamplingTable:
+    """One row of numbers per slot; written when a sequence gets its slot, read by gathers.
+
+    The host-side sets contain the slots that need optional work, so that a step without such slots
+    skips it without a device synchronisation.
+    """
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self._numbers = torch.zeros(slots, 4, dtype=torch.float64, device=device)
+        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.sampled: set[int] = set()
+        self.filtered: set[int] = set()
+
+    def write(self, slot: int, params: SamplingParams) -> None:
+        """Fill the row of a slot from a request's parameters."""
+        numbers = (params.temperature, params.top_p, float(params.top_k), params.min_p)
+        self._numbers[slot] = torch.tensor(numbers, dtype=torch.float64)
+        self._seeds[slot] = _signed(params.seed)
+        is_sampled = params.temperature > 0
+        is_filtered = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+        self.sampled = self.sampled | {slot} if is_sampled else self.sampled - {slot}
+        keeps = is_sampled and is_filtered
+        self.filtered = self.filtered | {slot} if keeps else self.filtered - {slot}
+
+    def rows(self, slots: list[int], *, with_filters: bool) -> SamplingParamsBatch | None:
+        """Gather the parameters of a batch; None where nobody samples."""
+        if not any(slot in self.sampled for slot in slots):
+            return None
+        places = torch.tensor(slots, device=self._seeds.device)
+        numbers = self._numbers[places]
+        return SamplingParamsBatch(
+            temperature=numbers[:, 0],
+            top_k=numbers[:, 2].to(torch.int64),
+            top_p=numbers[:, 1],
+            min_p=numbers[:, 3],
+            seeds=self._seeds[places],
+            is_filtered=with_filters and any(slot in self.filtered for slot in slots),
+        )
+
+
+def _signed(seed: int) -> int:
+    """Fold any integer into the 64 bits of a signed tensor element."""
+    seed &= 0xFFFFFFFFFFFFFFFF
+    return seed - (1 << 64) if seed >= 1 << 63 else seed
+
+
+def _has_penalties(params: SamplingParams) -> bool:
+    """Whether a request's logits depend on its tokens or on a bias."""
+    return params.repetition_penalty != 1 or bool(
+        params.presence_penalty or params.frequency_penalty or params.logit_bias
+    )
