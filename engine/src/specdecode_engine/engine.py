@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from specdecode_engine.adaptive.policy import Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.scheduler_output import SchedulerOutput, StepOutput
 from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals
 from specdecode_engine.stats.per_table import PerTableStats

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.static_graph import StaticGraph
 from specdecode_engine.model.eagle_head import AuxHiddenStates

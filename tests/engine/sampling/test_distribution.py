@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import SamplingParams
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import TreeLevel, grow_tree, link
 from specdecode_engine.steps.verify import gather_accepted, verify_tree

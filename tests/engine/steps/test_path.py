@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.speculate.tree import link
 from specdecode_engine.steps.verify import compact_kv, count_accepted, gather_accepted, verify_tree

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.shapes import DraftShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.adaptive.static import StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of
 from specdecode_engine.graphs.reach import padded_size, reachable
 
 

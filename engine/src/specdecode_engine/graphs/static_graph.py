@@ -6,7 +6,7 @@ Only page tables are cut to the pages in use, since torch attention gathers all 
 
 from dataclasses import replace
 
-from specdecode_engine.batch.forward_shape import ForwardShape
+from specdecode_engine.batch.shapes import ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 from specdecode_kernels import AttentionMetadata

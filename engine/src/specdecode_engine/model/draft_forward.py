@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.model.eagle_head import EagleHead
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache

@@ -6,8 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import DecodeBatch, Span
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.eagle_head import AuxHiddenStates
 
 

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, Span
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.draft_forward import DraftNetwork, forward_committed
 from specdecode_engine.model.eagle_head import AuxHiddenStates

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft, Tree
-from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_kernels import Backend
 
 

@@ -13,9 +13,8 @@ from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.report import TerminationReason
 from specdecode_api.speculation import Policy, not_yet_available
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.report import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore

@@ -10,7 +10,7 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import TerminationReason
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.batch.shapes import ForwardKind, ForwardWidths
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer

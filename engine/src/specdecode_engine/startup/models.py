@@ -8,9 +8,8 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model import eagle3
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore

@@ -18,8 +18,8 @@ from specdecode_engine.adaptive.cost import CostPoint
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Feedback, Reason
 from specdecode_engine.adaptive.static import StaticPolicy
 from specdecode_engine.adaptive.table import all_steps
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler

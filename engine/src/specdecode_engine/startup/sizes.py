@@ -14,7 +14,7 @@ from torch import Tensor
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_api.table import candidates
-from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.linears import LinearsReport

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.sampling.grammar_masks import DraftOnHost
 from specdecode_engine.steps.in_flight import InFlightStep

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.scheduler_output import SchedulerOutput
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.llama import Hidden
