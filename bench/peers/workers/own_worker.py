@@ -151,7 +151,7 @@ def _submit(core: EngineCore, ask: Ask, name: str) -> None:
 @contextmanager
 def _timed_verify(core: EngineCore) -> Iterator[list[float]]:
     """Note the processor time of every verify forward."""
-    graphs, seconds = core.parts.graphs, list[float]()
+    graphs, seconds = core.context.graphs, list[float]()
     run = graphs.run
 
     def timed(kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:

@@ -6,23 +6,22 @@ from collections.abc import Mapping
 
 from specdecode_engine.adaptive.policy import Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.request import FinishReason, Output, Request
-from specdecode_engine.batch.scheduler_output import SchedulerOutput, StepOutput
-from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.request import (
+    FinishReason,
+    Output,
+    Request,
+    RequestStats,
+    TokenLogprobs,
+)
+from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
-from specdecode_engine.steps.in_flight import InFlightStep
+from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.stop_check import (
-    add_step_output,
-    check_stop,
-    ending_ids,
-    make_output,
-)
 from specdecode_engine.steps.timing import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class EngineCore:
     """Requests in, tokens out, one step at a time; used by one thread.
 
     Args:
-        parts: what the steps compute with.
+        context: what the steps compute with.
         scheduler: who runs.
         shapes: the draft shape for each `num_steps`.
         eos_token_ids: tokens that end an answer unless the request ignores them.
@@ -46,7 +45,7 @@ class EngineCore:
 
     def __init__(
         self,
-        parts: ModelContext,
+        context: ModelContext,
         scheduler: Scheduler,
         shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
@@ -57,7 +56,7 @@ class EngineCore:
         self.counters = Counters()
         self.per_table = PerTableStats(scheduler.depth.table.table_hash)
         self.scheduler = scheduler
-        self.parts = parts
+        self.context = context
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
         self._launcher = Launcher(shapes, stopwatch)
@@ -76,9 +75,7 @@ class EngineCore:
         """Queue a request; see `Scheduler.add` for what it raises."""
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use; choose another")
-        sequence = self.scheduler.add(request)
-        sequence.ending_ids = ending_ids(request, self.eos_token_ids)
-        self._sequences[request.request_id] = sequence
+        self._sequences[request.request_id] = self.scheduler.add(request, self.eos_token_ids)
 
     def abort(self, request_id: str) -> None:
         """End a request without another output; an unknown id has no effect."""
@@ -95,7 +92,7 @@ class EngineCore:
         """
         self._ready += self._collect()
         if sequence.finish_reason is None and sequence.slot is not None:
-            self.parts.sampler.close(sequence.slot)
+            self.context.sampler.close(sequence.slot)
             self.scheduler.retract(sequence)
 
     def reload(self, table: RangeTable) -> None:
@@ -111,7 +108,7 @@ class EngineCore:
                 "this engine prepared at start; keep to those, or restart it with the new table"
             )
         self.scheduler.depth.reload(table)
-        self.parts.graphs.replan(self.scheduler.depth)
+        self.context.graphs.replan(self.scheduler.depth)
         self.per_table.use(table.table_hash)
 
     def has_work(self) -> bool:
@@ -125,7 +122,7 @@ class EngineCore:
         checks the invariants of scheduler, prefix cache and allocator.
         """
         assert not self.has_work(), "deferred work would delay a step"
-        if self.parts.graphs.capture_next():
+        if self.context.graphs.capture_next():
             return True
         self._check_invariants()
         return False
@@ -142,7 +139,7 @@ class EngineCore:
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals, as plain numbers."""
-        graphs = self.parts.graphs.report()
+        graphs = self.context.graphs.report()
         nodes = {num_steps: shape.num_tokens for num_steps, shape in self.shapes.items()}
         return take_snapshot(self.scheduler, self.counters, self.per_table, nodes, graphs)
 
@@ -171,13 +168,13 @@ class EngineCore:
     def _must_follow_grammars(self) -> bool:
         """Whether what may come next depends on tokens that are still in flight."""
         awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
-        return self.parts.sampler.grammars.needs_host_tokens(awaited)
+        return self.context.sampler.grammars.needs_host_tokens(awaited)
 
     def _launch(self, plan: SchedulerOutput) -> tuple[InFlightStep, ...]:
         self._open_slots(plan)
         if plan.decision is not None:
             self.counters.decide(plan.decision)
-        launched = self._launcher.launch(self.parts, plan, self.per_table.table)
+        launched = self._launcher.launch(self.context, plan, self.per_table.table)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             with_draft_kv = chunk.end - self.scheduler.cache.lookahead
@@ -193,15 +190,14 @@ class EngineCore:
     def _commit_all(self, steps: tuple[InFlightStep, ...]) -> list[Output]:
         outputs: list[Output] = []
         for step in steps:
-            collected = step.collect()
-            decode_steps, table = step.decode_steps, step.table
-            committed = [self._commit(output, decode_steps, table) for output in collected]
-            self._count(step, collected, committed)
+            results = step.collect()
+            committed = [self._commit(step, result) for result in results]
+            self._count(step, results, committed)
             outputs += committed
         return outputs
 
     def _count(
-        self, step: InFlightStep, collected: list[StepOutput], outputs: list[Output]
+        self, step: InFlightStep, results: list[SequenceResult], outputs: list[Output]
     ) -> None:
         """Update the counters and the policy with the result of a step."""
         seconds = step.timing.seconds()
@@ -209,16 +205,18 @@ class EngineCore:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
             return
-        self.counters.mixed_rounds += not step.is_alone
-        self.counters.count(step.decision, DecodeTotals.of(collected, seconds))
         batch_size = len(step.sequences)
-        self.per_table.note(step.table, batch_size, collected, outputs, seconds)
-        pairs = zip(collected, outputs, strict=True)
+        accepted = [len(token_ids) - 1 for _, token_ids, _ in results]
+        self.counters.mixed_rounds += not step.is_alone
+        self.counters.count(step.decision, DecodeTotals.of(step.drafted, accepted, seconds))
+        counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
+        self.per_table.note(step.table, batch_size, counted, seconds)
+        pairs = zip(accepted, outputs, strict=True)
         feedback = Feedback(
             decision=step.decision,
             batch_size=batch_size,
             kv_tokens=step.kv_tokens,
-            accepted=tuple(one.accepted for one, out in pairs if out.finish_reason is None),
+            accepted=tuple(count for count, output in pairs if output.finish_reason is None),
             seconds=step.timing.busy_seconds(),
             is_alone=step.is_alone,
         )
@@ -234,40 +232,55 @@ class EngineCore:
             if sequence.computed == sequence.matched:
                 self._open_slot(slot, sequence)
         sequences = itertools.chain((chunk.sequence for chunk in plan.chunks), plan.decoding)
-        self.parts.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
+        self.context.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
 
     def _open_slot(self, slot: int, sequence: Sequence) -> None:
         prompt = list(sequence.request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
-        self.parts.table.open(slot, sequence.tokens)
+        self.context.table.open(slot, sequence.tokens)
         request = sequence.request
-        self.parts.sampler.open(slot, request.sampling, prompt, output, request.grammar)
-        if self.parts.drafter is not None:
-            self.parts.drafter.open(slot, sequence.matched)
+        self.context.sampler.open(slot, request.sampling, prompt, output, request.grammar)
+        if self.context.drafter is not None:
+            self.context.drafter.open(slot, sequence.matched)
 
-    def _commit(self, collected: StepOutput, decode_steps: int, table: str) -> Output:
+    def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence = collected.sequence
-        stop = check_stop(collected.token_ids, sequence)
-        kept = collected.token_ids[: stop.kept]
-        if sequence.request.grammar is not None:
-            fault = self._follow_grammar(sequence, kept)
-            if fault is not None:
-                return self._fail(sequence, f"the grammar could not be followed: {fault}")
+        sequence, token_ids, logprobs = result
+        count, reason, stop_token_id = sequence.check_stop(token_ids)
+        kept = token_ids[:count]
+        fault = self._follow_grammar(sequence, kept)
+        if fault is not None:
+            return self._fail(sequence, f"the grammar could not be followed: {fault}")
         with_draft_kv = len(sequence.tokens) - self.scheduler.cache.lookahead
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
-        if self._has_draft_kv(collected):
-            sequence.reusable = with_draft_kv if collected.drafted else sequence.computed
-        sequence.stats = add_step_output(sequence.stats, collected, stop.kept, decode_steps)
-        output = make_output(sequence, collected, stop, table)
-        if stop.reason is not None:
-            self._finish(sequence, stop.reason)
-        return output
+        if self._has_draft_kv(sequence, step.drafted):
+            sequence.reusable = with_draft_kv if step.drafted else sequence.computed
+        if step.decision is not None:
+            rounds, drafted, accepted, emitted = sequence.stats
+            accepted += len(token_ids) - 1
+            drafted += step.drafted
+            sequence.stats = RequestStats(rounds + 1, drafted, accepted, emitted + count)
+        if reason is not None:
+            self._finish(sequence, reason)
+        return Output(
+            sequence.request.request_id,
+            kept,
+            None if logprobs is None else logprobs[:count],
+            _first_prompt_logprobs(sequence, count),
+            reason,
+            stop_token_id,
+            sequence.stats,
+            None,
+            step.table,
+        )
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
+        """Advance a grammar by tokens; return what went wrong with it, if anything did."""
+        if sequence.request.grammar is None:
+            return None
         assert sequence.slot is not None
-        return self.parts.sampler.grammars.follow(sequence.slot, kept)
+        return self.context.sampler.grammars.follow(sequence.slot, kept)
 
     def _fail(self, sequence: Sequence, error: str) -> Output:
         """End one sequence with an error; the others keep running."""
@@ -280,15 +293,22 @@ class EngineCore:
             error=error,
         )
 
-    def _has_draft_kv(self, collected: StepOutput) -> bool:
+    def _has_draft_kv(self, sequence: Sequence, drafted: int) -> bool:
         """Whether the draft's KV is complete up to where the step began."""
-        drafter, slot = self.parts.drafter, collected.sequence.slot
+        drafter, slot = self.context.drafter, sequence.slot
         assert slot is not None
-        return drafter is None or (collected.drafted > 0 and drafter.is_complete(slot))
+        return drafter is None or (drafted > 0 and drafter.is_complete(slot))
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         slot = sequence.slot
         self.scheduler.finish(sequence, reason)
         if slot is not None:
-            self.parts.sampler.close(slot)
+            self.context.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
+
+
+def _first_prompt_logprobs(sequence: Sequence, kept: int) -> tuple[TokenLogprobs, ...] | None:
+    """Prompt logprobs, if requested, for the first output of a sequence, of `kept` tokens."""
+    if sequence.request.sampling.prompt_logprobs is None or sequence.output_tokens != kept:
+        return None
+    return tuple(sequence.prompt_logprobs)

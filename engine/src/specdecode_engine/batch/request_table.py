@@ -14,14 +14,8 @@ from torch import Tensor
 
 from specdecode_kernels import AttentionMetadata
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Positions [start, end) of the sequence in `slot`."""
-
-    slot: int
-    start: int
-    end: int
+Span = tuple[int, int, int]
+"""A slot, and positions [start, end) of its sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +140,14 @@ class RequestTable:
 
     def span_rows(self, spans: Items[Span]) -> Rows:
         """Lay out the rows of several spans, one after the other; a row sees all before it."""
-        lens = [span.end - span.start for span in spans]
+        lens = [end - start for _, start, end in spans]
         positions = torch.cat(
-            [torch.arange(span.start, span.end, device=self.device) for span in spans]
+            [torch.arange(start, end, device=self.device) for _, start, end in spans]
         )
-        slots = torch.tensor([span.slot for span in spans], device=self.device)
+        slots = torch.tensor([slot for slot, _, _ in spans], device=self.device)
         starts = torch.tensor([0, *accumulate(lens)], device=self.device)
         row_slots = slots.repeat_interleave(starts.diff())
-        longest = max(span.end for span in spans)
+        longest = max(end for _, _, end in spans)
         return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest, starts)
 
     def window_rows(

@@ -120,9 +120,9 @@ class GraphCache:
         return GraphReport(self._mode, reports, shared, pending, refused, capturer.failure, *steps)
 
     def _eager_reason(self, num_steps: int, batch_size: int) -> Eager:
-        key = self._plan.key_of(num_steps, batch_size)
         if self._capturer is None or not self._plan.sizes:
             return Eager.OFF
+        key = self._plan.key_of(num_steps, batch_size)
         if key is None:
             return Eager.TOO_LARGE
         if key not in self._plan.pairs:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
-from specdecode_engine.batch.scheduler_output import PrefillChunk, SchedulerOutput
-from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 
 
@@ -70,14 +69,14 @@ class Scheduler:
         """Pages that are free or can be made free."""
         return self.pages.free + self.cache.idle_pages
 
-    def add(self, request: Request) -> Sequence:
+    def add(self, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> Sequence:
         """Queue a request.
 
         Raises:
             RequestTooLong: prompt and answer can never fit.
             QueueFull: too many requests wait.
         """
-        sequence = Sequence.of(request)
+        sequence = Sequence.of(request, eos_token_ids)
         if sequence.total_limit > self.limits.longest_sequence:
             raise RequestTooLong(
                 f"{len(request.prompt_ids)} prompt tokens and max_tokens "

@@ -8,7 +8,6 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, Span
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.eagle_head import AuxHiddenStates
 
 
 class Drafter(Protocol):
@@ -24,11 +23,6 @@ class Drafter(Protocol):
         """Tokens after position i that the draft's row i is computed from: 0 or 1."""
         ...
 
-    @property
-    def aux_spec(self) -> AuxHiddenStates:
-        """The target's hidden states that `prefill` and `update_after_verify` need."""
-        ...
-
     def open(self, slot: int, rows: int) -> None:
         """Reset a slot; its first `rows` rows are computed and are not written."""
         ...
@@ -42,7 +36,7 @@ class Drafter(Protocol):
 
         Args:
             spans: consecutive per slot, starting at the `rows` given to `open`.
-            aux_hidden_states: [rows of all spans, width], or None where `aux_spec` is empty.
+            aux_hidden_states: [rows of all spans, width], or None if the draft reads none.
         """
         ...
 
@@ -58,7 +52,7 @@ class Drafter(Protocol):
         Args:
             num_rows: length of the step's longest path; a sequence may have accepted less, and
                 its rows after that are meaningless.
-            aux_hidden_states: [B, num_rows, width] along the accepted path; None where `aux_spec`
-                is empty.
+            aux_hidden_states: [B, num_rows, width] along the accepted path, or None if the draft
+                reads none.
         """
         ...

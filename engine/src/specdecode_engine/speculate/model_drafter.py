@@ -21,10 +21,8 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Row
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.draft_forward import DraftNetwork, forward_committed
-from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.llama import Llama
 from specdecode_engine.speculate.draft_kv_progress import DraftKvProgress
 from specdecode_engine.speculate.hidden_state_ring import HiddenStateRing
 from specdecode_engine.speculate.tree_builder import DraftTreeBuilder
@@ -50,7 +48,6 @@ class ModelDrafter:
         window: int,
     ) -> None:
         self.lookahead = 0 if ring is None else 1
-        self.aux_spec = AuxHiddenStates() if isinstance(network, Llama) else network.aux_spec
         self._network = network
         self._pool = pool
         self._table = table
@@ -74,8 +71,8 @@ class ModelDrafter:
             spans, hidden = self._shift(self._ring, spans, aux_hidden_states)
         if spans:
             self._compute(self._table.span_rows(spans), hidden)
-        for span in spans:
-            self._progress.set_num_computed(span.slot, span.end)
+        for slot, _, end in spans:
+            self._progress.set_num_computed(slot, end)
 
     def _shift(
         self, ring: HiddenStateRing, spans: Items[Span], hidden: Tensor
@@ -86,14 +83,14 @@ class ModelDrafter:
         sampled yet.
         """
         known, pieces, offset = [], [hidden[:0]], 0
-        for span in spans:
-            own = hidden[offset : offset + span.end - span.start]
-            offset += span.end - span.start
-            start = self._progress.num_computed(span.slot)
-            if span.end - 1 > start:
-                pieces += [ring.read_span(Span(span.slot, start, span.start)), own[:-1]]
-                known.append(Span(span.slot, start, span.end - 1))
-            ring.write_span(span, own)
+        for slot, start, end in spans:
+            own = hidden[offset : offset + end - start]
+            offset += end - start
+            computed = self._progress.num_computed(slot)
+            if end - 1 > computed:
+                pieces += [ring.read_span((slot, computed, start)), own[:-1]]
+                known.append((slot, computed, end - 1))
+            ring.write_span((slot, start, end), own)
         return known, torch.cat(pieces)
 
     def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:

@@ -165,7 +165,7 @@ def _wire(design: Design, clock: Callable[[], float], progress: bool) -> ModelCo
     if loaded.draft is not None:
         drafter = loaded.draft.make_drafter(draft_pool, table, sampler, graphs, running, widest)
     capture_all(graphs, design.boot.graphs.mode, progress)
-    return ModelContext(ops, loaded.target, pool, table, sampler, graphs, drafter)
+    return ModelContext(ops, loaded.target, pool, table, sampler, graphs, drafter, loaded.aux_spec)
 
 
 def _weigh(

@@ -187,7 +187,7 @@ def decoding(core: EngineCore, batch_size: int, prompt_tokens: int) -> Iterator[
         prompt_tokens: of each request; the outputs may fill the rest of the context.
     """
     rng = random.Random(batch_size)
-    vocab = core.parts.target.config.vocab_size
+    vocab = core.context.target.config.vocab_size
     names = [f"made-up-{number}" for number in range(batch_size)]
     most = core.context_length - prompt_tokens
     try:

@@ -22,7 +22,7 @@ from specdecode_engine.model.llama import Llama
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.startup.memory import MemoryDemand, MemoryPlan, NotEnoughMemory, plan_memory
 from specdecode_engine.startup.models import DraftLimits, DraftModel
-from specdecode_engine.steps.prompt_logprobs import PIECE_ROWS
+from specdecode_engine.steps.logprobs import PIECE_ROWS
 from specdecode_kernels import Choice
 
 log = logging.getLogger(__name__)
