@@ -15,7 +15,6 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.eagle_head import AuxHiddenStates
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
 
@@ -30,8 +29,6 @@ class ScriptedDrafter:
         right: chance that a drafted level contains the right token; 1 is the oracle, 0 the
             adversary.
     """
-
-    aux_spec = AuxHiddenStates()
 
     def __init__(
         self, table: RequestTable, texts: Items[Items[int]], vocab: int, right: float

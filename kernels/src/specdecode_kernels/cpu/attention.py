@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from specdecode_kernels.torch import kv_cache
 
 
 class _Metadata(ctypes.Structure):
-    """`struct metadata` of attend.c."""
+    """`struct metadata` of attend.c; `held` are the tensors that it points into."""
 
     _fields_ = (
         ("pages", ctypes.c_void_p),
@@ -26,10 +25,11 @@ class _Metadata(ctypes.Structure):
         ("page_size", ctypes.c_int64),
         ("most", ctypes.c_int64),
     )
+    held: tuple[object, ...]
 
 
 class _TreeKV(ctypes.Structure):
-    """`struct tree_kv` of attend.c."""
+    """`struct tree_kv` of attend.c; `held` are the tensors that it points into."""
 
     _fields_ = (
         ("k", ctypes.c_void_p),
@@ -41,13 +41,6 @@ class _TreeKV(ctypes.Structure):
         ("mask_batch_stride", ctypes.c_int64),
         ("mask_query_stride", ctypes.c_int64),
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CArgument:
-    """A record in C's form, and the tensors that have to live as long."""
-
-    address: int
     held: tuple[object, ...]
 
 
@@ -60,7 +53,7 @@ class CpuAttention:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._metadata: AttentionMetadata | None = None
-        self._in_c: CArgument | None = None
+        self._in_c: _Metadata | None = None
 
     def attend(
         self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
@@ -74,8 +67,8 @@ class CpuAttention:
         out = torch.empty(q.shape, dtype=q.dtype)
         tree = None if tree_kv is None else _tree_kv_in_c(tree_kv)
         self._library.attend(
-            self._in_c.address,
-            None if tree is None else tree.address,
+            ctypes.addressof(self._in_c),
+            None if tree is None else ctypes.addressof(tree),
             q.data_ptr(),
             q.stride(0),
             kv.k.data_ptr(),
@@ -114,7 +107,7 @@ def _fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:
     )
 
 
-def _metadata_in_c(metadata: AttentionMetadata) -> CArgument | None:
+def _metadata_in_c(metadata: AttentionMetadata) -> _Metadata | None:
     """Convert metadata for all layers of a forward; None if it is not laid out row by row.
 
     Its tensors may be refilled afterwards, so what C could not follow there is not copied.
@@ -132,10 +125,11 @@ def _metadata_in_c(metadata: AttentionMetadata) -> CArgument | None:
         metadata.page_size,
         metadata.max_kv_len,
     )
-    return CArgument(ctypes.addressof(fields), (fields, metadata, starts))
+    fields.held = (metadata, starts)
+    return fields
 
 
-def _tree_kv_in_c(tree_kv: TreeKV) -> CArgument:
+def _tree_kv_in_c(tree_kv: TreeKV) -> _TreeKV:
     k, v, mask = tree_kv
     if k.stride()[2:] != (k.shape[3], 1) or v.stride() != k.stride():
         k, v = k.contiguous(), v.contiguous()
@@ -143,4 +137,5 @@ def _tree_kv_in_c(tree_kv: TreeKV) -> CArgument:
         mask = mask.contiguous()
     pointers = (k.data_ptr(), v.data_ptr(), mask.data_ptr())
     fields = _TreeKV(*pointers, k.shape[1], *k.stride()[:2], *mask.stride()[:2])
-    return CArgument(ctypes.addressof(fields), (fields, k, v, mask))
+    fields.held = (k, v, mask)
+    return fields
