@@ -68,17 +68,14 @@ class EngineCore:
 
     @property
     def context_length(self) -> int:
-        """Tokens, prompt and answer, that one request may reach."""
         return self.scheduler.limits.longest_sequence
 
     def submit(self, request: Request) -> None:
-        """Queue a request; see `Scheduler.add` for what it raises."""
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use; choose another")
         self._sequences[request.request_id] = self.scheduler.add(request, self.eos_token_ids)
 
     def abort(self, request_id: str) -> None:
-        """End a request without another output; an unknown id has no effect."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
@@ -96,11 +93,6 @@ class EngineCore:
             self.scheduler.retract(sequence)
 
     def reload(self, table: RangeTable) -> None:
-        """Choose depths by another table from the next step on.
-
-        Raises:
-            TableRefused: it has a depth that nothing was prepared for; the old table stays.
-        """
         unknown = sorted(set(table.candidates()) - set(self.shapes))
         if unknown:
             raise TableRefused(
@@ -112,15 +104,10 @@ class EngineCore:
         self.per_table.use(table.table_hash)
 
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._sequences) or bool(self._pending) or bool(self._ready)
 
     def idle_step(self) -> bool:
-        """Do one short piece of deferred work while nothing runs; return whether any is left.
-
-        Each call captures one of the CUDA graphs that did not fit the time at start; the last one
-        checks the invariants of scheduler, prefix cache and allocator.
-        """
+        """Capture a CUDA graph that did not fit the time at start; check invariants at the end."""
         assert not self.has_work(), "deferred work would delay a step"
         if self.context.graphs.capture_next():
             return True
@@ -138,13 +125,12 @@ class EngineCore:
             log.error("a scheduling invariant is violated, please report it: %s", error)
 
     def snapshot(self) -> CoreSnapshot:
-        """State and totals, as plain numbers."""
         graphs = self.context.graphs.report()
         nodes = {num_steps: shape.num_tokens for num_steps, shape in self.shapes.items()}
         return take_snapshot(self.scheduler, self.counters, self.per_table, nodes, graphs)
 
     def step(self) -> list[Output]:
-        """Launch one step and return what came back since the last one.
+        """Launch one step and return the outputs that arrived since the last one.
 
         With overlap the host is one step behind: it collects a step's tokens after the next step
         was launched, so the device never waits for the host. Without, it collects at once.
@@ -160,15 +146,12 @@ class EngineCore:
         return outputs + self._commit_all(before)
 
     def _must_collect_first(self) -> bool:
-        """Whether the next plan needs what is still in flight."""
-        return bool(self._pending) and (
-            self.scheduler.must_retract() or self._must_follow_grammars()
-        )
-
-    def _must_follow_grammars(self) -> bool:
-        """Whether what may come next depends on tokens that are still in flight."""
+        """Whether the next plan needs tokens in flight: to preempt, or to follow a grammar."""
+        if not self._pending:
+            return False
         awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
-        return self.context.sampler.grammars.needs_host_tokens(awaited)
+        needs_tokens = self.context.sampler.grammars.needs_host_tokens(awaited)
+        return needs_tokens or self.scheduler.must_retract()
 
     def _launch(self, plan: SchedulerOutput) -> tuple[InFlightStep, ...]:
         self._open_slots(plan)
@@ -200,7 +183,7 @@ class EngineCore:
         self, step: InFlightStep, results: list[SequenceResult], outputs: list[Output]
     ) -> None:
         """Update the counters and the policy with the result of a step."""
-        seconds = step.timing.seconds()
+        seconds = step.share * step.timing.seconds()
         if step.decision is None:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
@@ -212,13 +195,10 @@ class EngineCore:
         counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
         self.per_table.note(step.table, batch_size, counted, seconds)
         pairs = zip(accepted, outputs, strict=True)
+        continuing = tuple(count for count, output in pairs if output.finish_reason is None)
+        busy_seconds = step.share * step.timing.busy_seconds()
         feedback = Feedback(
-            decision=step.decision,
-            batch_size=batch_size,
-            kv_tokens=step.kv_tokens,
-            accepted=tuple(count for count, output in pairs if output.finish_reason is None),
-            seconds=step.timing.busy_seconds(),
-            is_alone=step.is_alone,
+            step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, step.is_alone
         )
         self.counters.learn(feedback)
         self.scheduler.depth.observe(feedback)
@@ -226,19 +206,17 @@ class EngineCore:
     def _open_slots(self, plan: SchedulerOutput) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
         for chunk in plan.chunks:
-            sequence = chunk.sequence
-            slot = sequence.slot
-            assert slot is not None
-            if sequence.computed == sequence.matched:
-                self._open_slot(slot, sequence)
+            if chunk.sequence.computed == chunk.sequence.matched:
+                self._open_slot(chunk.sequence)
         sequences = itertools.chain((chunk.sequence for chunk in plan.chunks), plan.decoding)
         self.context.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
 
-    def _open_slot(self, slot: int, sequence: Sequence) -> None:
-        prompt = list(sequence.request.prompt_ids)
+    def _open_slot(self, sequence: Sequence) -> None:
+        slot, request = sequence.slot, sequence.request
+        assert slot is not None
+        prompt = list(request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
         self.context.table.open(slot, sequence.tokens)
-        request = sequence.request
         self.context.sampler.open(slot, request.sampling, prompt, output, request.grammar)
         if self.context.drafter is not None:
             self.context.drafter.open(slot, sequence.matched)
@@ -251,11 +229,7 @@ class EngineCore:
         fault = self._follow_grammar(sequence, kept)
         if fault is not None:
             return self._fail(sequence, f"the grammar could not be followed: {fault}")
-        with_draft_kv = len(sequence.tokens) - self.scheduler.cache.lookahead
-        sequence.tokens.extend(kept)
-        sequence.computed = len(sequence.tokens) - 1
-        if self._has_draft_kv(sequence, step.drafted):
-            sequence.reusable = with_draft_kv if step.drafted else sequence.computed
+        self._append(step, sequence, kept)
         if step.decision is not None:
             rounds, drafted, accepted, emitted = sequence.stats
             accepted += len(token_ids) - 1
@@ -275,8 +249,19 @@ class EngineCore:
             step.table,
         )
 
+    def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:
+        """Append tokens, and note how far the KV of target and draft is computed."""
+        before, drafter, slot = len(sequence.tokens), self.context.drafter, sequence.slot
+        assert slot is not None
+        sequence.tokens.extend(kept)
+        sequence.computed = len(sequence.tokens) - 1
+        if drafter is None:
+            sequence.reusable = sequence.computed
+        elif step.drafted and drafter.is_complete(slot):
+            sequence.reusable = before - self.scheduler.cache.lookahead
+
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
-        """Advance a grammar by tokens; return what went wrong with it, if anything did."""
+        """Advance the sequence's grammar, if it has one; return what went wrong with it."""
         if sequence.request.grammar is None:
             return None
         assert sequence.slot is not None
@@ -285,19 +270,8 @@ class EngineCore:
     def _fail(self, sequence: Sequence, error: str) -> Output:
         """End one sequence with an error; the others keep running."""
         self._finish(sequence, FinishReason.ERROR)
-        return Output(
-            request_id=sequence.request.request_id,
-            token_ids=(),
-            finish_reason=FinishReason.ERROR,
-            stats=sequence.stats,
-            error=error,
-        )
-
-    def _has_draft_kv(self, sequence: Sequence, drafted: int) -> bool:
-        """Whether the draft's KV is complete up to where the step began."""
-        drafter, slot = self.context.drafter, sequence.slot
-        assert slot is not None
-        return drafter is None or (drafted > 0 and drafter.is_complete(slot))
+        request_id, reason = sequence.request.request_id, FinishReason.ERROR
+        return Output(request_id, (), finish_reason=reason, stats=sequence.stats, error=error)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         slot = sequence.slot

@@ -59,7 +59,7 @@ class GrammarMasks:
 
     def needs_host_tokens(self, slots: list[int]) -> bool:
         """Whether `follow` needs the last tokens of any slot before the next are sampled."""
-        return any(slot in self.states for slot in slots)
+        return bool(self.states) and any(slot in self.states for slot in slots)
 
     def follow(self, slot: int, tokens: tuple[int, ...]) -> str | None:
         """Advance a slot's grammar by tokens that were appended to its output.

@@ -14,14 +14,18 @@ from specdecode_kernels import TORCH, Backend, SamplingParamsBatch
 class Sampler:
     """The sampling state of every slot and the rule that turns logits into tokens.
 
-    Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike.
-    Batches without penalties or grammars skip them.
+    Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike. The
+    host knows which slots need what, so that a batch without them skips it and nothing waits for
+    the device.
     """
 
     def __init__(self, slots: int, vocab: int, device: torch.device, ops: Backend = TORCH) -> None:
         self.ops = ops
         self.grammars = GrammarMasks(vocab, device)
-        self._table = SamplingTable(slots, device)
+        self._numbers = torch.zeros(slots, 4, dtype=torch.float64, device=device)
+        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._sampled: set[int] = set()
+        self._filtered: set[int] = set()
         self._penalties = Penalties(vocab, device, ops)
 
     def open(
@@ -32,13 +36,24 @@ class Sampler:
         output: list[int],
         grammar: Grammar | None = None,
     ) -> None:
-        """Start a sequence that has just been given a slot."""
+        """Start a sequence in a slot."""
         self.close(slot)
-        self._table.write(slot, params)
+        self._write(slot, params)
         if _has_penalties(params):
             self._penalties.open(slot, params, prompt, output)
         if grammar is not None:
             self.grammars.open(slot, grammar, output, ends_late=params.ignore_eos)
+
+    def _write(self, slot: int, params: SamplingParams) -> None:
+        numbers = (params.temperature, params.top_p, float(params.top_k), params.min_p)
+        self._numbers[slot] = torch.tensor(numbers, dtype=torch.float64)
+        self._seeds[slot] = _signed(params.seed)
+        self._sampled.discard(slot)
+        self._filtered.discard(slot)
+        if params.temperature > 0:
+            self._sampled.add(slot)
+            if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
+                self._filtered.add(slot)
 
     def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
@@ -76,7 +91,7 @@ class Sampler:
             logits = self._penalties.apply(logits, slots, draft)
         if self.grammars.states:
             logits = self.grammars.apply(logits, slots, on_host)
-        params = self._table.rows(slots, with_filters=True)
+        params = self._params_of(slots, with_filters=True)
         return self.ops.sample(logits, params, positions, None)
 
     def sample_draft(
@@ -99,7 +114,7 @@ class Sampler:
         Returns:
             [batch] i64 ids of the target.
         """
-        rows = self._table.rows(slots, with_filters=False)
+        rows = self._params_of(slots, with_filters=False)
         ids = self.ops.sample(logits[:, None], rows, positions[:, None], target_ids)[:, 0]
         return ids if target_ids is None else target_ids[ids]
 
@@ -122,42 +137,17 @@ class Sampler:
         Returns:
             [batch, nodes, draft_vocab] f32 log-probabilities.
         """
-        rows = self._table.rows(slots, with_filters=False)
+        rows = self._params_of(slots, with_filters=False)
         if rows is not None:
-            sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
+            sampled = [row for row, slot in enumerate(slots) if slot in self._sampled]
             chosen = torch.tensor(sampled, device=logits.device)
             perturbed = self.ops.perturb_logits(logits, rows, positions, target_ids, chosen)
             logits = logits.index_copy(0, chosen, perturbed)
         return torch.log_softmax(logits.float(), dim=-1)
 
-
-class SamplingTable:
-    """One row of numbers per slot; written when a sequence gets its slot, read by gathers.
-
-    The host-side sets contain the slots that need optional work, so that a step without such slots
-    skips it without a device synchronisation.
-    """
-
-    def __init__(self, slots: int, device: torch.device) -> None:
-        self._numbers = torch.zeros(slots, 4, dtype=torch.float64, device=device)
-        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
-        self.sampled: set[int] = set()
-        self.filtered: set[int] = set()
-
-    def write(self, slot: int, params: SamplingParams) -> None:
-        """Fill the row of a slot from a request's parameters."""
-        numbers = (params.temperature, params.top_p, float(params.top_k), params.min_p)
-        self._numbers[slot] = torch.tensor(numbers, dtype=torch.float64)
-        self._seeds[slot] = _signed(params.seed)
-        is_sampled = params.temperature > 0
-        is_filtered = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-        self.sampled = self.sampled | {slot} if is_sampled else self.sampled - {slot}
-        keeps = is_sampled and is_filtered
-        self.filtered = self.filtered | {slot} if keeps else self.filtered - {slot}
-
-    def rows(self, slots: list[int], *, with_filters: bool) -> SamplingParamsBatch | None:
-        """Gather the parameters of a batch; None where nobody samples."""
-        if not any(slot in self.sampled for slot in slots):
+    def _params_of(self, slots: list[int], *, with_filters: bool) -> SamplingParamsBatch | None:
+        """Gather the parameters of a batch; None where every request is greedy."""
+        if not any(slot in self._sampled for slot in slots):
             return None
         places = torch.tensor(slots, device=self._seeds.device)
         numbers = self._numbers[places]
@@ -167,7 +157,7 @@ class SamplingTable:
             top_p=numbers[:, 1],
             min_p=numbers[:, 3],
             seeds=self._seeds[places],
-            is_filtered=with_filters and any(slot in self.filtered for slot in slots),
+            is_filtered=with_filters and any(slot in self._filtered for slot in slots),
         )
 
 

@@ -26,10 +26,10 @@ class InFlightStep:
 
     timing: Timing
     table: str  # hash of the speculation table in force at launch
+    share: float  # of the forward's time; 1 where the part had the forward to itself
     decision: Decision | None = None  # None for the prefill part
     kv_tokens: int = 0  # of the decode batch at launch
     prompt_tokens: int = 0  # of the prefill chunks
-    is_alone: bool = True  # False where both parts shared a forward
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens per sequence
     _width: int = 0  # most tokens that a sequence can get
@@ -37,6 +37,11 @@ class InFlightStep:
     _logprobs: LogprobRows | None = None
     _scored: tuple[ScoredPrompt, ...] = ()
     _arrival: "torch.cuda.Event | None" = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the part had the forward to itself, so that the time is its own."""
+        return self.share == 1.0
 
     def send_tokens(
         self,
@@ -86,9 +91,8 @@ class InFlightStep:
             return []
         records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
         results: list[SequenceResult] = []
-        for sequence, row, logprobs in zip(
-            self.sequences, self._result.tolist(), records, strict=True
-        ):
+        rows = self._result.tolist()
+        for sequence, row, logprobs in zip(self.sequences, rows, records, strict=True):
             sequence.in_flight_tokens -= self._width
             sequence.in_flight_rounds -= 1
             if sequence.finish_reason is None:

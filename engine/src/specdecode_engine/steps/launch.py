@@ -14,7 +14,7 @@ from specdecode_engine.steps.decode import decode
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.prefill import prefill
-from specdecode_engine.steps.timing import Share, Stopwatch, Timing
+from specdecode_engine.steps.timing import Stopwatch
 
 _PLAIN = DraftShape.chain(0)
 
@@ -35,8 +35,12 @@ class Launcher:
         if plan.decision is not None:
             context.graphs.activate(plan.decision.num_steps, len(plan.decoding))
             if plan.chunks and not self._can_mix(context, plan):
-                prefill = self._launch(context, plan._replace(decoding=(), decision=None), table)
-                return prefill + self._launch(context, plan._replace(chunks=()), table)
+                prompts = plan._replace(decoding=(), decision=None)
+                decoding = plan._replace(chunks=())
+                return (
+                    *self._launch(context, prompts, table),
+                    *self._launch(context, decoding, table),
+                )
         return self._launch(context, plan, table)
 
     def _can_mix(self, context: ModelContext, plan: SchedulerOutput) -> bool:
@@ -50,29 +54,17 @@ class Launcher:
         self, context: ModelContext, plan: SchedulerOutput, table: str
     ) -> tuple[InFlightStep, ...]:
         """Launch one forward; two parts share its time by rows."""
-        shape = self._shape(plan)
-        timing = self.stopwatch.start()
-        steps: tuple[InFlightStep, ...]
-        if not plan.chunks:
-            steps = (InFlightStep(timing, table, plan.decision, plan.kv_tokens),)
-        elif plan.decision is None:
-            steps = (InFlightStep(timing, table, prompt_tokens=plan.prompt_tokens),)
-        else:
-            steps = _shared_steps(plan, shape, timing, table)
+        shape, timing = self._shape(plan), self.stopwatch.start()
+        prompt_tokens, nodes = plan.prompt_tokens, len(plan.decoding) * shape.num_tokens
+        share = prompt_tokens / (prompt_tokens + nodes)
+        steps: tuple[InFlightStep, ...] = ()
+        if plan.chunks:
+            steps += (InFlightStep(timing, table, share, prompt_tokens=prompt_tokens),)
+        if plan.decision is not None:
+            steps += (InFlightStep(timing, table, 1 - share, plan.decision, plan.kv_tokens),)
         launch_forward(context, plan, shape, steps)
         timing.stop()
         return steps
-
-
-def _shared_steps(
-    plan: SchedulerOutput, shape: DraftShape, timing: Timing, table: str
-) -> tuple[InFlightStep, ...]:
-    prompt_tokens, nodes = plan.prompt_tokens, len(plan.decoding) * shape.num_tokens
-    part = prompt_tokens / (prompt_tokens + nodes)
-    return (
-        InFlightStep(Share(timing, part), table, prompt_tokens=prompt_tokens),
-        InFlightStep(Share(timing, 1 - part), table, plan.decision, plan.kv_tokens, is_alone=False),
-    )
 
 
 def launch_forward(
