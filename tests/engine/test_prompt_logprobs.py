@@ -17,7 +17,7 @@ from specdecode_engine.batch.request import (
 )
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.steps import prompt_logprobs
+from specdecode_engine.steps import logprobs as scoring
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 ALGORITHMS = ("NONE", "STANDALONE", "EAGLE3")
@@ -220,7 +220,7 @@ def test_logits_exist_for_a_piece_at_a_time(
     checkpoints, expected: Scores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces of 5 rows: the model is asked for no more at once, and the values stay."""
-    monkeypatch.setattr(prompt_logprobs, "PIECE_ROWS", 5)
+    monkeypatch.setattr(scoring, "PIECE_ROWS", 5)
     core = make_core(checkpoints, chunk=512)
     asked: list[int] = []
     logits = type(core.context.target).logits
