@@ -8,6 +8,7 @@ memory does not grow with the prompt.
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,7 @@ PIECE_ROWS = 128
 """Prompt rows whose logits are in memory at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(NamedTuple):
     """Logprobs of given tokens and of the most likely; `...` are the tokens' dimensions."""
 
     tokens: Tensor  # [...] i64
@@ -40,24 +40,13 @@ class Scores:
         top_values, top_ids = torch.topk(logprobs, k=top, dim=-1)
         return cls(tokens, values, top_ids, top_values)
 
-    @classmethod
-    def join(cls, pieces: Items["Scores"]) -> "Scores":
-        """Concatenate pieces along the first dimension."""
-        columns = zip(*(piece.columns for piece in pieces), strict=True)
-        return cls(*(torch.cat(column) for column in columns))
-
-    @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All four tensors."""
-        return self.tokens, self.values, self.top_ids, self.top_values
-
     def map(self, function: Callable[[Tensor], Tensor]) -> "Scores":
         """Apply a function to every tensor."""
-        return Scores(*(function(column) for column in self.columns))
+        return Scores(*map(function, self))
 
     def records(self, tops: Items[int]) -> list[tuple[TokenLogprobs, ...]]:
         """Read scores [rows, n] on the host; row i reports its `tops[i]` most likely tokens."""
-        rows = zip(tops, *(column.tolist() for column in self.columns), strict=True)
+        rows = zip(tops, *(column.tolist() for column in self), strict=True)
         return [
             tuple(
                 TokenLogprobs(token, value, tuple(zip(ids[:top], scores[:top], strict=True)))
@@ -153,5 +142,5 @@ def _wanted(chunk: PrefillChunk) -> range:
 def _score(target: Llama, hidden: Tensor, tokens: Tensor, top: int) -> Scores:
     """Score tokens [n] by the rows [n, hidden] before them; [1, n]."""
     pieces = zip(torch.split(hidden, PIECE_ROWS), torch.split(tokens, PIECE_ROWS), strict=True)
-    scores = Scores.join([Scores.of(target.logits(rows), ids, top) for rows, ids in pieces])
-    return Scores(*(column[None] for column in scores.columns))
+    scores = [Scores.of(target.logits(rows), ids, top) for rows, ids in pieces]
+    return Scores(*(torch.cat(columns)[None] for columns in zip(*scores, strict=True)))
