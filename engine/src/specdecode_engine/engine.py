@@ -111,18 +111,13 @@ class EngineCore:
         assert not self.has_work(), "deferred work would delay a step"
         if self.context.graphs.capture_next():
             return True
-        self._check_invariants()
+        if self.counters.steps - self._checked_steps >= CHECK_STEPS:
+            self._checked_steps = self.counters.steps
+            try:
+                self.scheduler.check()
+            except AssertionError as error:
+                log.error("a scheduling invariant is violated, please report it: %s", error)
         return False
-
-    def _check_invariants(self) -> None:
-        """Log a violated invariant, once `CHECK_STEPS` steps have run since the last check."""
-        if self.counters.steps - self._checked_steps < CHECK_STEPS:
-            return
-        self._checked_steps = self.counters.steps
-        try:
-            self.scheduler.check()
-        except AssertionError as error:
-            log.error("a scheduling invariant is violated, please report it: %s", error)
 
     def snapshot(self) -> CoreSnapshot:
         graphs = self.context.graphs.report()

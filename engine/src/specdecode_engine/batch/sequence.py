@@ -75,7 +75,7 @@ class Sequence:
     stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    portions: RequestBucketStats = field(default_factory=RequestBucketStats)
+    bucket_stats: RequestBucketStats = field(default_factory=RequestBucketStats)
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":

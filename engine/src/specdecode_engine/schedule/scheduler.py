@@ -84,7 +84,9 @@ class Scheduler:
                 f"{self.limits.longest_sequence} that fit here; shorten the prompt or lower "
                 "max_tokens"
             )
-        if self._queue_is_full():
+        # The first to wait take the free slots, and do not count as queued.
+        free_slots = self.limits.max_running - len(self.running)
+        if len(self.waiting) >= self.limits.max_queued + free_slots:
             raise QueueFull(
                 f"the queue is full: {len(self.running)} requests are running (limit "
                 f"{self.limits.max_running}) and {len(self.waiting)} are waiting (limit "
@@ -92,11 +94,6 @@ class Scheduler:
             )
         self.waiting.append(sequence)
         return sequence
-
-    def _queue_is_full(self) -> bool:
-        """Whether a request would wait beyond `max_queued`; the first to wait take free slots."""
-        free_slots = self.limits.max_running - len(self.running)
-        return len(self.waiting) >= self.limits.max_queued + free_slots
 
     def must_retract(self) -> bool:
         """Whether the next plan has to take a sequence's memory.

@@ -70,7 +70,7 @@ class PerTableStats:
         band = batch_band(batch_size)
         for sequence, output in outputs:
             reason = output.finish_reason
-            sequence.portions.add(table, band, len(output.token_ids), seconds)
+            sequence.bucket_stats.add(table, band, len(output.token_ids), seconds)
             if reason is not None and reason is not FinishReason.ERROR:
                 self.close(sequence)
 
@@ -86,7 +86,7 @@ class PerTableStats:
         Requests whose client disconnected count too: leaving them out would hide the slowest
         requests of a slow table, whose clients time out.
         """
-        portions = sequence.portions
+        portions = sequence.bucket_stats
         found = portions.main()
         if found is None:
             return

@@ -75,18 +75,15 @@ def _concatenate(one: AttentionMetadata, other: AttentionMetadata) -> AttentionM
     lens = (*one.qo_lens, *other.qo_lens)
     tables = one.page_table, other.page_table
     width = max(table.shape[1] for table in tables)
+    padded = [functional.pad(table, (0, width - table.shape[1])) for table in tables]
     return AttentionMetadata(
-        page_table=torch.cat([_widened(table, width) for table in tables]),
+        page_table=torch.cat(padded),
         page_size=one.page_size,
         qo_lens=lens,
         kv_lens=torch.cat([one.kv_lens, other.kv_lens]),
         max_kv_len=max(one.max_kv_len, other.max_kv_len),
         cu_seqlens_q=torch.tensor([0, *accumulate(lens)], device=one.kv_lens.device),
     )
-
-
-def _widened(table: Tensor, width: int) -> Tensor:
-    return functional.pad(table, (0, width - table.shape[1]))
 
 
 def _sample_first_tokens(
