@@ -185,7 +185,8 @@ class EngineCore:
             return
         batch_size = len(step.sequences)
         accepted = [len(token_ids) - 1 for _, token_ids, _ in results]
-        self.counters.mixed_rounds += not step.is_alone
+        is_alone = step.is_alone
+        self.counters.mixed_rounds += not is_alone
         self.counters.count(step.decision, DecodeTotals.of(step.drafted, accepted, seconds))
         counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
         self.per_table.note(step.table, batch_size, counted, seconds)
@@ -193,7 +194,7 @@ class EngineCore:
         continuing = tuple(count for count, output in pairs if output.finish_reason is None)
         busy_seconds = step.share * step.timing.busy_seconds()
         feedback = Feedback(
-            step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, step.is_alone
+            step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone
         )
         self.counters.learn(feedback)
         self.scheduler.depth.observe(feedback)

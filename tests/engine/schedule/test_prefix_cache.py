@@ -208,7 +208,7 @@ def test_eviction_takes_the_longest_unused_end_first_and_never_what_is_held() ->
     hold(cache, 9, [1, 2, 3, 0])
     assert (cache.pages, cache.idle_pages) == (6, 3)
     assert [cache.evict(1) for _ in range(3)] == [[4], [8], [7]]
-    with pytest.raises(AssertionError, match="1 pages asked for, 0 are idle"):
+    with pytest.raises(AssertionError, match="1 pages requested, 0 are idle"):
         cache.evict(1)
     cache.insert(9, [1, 2, 3, 0], [1, 2, 3])
     assert sorted(cache.evict(2)) == [2, 3]

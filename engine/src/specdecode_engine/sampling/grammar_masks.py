@@ -78,9 +78,9 @@ class GrammarMasks:
         return str(state) if isinstance(state, GrammarFault) else None
 
     def ship(self, slots: list[int], draft: Draft | None) -> DraftOnHost | None:
-        """Start to copy what `apply` has to know of a draft, before the target's pass is launched.
+        """Start to copy what `apply` needs of a draft, before the target's forward is launched.
 
-        The host then walks the grammars while the target computes.
+        The host then advances the grammars while the target computes.
         """
         rows = self._rows(slots)
         if draft is None or not rows:

@@ -78,7 +78,7 @@ class Node:
         return agrees
 
     def grow(self, run: bytes, pages: list[int], paging: Paging) -> "Node":
-        """Hang a new leaf below; a hold on this node moves to it."""
+        """Add a leaf as a child; a hold on this node moves to it."""
         leaf = Node(run, pages, self, held=1)
         self.children[run[: paging.span(1)]] = leaf
         return leaf
@@ -99,15 +99,15 @@ class Node:
         """Keep the first `pages` pages of a leaf, or take it off where that is none.
 
         Returns:
-            The pages that are cached no more.
+            The pages that are no longer cached.
         """
         assert self.parent is not None
         assert not self.children
         if pages == 0:
             del self.parent.children[self.run[: paging.span(1)]]
-        gone = self.pages[pages:]
+        evicted = self.pages[pages:]
         self.run, self.pages = self.run[: paging.span(pages)], self.pages[:pages]
-        return gone
+        return evicted
 
 
 class PrefixCache:
@@ -180,20 +180,20 @@ class PrefixCache:
         return own[: len(found)]
 
     def evict(self, count: int) -> list[int]:
-        """Forget `count` pages, of `idle_pages`, that are not in use; the caller gets them."""
+        """Remove `count` of the `idle_pages` pages that are not in use; the caller gets them."""
         if count > self.idle_pages:
-            raise AssertionError(f"{count} pages asked for, {self.idle_pages} are idle")
-        gone: list[int] = []
-        while len(gone) < count:
+            raise AssertionError(f"{count} pages requested, {self.idle_pages} are idle")
+        evicted: list[int] = []
+        while len(evicted) < count:
             leaf = next(iter(self._idle))
-            rest = max(len(leaf.pages) - (count - len(gone)), 0)
-            gone += leaf.cut(rest, self._paging)
+            rest = max(len(leaf.pages) - (count - len(evicted)), 0)
+            evicted += leaf.cut(rest, self._paging)
             if rest == 0:
                 del self._idle[leaf]
         self.pages -= count
         self.idle_pages -= count
         self.evicted_pages += count
-        return gone
+        return evicted
 
     def check(self) -> set[int]:
         """Assert that counts, order and tree agree; return every cached page."""
@@ -250,7 +250,7 @@ class PrefixCache:
         return upper
 
     def _take(self, node: Node) -> None:
-        """Hold a node and, where it was idle, what it hangs on."""
+        """Hold a node and, where it was idle, its parents."""
         while node.parent is not None:
             node.held += 1
             if node.held > 1:
@@ -260,7 +260,7 @@ class PrefixCache:
             node = node.parent
 
     def _release(self, node: Node) -> None:
-        """Undo `_take`; the end of a prefix becomes idle before what it hangs on."""
+        """Undo `_take`; the end of a prefix becomes idle before its parents."""
         while node.parent is not None:
             node.held -= 1
             if node.held > 0:

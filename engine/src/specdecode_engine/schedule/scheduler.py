@@ -249,7 +249,7 @@ class PageAllocator:
     def take(self, count: int) -> list[int]:
         """Take `count` pages; the caller has looked at `free` first."""
         if count > len(self._free):
-            raise AssertionError(f"{count} pages asked for, {len(self._free)} are free")
+            raise AssertionError(f"{count} pages requested, {len(self._free)} are free")
         taken = [self._free.pop() for _ in range(count)]
         self._held.update(taken)
         return taken
