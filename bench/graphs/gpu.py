@@ -65,7 +65,7 @@ def compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
     captured, eager = (_core(algorithm, topk, device, dtype, wanted) for wanted in (mode, "off"))
     answers, seconds = _run(captured)
     plain_answers, plain_seconds = _run(eager)
-    report = captured.parts.graphs.report()
+    report = captured.context.graphs.report()
     return GpuResult(
         algorithm,
         topk,

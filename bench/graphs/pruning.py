@@ -10,8 +10,7 @@ import torch
 
 from graphs.tables import NamedTable
 from specdecode_engine.adaptive.ema import EmaPolicy
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths, forwards_of
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths, forwards_of
 from specdecode_engine.graphs.buffers import BufferSpec
 from specdecode_engine.graphs.plan import GraphSpace, batch_sizes
 

@@ -57,7 +57,7 @@ class Tally:
             "graphs",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
-        report = core.parts.graphs.report()
+        report = core.context.graphs.report()
         self.switches += sum(core.counters.switches.values())
         self.graph_steps += report.graph_steps
         self.mixed_rounds += core.counters.mixed_rounds

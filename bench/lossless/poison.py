@@ -25,8 +25,8 @@ def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineC
         memory = boot.memory.model_copy(update={"max_total_tokens": most})
         config = replace(config, boot=boot.model_copy(update={"memory": memory}))
     core = build(config)
-    poison(core.parts.pool)
-    drafter = core.parts.drafter
+    poison(core.context.pool)
+    drafter = core.context.drafter
     for part in vars(drafter).values() if drafter else ():
         if isinstance(part, KVCache):
             poison(part)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
 

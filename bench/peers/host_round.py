@@ -14,8 +14,8 @@ import torch
 import specdecode_engine.steps.launch as launching
 from engine.cells import EXAMPLES
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.scheduler_output import SchedulerOutput
+from specdecode_engine.batch.sequence import SchedulerOutput
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.profiling import decoding

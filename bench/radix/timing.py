@@ -5,8 +5,8 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
-from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.schedule.scheduler import PageAllocator
 
 PROMPT, SHARED, VOCAB = 4096, 3584, 128_000
 
@@ -51,9 +51,9 @@ def measure(page_size: int, lookahead: int, branches: int, repeats: int = 200) -
 
 def _serve(cache: PrefixCache, allocator: PageAllocator, prompt: list[int]) -> tuple[float, float]:
     started = time.perf_counter()
-    match = cache.match(prompt)
+    pages, _, last = cache.match(prompt)
     matched = time.perf_counter()
-    pages = cache.hold(0, match)
+    cache.hold(0, prompt, pages, last)
     count = (len(prompt) - 1) // allocator.page_size - len(pages)
     if count > allocator.free:
         allocator.give_back(cache.evict(count - allocator.free))

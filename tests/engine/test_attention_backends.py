@@ -99,7 +99,7 @@ def test_padded_passes_change_nothing(topk: int, checkpoints, plain: dict[str, A
     graphs = {"mode": "static", "batch_sizes": [2, 4]}
     core = build(checkpoints, "STANDALONE", topk, graphs=graphs)
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert core.parts.graphs.report().graph_steps == core.counters.decode.rounds > 0
+    assert core.context.graphs.report().graph_steps == core.counters.decode.rounds > 0
 
 
 def test_the_choice_and_its_reason_are_facts_and_in_the_log(

@@ -10,7 +10,8 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate import tree as expander
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.steps import decode, verify
+from specdecode_kernels.testing import LaunchCounter
+from tests.engine.backends import counted_launches
 from tests.kernels.launched import launches
 
 
@@ -45,6 +46,10 @@ def refuse(name: str):
     return raise_error
 
 
+def ops_of(counter: LaunchCounter) -> set[str]:
+    return {op for op, _ in counter.counts}
+
+
 def test_a_chain_scores_sorts_and_moves_nothing(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,25 +60,27 @@ def test_a_chain_scores_sorts_and_moves_nothing(
         calls.append(1)
         return chain(self, *args)
 
-    core = make_core(checkpoints, topk=1)
+    with counted_launches() as counter:
+        core = make_core(checkpoints, topk=1)
     monkeypatch.setattr(expander.DraftTreeBuilder, "_expand_chain", counted)
     monkeypatch.setattr(expander, "grow_tree", refuse("grow_tree"))
     monkeypatch.setattr(Sampler, "score_draft", refuse("score_draft"))
-    monkeypatch.setattr(verify, "verify_tree", refuse("verify_tree"))
-    monkeypatch.setattr(decode, "compact_kv", refuse("compact_kv"))
     for name in ("sort", "topk", "log_softmax", "gather"):
         monkeypatch.setattr(torch, name, refuse(name))
     tokens = generate(core)
     monkeypatch.undo()
+    assert not ops_of(counter) & {"verify_tree", "gather_accepted", "compact_kv"}
     assert len(calls) == core.counters.decode.rounds > 0
     assert tokens == generate(make_core(checkpoints, topk=4))
 
 
 def test_a_tree_never_takes_the_chains_path(checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expander.DraftTreeBuilder, "_expand_chain", refuse("_expand_chain"))
-    monkeypatch.setattr(verify, "count_accepted", refuse("count_accepted"))
-    core = make_core(checkpoints, topk=2)
+    with counted_launches() as counter:
+        core = make_core(checkpoints, topk=2)
     assert len(generate(core)) == 30
+    assert "verify_tree" in ops_of(counter)
+    assert "verify_chain" not in ops_of(counter)
     assert core.counters.decode.drafted_tokens > 0
 
 
@@ -87,7 +94,7 @@ def test_plain_decoding_on_a_cpu_runs_each_kernel_in_c_once_per_layer(checkpoint
             core.step()
         counts.clear()
         core.step()
-        layers = len(core.parts.target.layers)
+        layers = len(core.context.target.layers)
     assert counts == {
         "linear": 4 * layers + 1,
         "rms_norm": layers + 1,

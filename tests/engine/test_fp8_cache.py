@@ -54,15 +54,15 @@ def test_pages_take_a_quarter_of_float32s(checkpoints) -> None:
     for name in ("auto", "fp8_e4m3"):
         core = build(checkpoints, "EAGLE3", 1, kv_cache_dtype=name, kv_cache_bytes=budget)
         pages[name] = int(str(core.facts["kv_pages"]))
-        assert core.parts.pool.k.nbytes + core.parts.pool.v.nbytes <= budget
+        assert core.context.pool.k.nbytes + core.context.pool.v.nbytes <= budget
     assert 4 * pages["auto"] <= pages["fp8_e4m3"] < 4 * (pages["auto"] + 1)
 
 
 def test_facts_and_pools_are_of_that_type(checkpoints) -> None:
     core = build(checkpoints, "EAGLE3", 1, **FP8)
     assert core.facts["kv_cache_dtype"] == "float8_e4m3fn"
-    assert core.parts.pool.k.dtype == torch.float8_e4m3fn
-    assert bool(core.parts.pool.k.float().isnan().any())  # poisoned where nothing was written
+    assert core.context.pool.k.dtype == torch.float8_e4m3fn
+    assert bool(core.context.pool.k.float().isnan().any())  # poisoned where nothing was written
 
 
 def test_what_is_read_back_is_what_attention_reads() -> None:

@@ -65,7 +65,7 @@ def test_standalone_captures_allocates_and_carries_no_hidden_state(
     monkeypatch.setattr(HiddenStateRing, "__init__", refuse)
     monkeypatch.setattr(Llama, "forward", recorded)
     core = make_core(checkpoints, "STANDALONE", topk)
-    assert core.parts.aux_spec.is_empty
+    assert core.context.aux_spec.is_empty
     assert generate(core) == expected
     assert handed_over
     assert all(captured is None for captured in handed_over)
@@ -87,7 +87,7 @@ def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_neve
 
     monkeypatch.setattr(HiddenStateRing, "__init__", poisoned_ring)
     poisoned = make_core(checkpoints, "EAGLE3", topk)
-    table = poisoned.parts.table
+    table = poisoned.context.table
 
     def poisoned_rows(
         self: HiddenStateRing, batch: DecodeBatch, num_rows: int, features: torch.Tensor

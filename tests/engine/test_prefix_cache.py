@@ -19,8 +19,7 @@ from specdecode_engine.batch.request import FinishReason, Request, SamplingParam
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.prefix_tree import Node
+from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
 from specdecode_engine.stats.prometheus import EngineMetrics
 
 ALGORITHMS = ("NONE", "STANDALONE", "EAGLE3")
@@ -76,8 +75,8 @@ def build(
 
 def pools(core: EngineCore) -> list[KVCache]:
     """The target's pool and the draft's, if there is one."""
-    drafter = core.parts.drafter
-    return [core.parts.pool] + ([drafter._pool] if drafter else [])  # type: ignore[attr-defined]
+    drafter = core.context.drafter
+    return [core.context.pool] + ([drafter._pool] if drafter else [])  # type: ignore[attr-defined]
 
 
 def rows_of(core: EngineCore, pages: list[int]) -> list[Tensor]:
@@ -295,8 +294,8 @@ def test_r6_rows_that_the_draft_lost_at_depth_0_are_not_shared(
         core.step()
         watch.look()
     assert core.counters.decode.drafted_tokens > 0
-    assert core.parts.drafter is not None
-    assert not core.parts.drafter.is_complete(1)
+    assert core.context.drafter is not None
+    assert not core.context.drafter.is_complete(1)
     again = build(checkpoints.target, "EAGLE3", drafts["EAGLE3"], is_on=False)
     assert audit(core, again) == 2 * 3
 

@@ -17,7 +17,7 @@ from specdecode_engine.batch.request import (
 )
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.steps import prompt_logprobs
+from specdecode_engine.steps import logprobs as scoring
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 ALGORITHMS = ("NONE", "STANDALONE", "EAGLE3")
@@ -91,7 +91,7 @@ def test_they_are_those_of_transformers() -> None:
         "device": "cpu",
     }
     core = build_core(EngineBoot.model_validate(document))
-    vocab = core.parts.target.config.vocab_size
+    vocab = core.context.target.config.vocab_size
     prompt = tuple((31 * place + place * place) % vocab for place in range(150))
     scores = told(run(core, make_request(prompt=prompt, prompt_logprobs=5))["r"])
     model = LlamaForCausalLM.from_pretrained(EXAMPLES / "target", dtype=torch.float32)
@@ -220,16 +220,16 @@ def test_logits_exist_for_a_piece_at_a_time(
     checkpoints, expected: Scores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces of 5 rows: the model is asked for no more at once, and the values stay."""
-    monkeypatch.setattr(prompt_logprobs, "PIECE_ROWS", 5)
+    monkeypatch.setattr(scoring, "PIECE_ROWS", 5)
     core = make_core(checkpoints, chunk=512)
     asked: list[int] = []
-    logits = type(core.parts.target).logits
+    logits = type(core.context.target).logits
 
     def count(self: object, hidden: torch.Tensor) -> torch.Tensor:
         asked.append(len(hidden))
         return logits(self, hidden)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(core.parts.target), "logits", count)
+    monkeypatch.setattr(type(core.context.target), "logits", count)
     assert told(run(core, make_request(max_tokens=1))["r"]) == expected
     assert asked == [1] + [5] * 10 + [2]
 
@@ -239,13 +239,13 @@ def test_nobody_pays_for_scores_that_nobody_asked_for(
 ) -> None:
     core = make_core(checkpoints, chunk=512)
     asked: list[int] = []
-    logits = type(core.parts.target).logits
+    logits = type(core.context.target).logits
 
     def count(self: object, hidden: torch.Tensor) -> torch.Tensor:
         asked.append(len(hidden))
         return logits(self, hidden)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(core.parts.target), "logits", count)
+    monkeypatch.setattr(type(core.context.target), "logits", count)
     run(core, make_request(max_tokens=1, prompt_logprobs=None))
     assert asked == [1]
 

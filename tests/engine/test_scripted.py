@@ -67,8 +67,8 @@ def truth(checkpoints, request) -> tuple[list[Request], dict[str, list[int]]]:
 def scripted(core: EngineCore, truth, right: float) -> EngineCore:
     requests, answers = truth
     texts = [[*request.prompt_ids, *answers[request.request_id]] for request in requests]
-    drafter = ScriptedDrafter(core.parts.table, texts, 97, right)
-    core.parts = replace(core.parts, drafter=drafter)
+    drafter = ScriptedDrafter(core.context.table, texts, 97, right)
+    core.context = replace(core.context, drafter=drafter)
     return core
 
 
@@ -129,13 +129,13 @@ def test_c4_results_are_as_wide_as_the_longest_path_not_as_the_tree(checkpoints,
         num_draft_tokens=16,
     )
     widths = []
-    append = core.parts.table.append
+    append = core.context.table.append
 
     def spy(batch, tokens, emitted) -> None:
         widths.append(tokens.shape[1])
         append(batch, tokens, emitted)
 
-    core.parts.table.append = spy  # type: ignore[method-assign]
+    core.context.table.append = spy  # type: ignore[method-assign]
     requests, answers = truth
     assert run(scripted(core, truth, 0.7), requests) == answers
     assert set(widths) == {3}

@@ -348,7 +348,7 @@ def test_an_engine_under_mode_auto_serves_eagerly_when_capturing_fails(
     with shadow_cuda() as gpu:
         core = build(checkpoints, "cuda", "auto")
         assert first_tokens(core, checkpoints.vocab) == wanted
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert report.failure.startswith("capturing failed: CaptureRefused")
     assert (report.pairs, set(report.eager_steps)) == (0, {"refused"})
     assert len(gpu.errors) == 1

@@ -201,8 +201,8 @@ def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
 
 
 def scripted(core: EngineCore, texts: list[list[int]], right: float) -> EngineCore:
-    drafter = ScriptedDrafter(core.parts.table, texts, VOCAB, right)
-    core.parts = replace(core.parts, drafter=drafter)
+    drafter = ScriptedDrafter(core.context.table, texts, VOCAB, right)
+    core.context = replace(core.context, drafter=drafter)
     return core
 
 
@@ -310,7 +310,7 @@ def test_a_batch_without_grammars_waits_for_nothing_and_masks_nothing(
         draft_path=str(checkpoints.draft),
         num_steps=3,
     )
-    grammars = core.parts.sampler.grammars
+    grammars = core.context.sampler.grammars
     waits: list[bool] = []
     ask = grammars.needs_host_tokens
 

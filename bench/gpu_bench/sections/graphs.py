@@ -15,7 +15,7 @@ def measure(context: Context) -> Iterator[Row]:
     core = context.engines.adaptive()
     while core.idle_step():  # captures what is pending
         pass
-    cache, report = core.parts.graphs, core.parts.graphs.report()
+    cache, report = core.context.graphs, core.context.graphs.report()
     graphs = sum(one.graphs for one in report.sets)
     note = f"{graphs} graphs of {report.pairs} pairs, {len(report.refused)} refused"
     if graphs:

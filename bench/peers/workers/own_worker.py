@@ -9,8 +9,8 @@ from importlib.metadata import version
 
 from peers.answering import Ask, Setup, Told, Way, answer_questions
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.startup.build import build_core
@@ -151,7 +151,7 @@ def _submit(core: EngineCore, ask: Ask, name: str) -> None:
 @contextmanager
 def _timed_verify(core: EngineCore) -> Iterator[list[float]]:
     """Note the processor time of every verify forward."""
-    graphs, seconds = core.parts.graphs, list[float]()
+    graphs, seconds = core.context.graphs, list[float]()
     run = graphs.run
 
     def timed(kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:

@@ -6,23 +6,22 @@ from collections.abc import Mapping
 
 from specdecode_engine.adaptive.policy import Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.request import FinishReason, Output, Request
-from specdecode_engine.batch.scheduler_output import SchedulerOutput, StepOutput
-from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.request import (
+    FinishReason,
+    Output,
+    Request,
+    RequestStats,
+    TokenLogprobs,
+)
+from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
-from specdecode_engine.steps.in_flight import InFlightStep
+from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.stop_check import (
-    add_step_output,
-    check_stop,
-    ending_ids,
-    make_output,
-)
 from specdecode_engine.steps.timing import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class EngineCore:
     """Requests in, tokens out, one step at a time; used by one thread.
 
     Args:
-        parts: what the steps compute with.
+        context: what the steps compute with.
         scheduler: who runs.
         shapes: the draft shape for each `num_steps`.
         eos_token_ids: tokens that end an answer unless the request ignores them.
@@ -46,7 +45,7 @@ class EngineCore:
 
     def __init__(
         self,
-        parts: ModelContext,
+        context: ModelContext,
         scheduler: Scheduler,
         shapes: Mapping[int, DraftShape],
         eos_token_ids: frozenset[int],
@@ -57,7 +56,7 @@ class EngineCore:
         self.counters = Counters()
         self.per_table = PerTableStats(scheduler.depth.table.table_hash)
         self.scheduler = scheduler
-        self.parts = parts
+        self.context = context
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
         self._launcher = Launcher(shapes, stopwatch)
@@ -69,19 +68,14 @@ class EngineCore:
 
     @property
     def context_length(self) -> int:
-        """Tokens, prompt and answer, that one request may reach."""
         return self.scheduler.limits.longest_sequence
 
     def submit(self, request: Request) -> None:
-        """Queue a request; see `Scheduler.add` for what it raises."""
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use; choose another")
-        sequence = self.scheduler.add(request)
-        sequence.ending_ids = ending_ids(request, self.eos_token_ids)
-        self._sequences[request.request_id] = sequence
+        self._sequences[request.request_id] = self.scheduler.add(request, self.eos_token_ids)
 
     def abort(self, request_id: str) -> None:
-        """End a request without another output; an unknown id has no effect."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
@@ -95,15 +89,10 @@ class EngineCore:
         """
         self._ready += self._collect()
         if sequence.finish_reason is None and sequence.slot is not None:
-            self.parts.sampler.close(sequence.slot)
+            self.context.sampler.close(sequence.slot)
             self.scheduler.retract(sequence)
 
     def reload(self, table: RangeTable) -> None:
-        """Choose depths by another table from the next step on.
-
-        Raises:
-            TableRefused: it has a depth that nothing was prepared for; the old table stays.
-        """
         unknown = sorted(set(table.candidates()) - set(self.shapes))
         if unknown:
             raise TableRefused(
@@ -111,43 +100,32 @@ class EngineCore:
                 "this engine prepared at start; keep to those, or restart it with the new table"
             )
         self.scheduler.depth.reload(table)
-        self.parts.graphs.replan(self.scheduler.depth)
+        self.context.graphs.replan(self.scheduler.depth)
         self.per_table.use(table.table_hash)
 
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._sequences) or bool(self._pending) or bool(self._ready)
 
     def idle_step(self) -> bool:
-        """Do one short piece of deferred work while nothing runs; return whether any is left.
-
-        Each call captures one of the CUDA graphs that did not fit the time at start; the last one
-        checks the invariants of scheduler, prefix cache and allocator.
-        """
+        """Capture a CUDA graph that did not fit the time at start; check invariants at the end."""
         assert not self.has_work(), "deferred work would delay a step"
-        if self.parts.graphs.capture_next():
+        if self.context.graphs.capture_next():
             return True
-        self._check_invariants()
+        if self.counters.steps - self._checked_steps >= CHECK_STEPS:
+            self._checked_steps = self.counters.steps
+            try:
+                self.scheduler.check()
+            except AssertionError as error:
+                log.error("a scheduling invariant is violated, please report it: %s", error)
         return False
 
-    def _check_invariants(self) -> None:
-        """Log a violated invariant, once `CHECK_STEPS` steps have run since the last check."""
-        if self.counters.steps - self._checked_steps < CHECK_STEPS:
-            return
-        self._checked_steps = self.counters.steps
-        try:
-            self.scheduler.check()
-        except AssertionError as error:
-            log.error("a scheduling invariant is violated, please report it: %s", error)
-
     def snapshot(self) -> CoreSnapshot:
-        """State and totals, as plain numbers."""
-        graphs = self.parts.graphs.report()
+        graphs = self.context.graphs.report()
         nodes = {num_steps: shape.num_tokens for num_steps, shape in self.shapes.items()}
         return take_snapshot(self.scheduler, self.counters, self.per_table, nodes, graphs)
 
     def step(self) -> list[Output]:
-        """Launch one step and return what came back since the last one.
+        """Launch one step and return the outputs that arrived since the last one.
 
         With overlap the host is one step behind: it collects a step's tokens after the next step
         was launched, so the device never waits for the host. Without, it collects at once.
@@ -163,21 +141,18 @@ class EngineCore:
         return outputs + self._commit_all(before)
 
     def _must_collect_first(self) -> bool:
-        """Whether the next plan needs what is still in flight."""
-        return bool(self._pending) and (
-            self.scheduler.must_retract() or self._must_follow_grammars()
-        )
-
-    def _must_follow_grammars(self) -> bool:
-        """Whether what may come next depends on tokens that are still in flight."""
+        """Whether the next plan needs tokens in flight: to preempt, or to follow a grammar."""
+        if not self._pending:
+            return False
         awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
-        return self.parts.sampler.grammars.needs_host_tokens(awaited)
+        needs_tokens = self.context.sampler.grammars.needs_host_tokens(awaited)
+        return needs_tokens or self.scheduler.must_retract()
 
     def _launch(self, plan: SchedulerOutput) -> tuple[InFlightStep, ...]:
         self._open_slots(plan)
         if plan.decision is not None:
             self.counters.decide(plan.decision)
-        launched = self._launcher.launch(self.parts, plan, self.per_table.table)
+        launched = self._launcher.launch(self.context, plan, self.per_table.table)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             with_draft_kv = chunk.end - self.scheduler.cache.lookahead
@@ -193,34 +168,33 @@ class EngineCore:
     def _commit_all(self, steps: tuple[InFlightStep, ...]) -> list[Output]:
         outputs: list[Output] = []
         for step in steps:
-            collected = step.collect()
-            decode_steps, table = step.decode_steps, step.table
-            committed = [self._commit(output, decode_steps, table) for output in collected]
-            self._count(step, collected, committed)
+            results = step.collect()
+            committed = [self._commit(step, result) for result in results]
+            self._count(step, results, committed)
             outputs += committed
         return outputs
 
     def _count(
-        self, step: InFlightStep, collected: list[StepOutput], outputs: list[Output]
+        self, step: InFlightStep, results: list[SequenceResult], outputs: list[Output]
     ) -> None:
         """Update the counters and the policy with the result of a step."""
-        seconds = step.timing.seconds()
+        seconds = step.share * step.timing.seconds()
         if step.decision is None:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
             return
-        self.counters.mixed_rounds += not step.is_alone
-        self.counters.count(step.decision, DecodeTotals.of(collected, seconds))
         batch_size = len(step.sequences)
-        self.per_table.note(step.table, batch_size, collected, outputs, seconds)
-        pairs = zip(collected, outputs, strict=True)
+        accepted = [len(token_ids) - 1 for _, token_ids, _ in results]
+        is_alone = step.is_alone
+        self.counters.mixed_rounds += not is_alone
+        self.counters.count(step.decision, DecodeTotals.of(step.drafted, accepted, seconds))
+        counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
+        self.per_table.note(step.table, batch_size, counted, seconds)
+        pairs = zip(accepted, outputs, strict=True)
+        continuing = tuple(count for count, output in pairs if output.finish_reason is None)
+        busy_seconds = step.share * step.timing.busy_seconds()
         feedback = Feedback(
-            decision=step.decision,
-            batch_size=batch_size,
-            kv_tokens=step.kv_tokens,
-            accepted=tuple(one.accepted for one, out in pairs if out.finish_reason is None),
-            seconds=step.timing.busy_seconds(),
-            is_alone=step.is_alone,
+            step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone
         )
         self.counters.learn(feedback)
         self.scheduler.depth.observe(feedback)
@@ -228,67 +202,83 @@ class EngineCore:
     def _open_slots(self, plan: SchedulerOutput) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
         for chunk in plan.chunks:
-            sequence = chunk.sequence
-            slot = sequence.slot
-            assert slot is not None
-            if sequence.computed == sequence.matched:
-                self._open_slot(slot, sequence)
+            if chunk.sequence.computed == chunk.sequence.matched:
+                self._open_slot(chunk.sequence)
         sequences = itertools.chain((chunk.sequence for chunk in plan.chunks), plan.decoding)
-        self.parts.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
+        self.context.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
 
-    def _open_slot(self, slot: int, sequence: Sequence) -> None:
-        prompt = list(sequence.request.prompt_ids)
+    def _open_slot(self, sequence: Sequence) -> None:
+        slot, request = sequence.slot, sequence.request
+        assert slot is not None
+        prompt = list(request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
-        self.parts.table.open(slot, sequence.tokens)
-        request = sequence.request
-        self.parts.sampler.open(slot, request.sampling, prompt, output, request.grammar)
-        if self.parts.drafter is not None:
-            self.parts.drafter.open(slot, sequence.matched)
+        self.context.table.open(slot, sequence.tokens)
+        self.context.sampler.open(slot, request.sampling, prompt, output, request.grammar)
+        if self.context.drafter is not None:
+            self.context.drafter.open(slot, sequence.matched)
 
-    def _commit(self, collected: StepOutput, decode_steps: int, table: str) -> Output:
+    def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence = collected.sequence
-        stop = check_stop(collected.token_ids, sequence)
-        kept = collected.token_ids[: stop.kept]
-        if sequence.request.grammar is not None:
-            fault = self._follow_grammar(sequence, kept)
-            if fault is not None:
-                return self._fail(sequence, f"the grammar could not be followed: {fault}")
-        with_draft_kv = len(sequence.tokens) - self.scheduler.cache.lookahead
+        sequence, token_ids, logprobs = result
+        count, reason, stop_token_id = sequence.check_stop(token_ids)
+        kept = token_ids[:count]
+        fault = self._follow_grammar(sequence, kept)
+        if fault is not None:
+            return self._fail(sequence, f"the grammar could not be followed: {fault}")
+        self._append(step, sequence, kept)
+        if step.decision is not None:
+            rounds, drafted, accepted, emitted = sequence.stats
+            accepted += len(token_ids) - 1
+            drafted += step.drafted
+            sequence.stats = RequestStats(rounds + 1, drafted, accepted, emitted + count)
+        if reason is not None:
+            self._finish(sequence, reason)
+        return Output(
+            sequence.request.request_id,
+            kept,
+            None if logprobs is None else logprobs[:count],
+            _first_prompt_logprobs(sequence, count),
+            reason,
+            stop_token_id,
+            sequence.stats,
+            None,
+            step.table,
+        )
+
+    def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:
+        """Append tokens, and note how far the KV of target and draft is computed."""
+        before, drafter, slot = len(sequence.tokens), self.context.drafter, sequence.slot
+        assert slot is not None
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
-        if self._has_draft_kv(collected):
-            sequence.reusable = with_draft_kv if collected.drafted else sequence.computed
-        sequence.stats = add_step_output(sequence.stats, collected, stop.kept, decode_steps)
-        output = make_output(sequence, collected, stop, table)
-        if stop.reason is not None:
-            self._finish(sequence, stop.reason)
-        return output
+        if drafter is None:
+            sequence.reusable = sequence.computed
+        elif step.drafted and drafter.is_complete(slot):
+            sequence.reusable = before - self.scheduler.cache.lookahead
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
+        """Advance the sequence's grammar, if it has one; return what went wrong with it."""
+        if sequence.request.grammar is None:
+            return None
         assert sequence.slot is not None
-        return self.parts.sampler.grammars.follow(sequence.slot, kept)
+        return self.context.sampler.grammars.follow(sequence.slot, kept)
 
     def _fail(self, sequence: Sequence, error: str) -> Output:
         """End one sequence with an error; the others keep running."""
         self._finish(sequence, FinishReason.ERROR)
-        return Output(
-            request_id=sequence.request.request_id,
-            token_ids=(),
-            finish_reason=FinishReason.ERROR,
-            stats=sequence.stats,
-            error=error,
-        )
-
-    def _has_draft_kv(self, collected: StepOutput) -> bool:
-        """Whether the draft's KV is complete up to where the step began."""
-        drafter, slot = self.parts.drafter, collected.sequence.slot
-        assert slot is not None
-        return drafter is None or (collected.drafted > 0 and drafter.is_complete(slot))
+        request_id, reason = sequence.request.request_id, FinishReason.ERROR
+        return Output(request_id, (), finish_reason=reason, stats=sequence.stats, error=error)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         slot = sequence.slot
         self.scheduler.finish(sequence, reason)
         if slot is not None:
-            self.parts.sampler.close(slot)
+            self.context.sampler.close(slot)
         del self._sequences[sequence.request.request_id]
+
+
+def _first_prompt_logprobs(sequence: Sequence, kept: int) -> tuple[TokenLogprobs, ...] | None:
+    """Prompt logprobs, if requested, for the first output of a sequence, of `kept` tokens."""
+    if sequence.request.sampling.prompt_logprobs is None or sequence.output_tokens != kept:
+        return None
+    return tuple(sequence.prompt_logprobs)

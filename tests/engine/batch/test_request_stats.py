@@ -44,19 +44,19 @@ def test_portions_hold_every_round(checkpoints, overlap, change_at):
     sequences = run(core, requests_of(checkpoints.vocab, 6, 20), change_at, abort_at=7)
     first = core.per_table.table if change_at is None else next(iter(core.per_table.tables))
     for sequence in sequences:
-        portions = sequence.portions._by_band.values()
-        assert sum(each.rounds for each in portions) == sequence.stats.rounds
-        assert sum(each.tokens for each in portions) == sequence.stats.emitted
+        sums = sequence.bucket_stats._by_bucket.values()
+        assert sum(rounds for _, rounds, _ in sums) == sequence.stats.rounds
+        assert sum(tokens for tokens, _, _ in sums) == sequence.stats.emitted
     counted = [each for each in sequences if each.stats.rounds]
-    mixed = [each for each in counted if each.portions.is_mixed]
+    mixed = [each for each in counted if each.bucket_stats.is_mixed]
     assert core.per_table.mixed_requests == len(mixed)
     assert bool(mixed) == (change_at == 9)
     for name, table in core.per_table.tables.items():
-        own = [s for s in counted if s.portions.table == name and not s.portions.is_mixed]
+        own = [s for s in counted if s.bucket_stats.table == name and not s.bucket_stats.is_mixed]
         requests = sum(sums[metrics.SUMS.index("requests")] for sums in table.strata.values())
         assert requests == len(own)
         tokens = sum(sums[metrics.SUMS.index("tokens")] for sums in table.strata.values())
-        assert tokens == sum(s.portions.main()[1].tokens for s in own)
+        assert tokens == sum(s.bucket_stats.main()[1][0] for s in own)
     drafted = {(band, steps) for band, steps in core.counters.depths}
     assert all(band in metrics.BATCH_BANDS and steps in (0, 3) for band, steps in drafted)
     rounds = sum(each.rounds for each in core.counters.depths.values())

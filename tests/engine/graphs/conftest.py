@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, ForwardWidths
-from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.model.config import AuxHiddenStates
@@ -96,7 +96,7 @@ def bench(checkpoints) -> Bench:
     for slot, length in enumerate(LENGTHS, start=1):
         table.open(slot, [(slot * 13 + place * 5) % 97 for place in range(30)])
         table.write_pages([(slot, pages[slot * PAGES_PER_SLOT : (slot + 1) * PAGES_PER_SLOT])])
-        rows = table.span_rows([Span(slot, 0, length)])
+        rows = table.span_rows([(slot, 0, length)])
         ids = table.tokens_at(rows.slots, rows.positions)
         target.forward(ids, rows.positions, PagedView(pool, rows.slot_mapping, rows.layout))
         table.set_computed(slot, length)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs import capturer
 from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream, StaticGraph

@@ -123,7 +123,7 @@ def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
     captured = make_core(checkpoints, algorithm, topk, overlap)
     depth = force_every_depth(captured)
     got = answers(captured, *EVERY_SIZE)
-    report = captured.parts.graphs.report()
+    report = captured.context.graphs.report()
     assert report.eager_steps == {}
     assert report.graph_steps == len(depth.decided) == captured.counters.decode.rounds > 60
     padded = {(steps, min(g for g in SIZES if g >= size)) for steps, size in depth.decided}
@@ -134,7 +134,7 @@ def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
     eager = make_core(checkpoints, algorithm, topk, overlap, mode="off")
     force_every_depth(eager)
     assert answers(eager, *EVERY_SIZE) == got
-    assert eager.parts.graphs.report().eager_steps == {"off": eager.counters.decode.rounds}
+    assert eager.context.graphs.report().eager_steps == {"off": eager.counters.decode.rounds}
 
 
 @pytest.mark.parametrize(("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1)])
@@ -154,7 +154,7 @@ def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str,
 
 
 def pools_of(core: EngineCore) -> tuple[KVCache, KVCache]:
-    return core.parts.pool, core.parts.drafter._pool  # type: ignore[union-attr]
+    return core.context.pool, core.context.drafter._pool  # type: ignore[union-attr]
 
 
 def test_graphs_ran_and_the_eager_forwards_did_not(
@@ -162,7 +162,7 @@ def test_graphs_ran_and_the_eager_forwards_did_not(
 ) -> None:
     """The fast path: every forward of a decode step goes through a graph."""
     core = make_core(checkpoints, policy="static")
-    graphs = core.parts.graphs
+    graphs = core.context.graphs
     core.submit(next(requests(1)))
     core.step()  # the prompt
     monkeypatch.setattr(graphs, "_functions", {})
@@ -172,7 +172,7 @@ def test_graphs_ran_and_the_eager_forwards_did_not(
 
 
 def test_graph_sets_are_switched_by_reference_before_each_step(checkpoints) -> None:
-    graphs = make_core(checkpoints).parts.graphs
+    graphs = make_core(checkpoints).context.graphs
     first, other = graphs.activate(3, 1), graphs.activate(0, 5)
     assert first is not None
     assert other is not None
@@ -186,7 +186,7 @@ def test_graph_sets_are_switched_by_reference_before_each_step(checkpoints) -> N
 
 
 def test_num_steps_share_graphs(checkpoints) -> None:
-    graphs = make_core(checkpoints).parts.graphs
+    graphs = make_core(checkpoints).context.graphs
     three, six = (graphs.activate(steps, 2) for steps in (3, 6))
     assert three is not None
     assert six is not None
@@ -197,7 +197,7 @@ def test_num_steps_share_graphs(checkpoints) -> None:
 
 def test_the_num_steps_at_start_gets_no_more_than_its_ranges_reach(checkpoints) -> None:
     by_start = {
-        start: make_core(checkpoints, num_steps=start).parts.graphs.report() for start in (0, 3)
+        start: make_core(checkpoints, num_steps=start).context.graphs.report() for start in (0, 3)
     }
     sets = [
         [(one.num_steps, one.batch_sizes) for one in report.sets] for report in by_start.values()
@@ -210,7 +210,7 @@ def test_a_batch_beyond_the_captured_sizes_is_counted_with_the_reason(checkpoint
     core = make_core(checkpoints, batch_sizes=(1, 2))
     plain = make_core(checkpoints, mode="off")
     assert answers(core, 2, 3) == answers(plain, 2, 3)
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert report.eager_steps["too_large"] > 0
     assert report.graph_steps > 0
 
@@ -218,7 +218,7 @@ def test_a_batch_beyond_the_captured_sizes_is_counted_with_the_reason(checkpoint
 def test_an_empty_list_captures_nothing(checkpoints) -> None:
     core = make_core(checkpoints, batch_sizes=())
     answers(core, 1)
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert (report.pairs, report.shared_bytes, report.graph_steps) == (0, 0, 0)
     assert report.eager_steps["off"] > 0
 
@@ -234,8 +234,8 @@ def compare_with_eager(core: EngineCore, checkpoints, *waves: int) -> None:
 
 def test_pairs_beyond_the_time_at_start_are_captured_in_idle_steps_only(checkpoints) -> None:
     core = make_core(checkpoints, max_seconds=0)
-    graphs = core.parts.graphs
-    full = make_core(checkpoints).parts.graphs.report()
+    graphs = core.context.graphs
+    full = make_core(checkpoints).context.graphs.report()
     report = graphs.report()
     assert (report.pairs, report.seconds, len(report.pending)) == (0, 0, full.pairs)
     assert all("graphs.max_seconds 0 were spent at start" in reason for reason in report.pending)
@@ -264,7 +264,7 @@ def test_answers_do_not_change_while_pairs_are_being_captured(checkpoints) -> No
         for _ in range(3):
             core.idle_step()
         assert answers(core, size) == answers(eager, size)
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert report.graph_steps > 0
     assert set(report.eager_steps) == {"pending"}
 
@@ -277,21 +277,21 @@ def test_an_idle_step_while_a_request_runs_is_an_error(checkpoints) -> None:
 
 
 def test_pairs_whose_buffers_exceed_the_bytes_run_eagerly_with_the_reason(checkpoints) -> None:
-    full = make_core(checkpoints).parts.graphs.report()
+    full = make_core(checkpoints).context.graphs.report()
     core = make_core(checkpoints, max_bytes=full.num_bytes // 2)
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert 0 < report.pairs < full.pairs
     assert report.num_bytes <= full.num_bytes // 2
     assert report.refused
     assert all("raise graphs.max_bytes" in reason for reason in report.refused)
     compare_with_eager(core, checkpoints, *EVERY_SIZE)
-    assert set(core.parts.graphs.report().eager_steps) == {"refused"}
+    assert set(core.context.graphs.report().eager_steps) == {"refused"}
 
 
 def test_without_bytes_every_pair_is_refused(checkpoints) -> None:
     core = make_core(checkpoints, max_bytes=0)
     answers(core, 1)
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert (report.pairs, report.num_bytes, len(report.refused)) == (0, 0, 9)
     assert set(report.eager_steps) == {"refused"}
 
@@ -305,23 +305,23 @@ def test_the_facts_contain_the_mode_and_the_captured_pairs(checkpoints) -> None:
 def test_a_new_table_is_followed_in_idle_steps(checkpoints) -> None:
     """New pairs are captured where the buffers suffice; old ones stay."""
     core = make_core(checkpoints)
-    before = core.parts.graphs.report()
+    before = core.context.graphs.report()
     core.reload(RangeTable([BatchRange(1, (2,)), BatchRange(3, (1, 6)), BatchRange(5, (0,))]))
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert report.pairs == before.pairs
     assert any(reason.startswith(f"{GraphKey(2, 1)} is captured when") for reason in report.pending)
     assert [reason.split(" runs")[0] for reason in report.refused] == [str(GraphKey(6, 4))]
     while core.idle_step():
         pass
-    assert core.parts.graphs.report().pending == ()
+    assert core.context.graphs.report().pending == ()
     compare_with_eager(core, checkpoints, *EVERY_SIZE)
-    after = core.parts.graphs.report()
+    after = core.context.graphs.report()
     assert set(after.eager_steps) == {"refused"}
     assert after.pairs > before.pairs
 
 
 def test_the_report_contains_every_num_steps_with_its_time_and_memory(checkpoints) -> None:
-    report = make_core(checkpoints).parts.graphs.report()
+    report = make_core(checkpoints).context.graphs.report()
     assert all(one.seconds > 0 and one.graphs > 0 for one in report.sets)
     assert report.num_bytes == report.shared_bytes > 0, "static graphs need no more than buffers"
     lines = report.lines()
@@ -357,17 +357,17 @@ def test_mode_auto_serves_eagerly_when_a_capture_fails(checkpoints, monkeypatch,
     with monkeypatch.context() as patch:
         patch.setattr(config, "choose_graph_mode", lambda *_: GraphMode("static", "tried"))
         core = make_core(checkpoints, mode="auto")
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     failure = "capturing failed: RuntimeError: operation not permitted when stream is capturing"
     assert report.failure == core.facts["graphs_reason"] == failure
     assert all(failure in reason for reason in report.refused)
     assert (report.pairs, report.pending, len(report.refused)) == (0, (), 9)
     assert failure in caplog.text
     compare_with_eager(core, checkpoints, 1, 4)
-    assert set(core.parts.graphs.report().eager_steps) == {"refused"}
+    assert set(core.context.graphs.report().eager_steps) == {"refused"}
     core.reload(RangeTable([BatchRange(1, (2,))]))
     assert not core.idle_step()
-    assert core.parts.graphs.report().pending == ()
+    assert core.context.graphs.report().pending == ()
 
 
 def test_a_mode_by_name_ends_the_start_when_a_capture_fails(checkpoints, monkeypatch) -> None:
@@ -381,7 +381,7 @@ def test_a_failure_in_an_idle_step_leaves_the_engine_serving(checkpoints, monkey
     break_captures(monkeypatch)
     while core.idle_step():
         pass
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert report.failure.startswith("capturing failed: RuntimeError")
     assert report.pending == ()
     compare_with_eager(core, checkpoints, 1, 4)
@@ -390,13 +390,13 @@ def test_a_failure_in_an_idle_step_leaves_the_engine_serving(checkpoints, monkey
 def test_a_pair_that_runs_out_of_memory_leaves_the_smaller_ones(checkpoints, monkeypatch) -> None:
     break_captures(monkeypatch, MemoryError())
     core = make_core(checkpoints)
-    report = core.parts.graphs.report()
+    report = core.context.graphs.report()
     assert (report.failure, report.pairs, report.pending) == ("", 8, ())
     assert [reason.split(": ")[1].split(" (")[0] for reason in report.refused] == [
         "capturing it ran out of memory"
     ]
     compare_with_eager(core, checkpoints, *EVERY_SIZE)
-    assert set(core.parts.graphs.report().eager_steps) <= {"refused"}
+    assert set(core.context.graphs.report().eager_steps) <= {"refused"}
 
 
 def test_cuda_graphs_need_a_gpu(checkpoints) -> None:
@@ -405,7 +405,7 @@ def test_cuda_graphs_need_a_gpu(checkpoints) -> None:
 
 
 def test_on_a_cpu_nothing_is_captured_under_mode_auto(checkpoints) -> None:
-    report = make_core(checkpoints, mode="auto").parts.graphs.report()
+    report = make_core(checkpoints, mode="auto").context.graphs.report()
     assert (report.mode, report.pairs) == ("off", 0)
 
 

@@ -10,8 +10,7 @@ from graphs.pruning import LLAMA_8B, measure
 from graphs.tables import TABLES, NamedTable
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of
 from specdecode_engine.graphs.plan import GraphKey, GraphPlan, GraphSpace
 
 STEPS, SIZES = (0, 1, 3, 7), (1, 2, 4, 8)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 
 CHAIN = ForwardShape(ForwardKind.VERIFY, 4, 3)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import SamplingParams
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import TreeLevel, grow_tree, link
-from specdecode_engine.steps.verify import gather_accepted, verify_tree
+from specdecode_engine.steps.decode import accept, gather_accepted
 from specdecode_kernels import TORCH
 
 VOCAB, SEEDS, LENGTH = 5, 30_000, 7
@@ -75,7 +75,7 @@ def choose(world: World, draft: Draft, logits: Tensor) -> Tensor:
 
 def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
     """First three tokens of every seed [SEEDS, 3]: from the step, then from plain decoding."""
-    path, accepted = verify_tree(TORCH, choices, draft)
+    path, accepted = accept(TORCH, choices, draft)
     emitted = gather_accepted(TORCH, choices, path)
     tokens = [emitted[:, 0]]
     for depth in (1, 2):
@@ -104,7 +104,7 @@ def chi_square(world: World, tokens: Tensor) -> float:
 def test_the_first_tokens_follow_the_target(world: World) -> None:
     draft = grow(world)
     choices = choose(world, draft, node_logits(world, draft))
-    _, accepted = verify_tree(TORCH, choices, draft)
+    _, accepted = accept(TORCH, choices, draft)
     assert accepted.double().mean() > 1.0  # speculation takes place
     assert chi_square(world, emit(world, draft, choices)) < CRITICAL
 

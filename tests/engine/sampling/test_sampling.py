@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import SamplingParams
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.schedule.scheduler import PageAllocator
 
 
 @dataclass
@@ -99,13 +99,13 @@ class Walk:
         beginning = self.rng.choice(self.known)
         beginning = beginning[: self.rng.randrange(len(beginning) + 1)]
         tokens = beginning + self.tokens(self.rng.randrange(1, 3 * self.page_size + 2))
-        match, expected = self.cache.match(tokens), self.model.match(tokens)
-        assert match.pages == [page.number for page in expected]
-        assert match.idle == sum(not page.holders for page in expected)
-        needed = -(-len(tokens) // self.page_size) - len(match.pages)
-        if needed > self.allocator.free + self.cache.idle_pages - match.idle:
+        (shared, idle, last), expected = self.cache.match(tokens), self.model.match(tokens)
+        assert shared == [page.number for page in expected]
+        assert idle == sum(not page.holders for page in expected)
+        needed = -(-len(tokens) // self.page_size) - len(shared)
+        if needed > self.allocator.free + self.cache.idle_pages - idle:
             return
-        shared = self.cache.hold(holder, match)
+        self.cache.hold(holder, tokens, shared, last)
         self.model.hold(holder, tokens)
         self.running[holder] = Sequence(tokens, shared + self.take(needed), len(shared))
         self.known = [*self.known, tokens][-12:]
@@ -153,16 +153,23 @@ def test_a_random_walk_agrees_with_the_model_at_every_step(
     assert walk.cache.idle_pages == walk.cache.pages
 
 
+def hold(cache: PrefixCache, holder: int, tokens: list[int]) -> list[int]:
+    """Hold the longest cached beginning; returns its pages."""
+    pages, _, last = cache.match(tokens)
+    cache.hold(holder, tokens, pages, last)
+    return pages
+
+
 def keep(cache: PrefixCache, tokens: list[int], pages: list[int]) -> list[int]:
     """Pass a sequence through the cache; returns the pages that it does not keep."""
-    shared = cache.hold(0, cache.match(tokens))
+    shared = hold(cache, 0, tokens)
     return cache.insert(0, tokens, shared + pages[len(shared) :])
 
 
 def test_a_match_leaves_a_token_to_compute() -> None:
     cache = PrefixCache(4)
     keep(cache, list(range(12)), [1, 2, 3])
-    assert [len(cache.match(list(range(n))).pages) for n in (1, 4, 5, 8, 9, 12, 13, 20)] == [
+    assert [len(cache.match(list(range(n)))[0]) for n in (1, 4, 5, 8, 9, 12, 13, 20)] == [
         0, 0, 1, 1, 2, 2, 3, 3,
     ]  # fmt: skip
 
@@ -172,25 +179,25 @@ def test_a_draft_that_looks_ahead_shares_a_page_only_before_the_same_token() -> 
     for lookahead, shared in ((0, 1), (1, 0)):
         cache = PrefixCache(4, lookahead)
         keep(cache, [0, 1, 2, 3, 4], [1])
-        assert len(cache.match([0, 1, 2, 3, 4, 9]).pages) == 1
-        assert len(cache.match([0, 1, 2, 3, 9, 9]).pages) == shared
+        assert len(cache.match([0, 1, 2, 3, 4, 9])[0]) == 1
+        assert len(cache.match([0, 1, 2, 3, 9, 9])[0]) == shared
 
 
 def test_looking_ahead_costs_a_page_for_each_continuation() -> None:
     cache = PrefixCache(2, lookahead=1)
     assert keep(cache, [0, 1, 2, 3, 7], [1, 2]) == []
     assert keep(cache, [0, 1, 2, 3, 8], [3, 4]) == []
-    assert cache.match([0, 1, 2, 3, 7]).pages == [1, 2]
-    assert cache.match([0, 1, 2, 3, 8]).pages == [1, 4]
+    assert cache.match([0, 1, 2, 3, 7])[0] == [1, 2]
+    assert cache.match([0, 1, 2, 3, 8])[0] == [1, 4]
 
 
 def test_the_second_copy_of_a_page_is_returned() -> None:
     cache = PrefixCache(2)
     for holder in (1, 2):
-        cache.hold(holder, cache.match([5, 5, 6, 6, 7]))
+        hold(cache, holder, [5, 5, 6, 6, 7])
     assert cache.insert(1, [5, 5, 6, 6, 7], [10, 11]) == []
     assert cache.insert(2, [5, 5, 6, 6, 8, 8, 9], [20, 21, 22]) == [20, 21]
-    assert cache.match([5, 5, 6, 6, 8, 8, 9]).pages == [10, 11, 22]
+    assert cache.match([5, 5, 6, 6, 8, 8, 9])[0] == [10, 11, 22]
 
 
 def test_eviction_takes_the_longest_unused_end_first_and_never_what_is_held() -> None:
@@ -198,10 +205,10 @@ def test_eviction_takes_the_longest_unused_end_first_and_never_what_is_held() ->
     keep(cache, [1, 2, 3], [1, 2, 3])
     keep(cache, [1, 2, 4], [1, 2, 4])
     keep(cache, [7, 8], [7, 8])
-    cache.hold(9, cache.match([1, 2, 3, 0]))
+    hold(cache, 9, [1, 2, 3, 0])
     assert (cache.pages, cache.idle_pages) == (6, 3)
     assert [cache.evict(1) for _ in range(3)] == [[4], [8], [7]]
-    with pytest.raises(AssertionError, match="1 pages asked for, 0 are idle"):
+    with pytest.raises(AssertionError, match="1 pages requested, 0 are idle"):
         cache.evict(1)
     cache.insert(9, [1, 2, 3, 0], [1, 2, 3])
     assert sorted(cache.evict(2)) == [2, 3]
@@ -211,12 +218,12 @@ def test_eviction_takes_the_longest_unused_end_first_and_never_what_is_held() ->
 def test_a_cache_that_is_off_keeps_nothing_and_counts_nothing() -> None:
     cache = PrefixCache(2, is_on=False)
     assert keep(cache, [1, 2, 3], [4]) == [4]
-    assert cache.match([1, 2, 3]).pages == []
+    assert cache.match([1, 2, 3])[0] == []
     assert (cache.pages, cache.queried_tokens) == (0, 0)
 
 
 def test_hits_are_counted_in_tokens() -> None:
     cache = PrefixCache(4)
     keep(cache, list(range(12)), [1, 2, 3])
-    cache.hold(1, cache.match(list(range(9))))
+    hold(cache, 1, list(range(9)))
     assert (cache.queried_tokens, cache.hit_tokens) == (12 + 9, 8)

@@ -12,10 +12,8 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     SamplingParams,
 )
-from specdecode_engine.schedule.limits import Limits
-from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.schedule.scheduler import Limits, PageAllocator, Scheduler
 
 
 def make_scheduler(

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.schedule.scheduler import Limits, Scheduler
 
 
 def make_scheduler(
@@ -155,8 +154,8 @@ def test_cached_pages_are_evicted_only_when_free_ones_run_out() -> None:
     add(scheduler, [4] * 17, answer=1)
     scheduler.plan()
     assert scheduler.cache.evicted_pages == 2
-    assert len(scheduler.cache.match([1] * 9).pages) == 0
-    assert len(scheduler.cache.match([2] * 9).pages) == 2
+    assert len(scheduler.cache.match([1] * 9)[0]) == 0
+    assert len(scheduler.cache.match([2] * 9)[0]) == 2
 
 
 def test_a_retracted_sequence_finds_its_own_pages_again() -> None:

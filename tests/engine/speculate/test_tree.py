@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.speculate.tree import TreeLevel, grow_tree
 from specdecode_kernels import TORCH
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.batch.shapes import ForwardKind, ForwardWidths
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.startup.build import build_core

@@ -7,7 +7,6 @@ from prometheus_client import generate_latest
 
 from specdecode_api import metrics as engine_metrics
 from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams
-from specdecode_engine.batch.scheduler_output import StepOutput
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.stats.latency import RequestLatency
 from specdecode_engine.stats.per_table import PerTableStats
@@ -24,10 +23,9 @@ def sequence(name="r", temperature=0.0, prompt=3, label=""):
 
 def decode(per_table, sequences, table="a", tokens=2, seconds=0.5, batch_size=None, ends=None):
     """Run one step; all sequences end in it for the reason `ends`."""
-    emissions = [StepOutput(each, (7,) * tokens, 3, tokens - 1) for each in sequences]
-    outputs = [Output(e.sequence.request.request_id, e.token_ids, finish_reason=ends)
-               for e in emissions]  # fmt: skip
-    per_table.note(table, batch_size or len(sequences), emissions, outputs, seconds)
+    outputs = [(each, Output(each.request.request_id, (7,) * tokens, finish_reason=ends))
+               for each in sequences]  # fmt: skip
+    per_table.note(table, batch_size or len(sequences), outputs, seconds)
 
 
 def sums_of(per_table, table="a"):

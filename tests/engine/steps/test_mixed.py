@@ -20,7 +20,7 @@ def build(checkpoints, algorithm: str, topk: int = 1, **sections: Any) -> Engine
 
 
 def answer(core: EngineCore) -> dict[str, Answer]:
-    vocab = core.parts.target.config.vocab_size
+    vocab = core.context.target.config.vocab_size
     return run(core, requests_of(vocab, 7, TOKENS), retracted_at_step=9)
 
 

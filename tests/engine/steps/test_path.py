@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.speculate.tree import link
-from specdecode_engine.steps.verify import compact_kv, count_accepted, gather_accepted, verify_tree
+from specdecode_engine.steps.decode import accept, compact_kv, gather_accepted
 from specdecode_kernels import TORCH
 
 CPU = torch.device("cpu")
@@ -61,9 +61,10 @@ def test_walk_equals_the_walk_on_paper(seed: int) -> None:
     shape = DraftShape(shape.num_steps, shape.topk, min(shape.num_tokens, bound))
     draft = random_draft(rng, shape, batch=4)
     choices = torch.tensor([[rng.randrange(6) for _ in range(shape.num_tokens)] for _ in range(4)])
-    path, accepted = verify_tree(TORCH, choices, draft)
-    assert path.shape == (4, shape.path_length)
+    path, accepted = accept(TORCH, choices, draft)
     assert draft.tree is not None
+    assert path is not None
+    assert path.shape == (4, shape.path_length)
     for row in range(4):
         expected = walk_on_paper(
             draft.tree.parents[row].tolist(), draft.tokens[row].tolist(), choices[row].tolist()
@@ -76,8 +77,10 @@ def test_walk_equals_the_walk_on_paper(seed: int) -> None:
 def test_a_chain_counts_up_to_the_first_disagreement() -> None:
     draft = Draft(DraftShape.chain(3), torch.tensor([[4, 5, 6], [4, 9, 6], [9, 5, 6]]))
     choices = torch.tensor([[4, 5, 6, 7]] * 3)
-    assert count_accepted(TORCH, choices, draft).tolist() == [3, 1, 0]
-    assert count_accepted(TORCH, choices[:, :1], None).tolist() == [0, 0, 0]
+    for one, nodes, expected in ((draft, choices, [3, 1, 0]), (None, choices[:, :1], [0, 0, 0])):
+        path, accepted = accept(TORCH, nodes, one)
+        assert path is None
+        assert accepted.tolist() == expected
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 16])

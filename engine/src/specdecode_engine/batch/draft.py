@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.batch.draft_shape import DraftShape
+from specdecode_engine.batch.shapes import DraftShape
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """How the nodes hang together, in breadth-first order: a parent stands before its children."""
+    """Parents of nodes in breadth-first order: a parent precedes its children."""
 
     parents: Tensor  # [B, N] i64; the root's is itself
     depths: Tensor  # [B, N] i64; the root's is 0
@@ -22,7 +22,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Drafted tokens; without a tree, node j + 1 hangs on node j."""
+    """Drafted tokens; without a tree, node j is the parent of node j + 1."""
 
     shape: DraftShape
     tokens: Tensor  # [B, N - 1] i64

@@ -14,19 +14,13 @@ from torch import Tensor
 
 from specdecode_kernels import AttentionMetadata
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Positions [start, end) of the sequence in `slot`."""
-
-    slot: int
-    start: int
-    end: int
+Span = tuple[int, int, int]
+"""A slot, and positions [start, end) of its sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one forward pass: whose they are, where they stand, where their KV goes."""
+    """Rows of one forward: their slots and positions, and where their KV is written."""
 
     slots: Tensor  # [T] i64
     positions: Tensor  # [T] i64
@@ -57,13 +51,8 @@ class DecodeBatch:
     def only(self, row: int) -> "DecodeBatch":
         """The batch of one of its sequences."""
         one = slice(row, row + 1)
-        return DecodeBatch(
-            self.slot_ids[one],
-            self.host_lengths[one],
-            self.slots[one],
-            self.lengths[one],
-            self.bonus[one],
-        )
+        host = self.slot_ids[one], self.host_lengths[one]
+        return DecodeBatch(*host, self.slots[one], self.lengths[one], self.bonus[one])
 
     @property
     def longest(self) -> int:
@@ -82,16 +71,12 @@ class RequestTable:
         self.slots = slots
         self._tokens = torch.zeros(slots, width, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
+        # Page ids, 0 where a slot has none; others only read them.
+        self.pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
         self._written_pages = [0] * slots
 
-    @property
-    def pages(self) -> Tensor:
-        """Page ids [slots, pages_per_slot] i64, 0 where a slot has none; for reading."""
-        return self._pages
-
     def open(self, slot: int, tokens: Items[int]) -> None:
-        """Take up a sequence: its tokens are known, none has KV yet."""
+        """Start a sequence: its tokens are known, none has KV yet."""
         self._tokens[slot, : len(tokens)] = torch.tensor(tokens, device=self.device)
         self._lengths[slot] = 0
         self._written_pages[slot] = 0
@@ -110,7 +95,7 @@ class RequestTable:
                 self._written_pages[slot] = count
         if new:
             rows = torch.tensor((slots, places, new), device=self.device)
-            self._pages[rows[0], rows[1]] = rows[2]
+            self.pages[rows[0], rows[1]] = rows[2]
 
     def decode_batch(self, slot_ids: Items[int], host_lengths: Items[int]) -> DecodeBatch:
         """Gather the state that a decode step starts from."""
@@ -146,15 +131,16 @@ class RequestTable:
 
     def span_rows(self, spans: Items[Span]) -> Rows:
         """Lay out the rows of several spans, one after the other; a row sees all before it."""
-        lens = [span.end - span.start for span in spans]
+        lens = [end - start for _, start, end in spans]
         positions = torch.cat(
-            [torch.arange(span.start, span.end, device=self.device) for span in spans]
+            [torch.arange(start, end, device=self.device) for _, start, end in spans]
         )
-        slots = torch.tensor([span.slot for span in spans], device=self.device)
+        slots = torch.tensor([slot for slot, _, _ in spans], device=self.device)
         starts = torch.tensor([0, *accumulate(lens)], device=self.device)
         row_slots = slots.repeat_interleave(starts.diff())
-        longest = max(span.end for span in spans)
-        return self._rows(slots, row_slots, positions, tuple(lens), positions + 1, longest, starts)
+        longest = max(end for _, _, end in spans)
+        layout = self._layout(slots, tuple(lens), positions + 1, longest, starts)
+        return Rows(row_slots, positions, self.pool_rows(row_slots, positions), layout)
 
     def window_rows(
         self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
@@ -170,9 +156,9 @@ class RequestTable:
             positions = torch.maximum(positions, lowest[:, None])
         positions = positions.view(-1)
         row_slots = batch.slots.repeat_interleave(count)
-        lens = (count,) * batch.size
-        longest = batch.longest + count
-        return self._rows(batch.slots, row_slots, positions, lens, positions + 1, longest)
+        lens, longest = (count,) * batch.size, batch.longest + count
+        layout = self._layout(batch.slots, lens, positions + 1, longest)
+        return Rows(row_slots, positions, self.pool_rows(row_slots, positions), layout)
 
     def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
         """Lay out the nodes of a tree: node j at position length + depth, in pool row length + j.
@@ -197,22 +183,8 @@ class RequestTable:
 
     def pool_rows(self, slots: Tensor, positions: Tensor) -> Tensor:
         """Return the rows of the pool that hold `positions` of `slots`, elementwise."""
-        pages = self._pages[slots, positions // self.page_size]
+        pages = self.pages[slots, positions // self.page_size]
         return pages * self.page_size + positions % self.page_size
-
-    def _rows(
-        self,
-        slots: Tensor,
-        row_slots: Tensor,
-        positions: Tensor,
-        lens: tuple[int, ...],
-        kv_lens: Tensor,
-        longest: int,
-        starts: Tensor | None = None,
-    ) -> Rows:
-        slot_mapping = self.pool_rows(row_slots, positions)
-        layout = self._layout(slots, lens, kv_lens, longest, starts)
-        return Rows(row_slots, positions, slot_mapping, layout)
 
     def _layout(
         self,
@@ -222,9 +194,9 @@ class RequestTable:
         longest: int,
         starts: Tensor | None = None,
     ) -> AttentionMetadata:
-        width = min(-(-longest // self.page_size), self._pages.shape[1])
+        width = min(-(-longest // self.page_size), self.pages.shape[1])
         return AttentionMetadata(
-            page_table=self._pages[slots, :width],
+            page_table=self.pages[slots, :width],
             page_size=self.page_size,
             qo_lens=lens,
             kv_lens=kv_lens,

@@ -1,14 +1,52 @@
-"""One request's tokens, pages and fate while the engine works on it."""
+"""Requests while the engine works on them, and what the scheduler hands out per step; no torch."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from specdecode_engine.adaptive.policy import Decision
 from specdecode_engine.batch.request import FinishReason, Request, RequestStats, TokenLogprobs
-from specdecode_engine.batch.request_stats import RequestBucketStats
+
+
+class RequestBucketStats:
+    """Decode steps of one request per batch bucket, under the table that set its draft steps.
+
+    A request counts once, in the bucket of most of its decode steps, with its numbers there: the
+    requests of a stratum are then independent of each other and ran at comparable batch sizes.
+    """
+
+    __slots__ = ("_by_bucket", "is_mixed", "table")
+
+    def __init__(self) -> None:
+        self.table = ""
+        self.is_mixed = False  # whether steps under more than one table decoded it
+        self._by_bucket: dict[int, list[float]] = {}  # tokens, steps, seconds
+
+    def add(self, table: str, bucket: int, tokens: int, seconds: float) -> None:
+        """Count a step: it kept `tokens` and took `seconds` for the whole batch."""
+        if table != self.table:
+            self.is_mixed = bool(self.table)
+            self.table = table
+        sums = self._by_bucket.get(bucket)
+        if sums is None:
+            sums = self._by_bucket[bucket] = [0, 0, 0.0]
+        sums[0] += tokens
+        sums[1] += 1
+        sums[2] += seconds
+
+    def main(self) -> tuple[int, list[float]] | None:
+        """Return the bucket with the most steps, the smallest of equals; None without a step.
+
+        Returns:
+            The bucket, and its tokens, steps and seconds.
+        """
+        if not self._by_bucket:
+            return None
+        return max(self._by_bucket.items(), key=lambda item: (item[1][1], -item[0]))
 
 
 @dataclass(slots=True)
 class Sequence:
-    """A request on its way; owned by the scheduler, changed by nobody else.
+    """A request in the engine.
 
     `computed` counts the leading tokens whose target KV is present for sure. While a sequence
     decodes it is one less than the number of tokens: the last token, the bonus of the step before,
@@ -16,10 +54,7 @@ class Sequence:
     `in_flight_tokens` more tokens, and at least one each.
 
     `reusable` counts the leading tokens whose rows are right in target and draft, so that another
-    sequence may use them. It falls behind `computed` while the draft does.
-
-    `total_limit` is the number of tokens, prompt included, at which the answer is cut;
-    `ending_ids` are the tokens that end it sooner, the last of it then.
+    sequence may use them. It is less than `computed` while the draft lacks rows.
 
     `prompt_logprobs`, if requested, are those that the host has, from the prompt's second token on.
     They are kept across preemption, so that none is returned twice.
@@ -27,8 +62,8 @@ class Sequence:
 
     request: Request
     tokens: list[int]
-    total_limit: int
-    ending_ids: frozenset[int] = frozenset()
+    total_limit: int  # tokens, prompt included, at which the output is cut
+    ending_ids: frozenset[int]  # tokens that end the output; such a token is its last one
     slot: int | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
@@ -40,13 +75,20 @@ class Sequence:
     stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    portions: RequestBucketStats = field(default_factory=RequestBucketStats)
+    bucket_stats: RequestBucketStats = field(default_factory=RequestBucketStats)
 
     @classmethod
-    def of(cls, request: Request) -> "Sequence":
-        """Start with the prompt alone."""
-        limit = len(request.prompt_ids) + request.sampling.max_tokens
-        return cls(request=request, tokens=list(request.prompt_ids), total_limit=limit)
+    def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":
+        """Start with the prompt alone.
+
+        A request with a grammar cannot continue after EOS, so `ignore_eos` has no effect on it.
+        """
+        sampling = request.sampling
+        ending_ids = sampling.stop_token_ids
+        if not sampling.ignore_eos or request.grammar is not None:
+            ending_ids |= eos_token_ids
+        limit = len(request.prompt_ids) + sampling.max_tokens
+        return cls(request, list(request.prompt_ids), limit, ending_ids)
 
     @property
     def output_tokens(self) -> int:
@@ -56,13 +98,13 @@ class Sequence:
     @property
     def unscored_rows(self) -> range:
         """Rows whose logits are still needed to score the prompt; row i scores token i + 1."""
-        is_asked = self.request.sampling.prompt_logprobs is not None
-        end = len(self.request.prompt_ids) - 1 if is_asked else 0
+        is_requested = self.request.sampling.prompt_logprobs is not None
+        end = len(self.request.prompt_ids) - 1 if is_requested else 0
         return range(min(len(self.prompt_logprobs), end), end)
 
     @property
     def skippable_tokens(self) -> int:
-        """Leading tokens that need not be computed if their KV is at hand."""
+        """Leading tokens that need not be computed if the prefix cache has them."""
         unscored = self.unscored_rows
         return unscored.start if unscored else len(self.tokens)
 
@@ -80,3 +122,53 @@ class Sequence:
     def will_end(self) -> bool:
         """Whether what is in flight reaches the limit in any case."""
         return len(self.tokens) + self.in_flight_rounds >= self.total_limit
+
+    def check_stop(self, token_ids: tuple[int, ...]) -> tuple[int, FinishReason | None, int | None]:
+        """Find the first new token that is a stop token or reaches the limit, in this order.
+
+        Returns:
+            How many of the tokens are kept, why the sequence ends there if it does, and its stop
+            token.
+        """
+        room = self.total_limit - len(self.tokens)
+        if room > len(token_ids) and self.ending_ids.isdisjoint(token_ids):
+            return len(token_ids), None, None  # the common case
+        for index, token in enumerate(token_ids[:room], start=1):
+            if token in self.ending_ids:
+                return index, FinishReason.STOP, token
+        if room > len(token_ids):
+            return len(token_ids), None, None
+        return room, FinishReason.LENGTH, None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Prompt tokens [start, end) of one sequence to compute now."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the chunk reaches the end of the tokens, so that the next one can be sampled."""
+        return self.end == len(self.sequence.tokens)
+
+
+class SchedulerOutput(NamedTuple):
+    """One step: the prefill chunks, then the decode batch and its draft steps."""
+
+    chunks: tuple[PrefillChunk, ...]
+    decoding: tuple[Sequence, ...]
+    decision: Decision | None  # None where nothing decodes
+    kv_tokens: int  # with KV over all that decode, as far as the host knows
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return sum(chunk.end - chunk.start for chunk in self.chunks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run."""
+        return not self.chunks and not self.decoding

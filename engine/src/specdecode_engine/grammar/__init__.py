@@ -1,7 +1,7 @@
 """Structured outputs: a grammar per request, and the tokens it allows after any output.
 
 Works on text and bytes, without tensors: `compiler` compiles a source into a `Grammar` outside the
-engine's thread, `matcher` tracks one output, `walk` fills the mask of every node of a draft. It is
+engine's thread, `matcher` tracks one output and fills the masks of a draft's nodes. It is
 built on llguidance; no code outside this folder depends on that.
 
     GrammarRefused  the source is invalid or too large; the message names the position
@@ -9,11 +9,9 @@ built on llguidance; no code outside this folder depends on that.
 """
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
-from specdecode_engine.grammar.grammar import Grammar
-from specdecode_engine.grammar.matcher import GrammarFault, Matcher
+from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
 from specdecode_engine.grammar.nesting import STACK_BYTES
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
-from specdecode_engine.grammar.walk import mask_nodes
 
 __all__ = [
     "STACK_BYTES",

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from specdecode_engine.grammar.grammar import Grammar
 from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_defaults
-from specdecode_engine.grammar.matcher import GrammarFault
+from specdecode_engine.grammar.matcher import Grammar, GrammarFault
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
 
 MAX_LINES = 8

@@ -1,9 +1,14 @@
-"""The state of one output in its grammar. Letters: V tokens in W words of 32 bits."""
+"""Compiled grammars and the state of outputs in them. Letters: V tokens in W words of 32 bits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from llguidance import LLMatcher
 from llguidance.numpy import fill_next_token_bitmask
 from numpy.typing import NDArray
+
+from specdecode_engine.grammar.source import GrammarSource
 
 Words = NDArray[np.int32]
 
@@ -61,6 +66,58 @@ class Matcher:
     def _check(self) -> None:
         if self._inner.is_error():
             raise GrammarFault(_first_line(self._inner.get_error()))
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar compiled for a vocabulary.
+
+    The outputs that start from one grammar share its lexer and its limits: if one fails, all fail.
+    Therefore requests do not share a grammar, even if their sources are equal.
+    """
+
+    source: GrammarSource
+    eos_token_ids: frozenset[int]
+    start_state: LLMatcher = field(repr=False, compare=False)
+
+    def follow(self, output: Sequence[int], ends_late: bool = False) -> Matcher:
+        """Return a matcher that continues after `output`; may raise `GrammarFault`."""
+        matcher = Matcher(self.start_state.deep_copy(), self.eos_token_ids, ends_late)
+        for token in output:
+            matcher.advance(token)
+        return matcher
+
+
+def mask_nodes(
+    matcher: Matcher, tokens: Sequence[int], parents: Sequence[int], rows: Words
+) -> None:
+    """Fill the mask of every node that can be reached, depth first; the others allow everything.
+
+    A node whose token its parent forbids can never be accepted, nor can its descendants, and no
+    token is sampled after a token that ends the output.
+
+    Args:
+        matcher: in the state of the root, and restored unless it raises.
+        tokens: the token of every node; the root's is ignored.
+        parents: the parent of every node; the root is node 0 and its own parent.
+        rows: [nodes, W] i32, written.
+    """
+    children: list[list[int]] = [[] for _ in tokens]
+    for node in range(1, len(tokens)):
+        children[parents[node]].append(node)
+    rows[:] = -1
+
+    def visit(node: int) -> None:
+        matcher.fill(rows[node])
+        for child in children[node]:
+            token = tokens[child]
+            if matcher.ends_with(token) or not allows(rows[node], token):
+                continue
+            matcher.advance(token)
+            visit(child)
+            matcher.rollback()
+
+    visit(0)
 
 
 def allows(words: Words, token: int) -> bool:

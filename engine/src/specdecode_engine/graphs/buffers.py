@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, ForwardWidths
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_kernels import AttentionMetadata
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tqdm import tqdm
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
 from specdecode_engine.graphs.plan import Eager, GraphPlan, GraphReport, GraphSpace
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs

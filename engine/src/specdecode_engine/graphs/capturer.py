@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape
+from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
 from specdecode_engine.graphs.cuda_graph import CaptureStream, CudaGraph, StaticGraph
 from specdecode_engine.graphs.plan import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from specdecode_engine.batch.forward_shape import ForwardShape
+from specdecode_engine.batch.shapes import ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
 from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
 

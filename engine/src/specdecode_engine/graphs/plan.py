@@ -9,8 +9,7 @@ from enum import StrEnum
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable, Routing, padded_size
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of
 
 
 @dataclass(frozen=True, slots=True, order=True)

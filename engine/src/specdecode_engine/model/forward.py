@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.eagle import EagleHead
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache, KVView, PagedView, ScratchView

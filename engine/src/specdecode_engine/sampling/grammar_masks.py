@@ -33,7 +33,7 @@ class DraftOnHost:
 
 
 class GrammarMasks:
-    """The grammar state of each slot; slots without a grammar are not here.
+    """The grammar states of the slots that have a grammar.
 
     A grammar that fails invalidates its own slot only: tokens chosen there no longer count, and
     `follow` returns the error.
@@ -44,48 +44,43 @@ class GrammarMasks:
         self._words = -(-vocab // 32)
         self._device = device
         self._bits = torch.arange(32, device=device, dtype=torch.int32)
-        self._slots: dict[int, Matcher | GrammarFault] = {}
+        self.states: dict[int, Matcher | GrammarFault] = {}
 
-    def open(self, slot: int, grammar: Grammar | None, output: list[int], ends_late: bool) -> None:
-        """Start following a slot, after the output it already has."""
-        self._slots.pop(slot, None)
-        if grammar is None:
-            return
+    def open(self, slot: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
+        """Start a slot, after the output that it already has."""
         try:
-            self._slots[slot] = grammar.follow(output, ends_late)
+            self.states[slot] = grammar.follow(output, ends_late)
         except GrammarFault as fault:
-            self._slots[slot] = fault
+            self.states[slot] = fault
 
     def close(self, slot: int) -> None:
-        """Forget a slot."""
-        self._slots.pop(slot, None)
+        """Free a slot."""
+        del self.states[slot]
 
     def needs_host_tokens(self, slots: list[int]) -> bool:
         """Whether `follow` needs the last tokens of any slot before the next are sampled."""
-        return bool(self._slots) and any(slot in self._slots for slot in slots)
+        return bool(self.states) and any(slot in self.states for slot in slots)
 
     def follow(self, slot: int, tokens: tuple[int, ...]) -> str | None:
-        """Take up tokens that were appended to a slot's output.
+        """Advance a slot's grammar by tokens that were appended to its output.
 
         Returns:
             What went wrong with its grammar, in which case none of the tokens counts.
         """
-        if not self._slots:
-            return None
-        state = self._slots.get(slot)
+        state = self.states.get(slot)
         if isinstance(state, Matcher):
             try:
                 for token in tokens:
                     if not state.ends_with(token):
                         state.advance(token)
             except GrammarFault as fault:
-                self._slots[slot] = state = fault
+                self.states[slot] = state = fault
         return str(state) if isinstance(state, GrammarFault) else None
 
     def ship(self, slots: list[int], draft: Draft | None) -> DraftOnHost | None:
-        """Start to copy what `apply` has to know of a draft, before the target's pass is launched.
+        """Start to copy what `apply` needs of a draft, before the target's forward is launched.
 
-        The host then walks the grammars while the target computes.
+        The host then advances the grammars while the target computes.
         """
         rows = self._rows(slots)
         if draft is None or not rows:
@@ -122,17 +117,15 @@ class GrammarMasks:
         return logits.index_copy(0, chosen, masked)
 
     def _rows(self, slots: list[int]) -> list[int]:
-        if not self._slots:
-            return []
-        return [row for row, slot in enumerate(slots) if slot in self._slots]
+        return [row for row, slot in enumerate(slots) if slot in self.states]
 
     def _walk(self, slot: int, tokens: list[int], parents: list[int], out: Words) -> None:
-        state = self._slots[slot]
+        state = self.states[slot]
         if isinstance(state, Matcher):
             try:
                 mask_nodes(state, tokens, parents, out)
             except GrammarFault as fault:
-                self._slots[slot] = fault
+                self.states[slot] = fault
             else:
                 return
         out[:] = -1

@@ -9,31 +9,25 @@ from specdecode_kernels import Backend, DraftedNodes, PenaltyParamsBatch
 
 
 class Penalties:
-    """State of the slots that asked for penalties or a bias; the others cost nothing.
+    """State of the slots with penalties or a bias; `states` maps them to rows of the tables.
 
-    Each such slot has a row in tables as wide as the vocabulary. They grow when more slots at once
-    need one than ever before, and are never made smaller.
+    The tables are as wide as the vocabulary. They grow when more slots at once need a row than ever
+    before, and are never made smaller.
     """
 
     def __init__(self, vocab: int, device: torch.device, ops: Backend) -> None:
         self._ops = ops
         self._device = device
         self._params: dict[int, SamplingParams] = {}
-        self._states: dict[int, int] = {}  # slot to row of the tables
+        self.states: dict[int, int] = {}
         self._counts = torch.zeros(0, vocab, device=device)  # of output tokens
         self._in_prompt = torch.zeros(0, vocab, dtype=torch.bool, device=device)
         self._bias = torch.zeros(0, vocab, device=device)
 
     def open(self, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
-        """Start following a slot, if its parameters need it."""
-        self.close(slot)
-        is_off = params.repetition_penalty == 1 and not (
-            params.presence_penalty or params.frequency_penalty or params.logit_bias
-        )
-        if is_off:
-            return
+        """Start a slot that has no row, with the output that it already has."""
         state = self._free_row()
-        self._params[slot], self._states[slot] = params, state
+        self._params[slot], self.states[slot] = params, state
         for table in (self._counts, self._in_prompt, self._bias):
             table[state] = 0
         self._in_prompt[state, self._ids(prompt)] = True
@@ -53,14 +47,13 @@ class Penalties:
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         for row, slot in enumerate(slots):
-            if slot in self._states:
-                counts = self._counts[self._states[slot]]
+            if slot in self.states:
+                counts = self._counts[self.states[slot]]
                 counts.index_add_(0, tokens[row], (places < emitted[row]).to(counts.dtype))
 
     def close(self, slot: int) -> None:
-        """Forget a slot."""
-        self._params.pop(slot, None)
-        self._states.pop(slot, None)
+        """Free a slot's row."""
+        del self._params[slot], self.states[slot]
 
     def apply(self, logits: Tensor, slots: list[int], draft: Draft | None) -> Tensor:
         """Return logits after penalties and bias.
@@ -71,13 +64,13 @@ class Penalties:
             draft: a node counts the drafted tokens on the path to it, its own included, as if
                 they were output already.
         """
-        if not any(slot in self._states for slot in slots):
+        if not any(slot in self.states for slot in slots):
             return logits
         drafted = None if draft is None else _nodes(draft)
         return self._ops.apply_penalties(logits, self._params_of(slots), drafted)
 
     def _params_of(self, slots: list[int]) -> PenaltyParamsBatch:
-        states = [self._states.get(slot, -1) for slot in slots]
+        states = [self.states.get(slot, -1) for slot in slots]
         numbers = [_numbers(self._params.get(slot)) for slot in slots]
         return PenaltyParamsBatch(
             counts=self._counts,
@@ -90,7 +83,7 @@ class Penalties:
     def _free_row(self) -> int:
         """A row of the tables that no slot has, made if there is none."""
         have = self._counts.shape[0]
-        free = set(range(have)).difference(self._states.values())
+        free = set(range(have)).difference(self.states.values())
         if free:
             return min(free)
         more = max(have, 1)

@@ -8,20 +8,24 @@ from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
 from specdecode_engine.sampling.penalties import Penalties
-from specdecode_engine.sampling.table import SamplingTable
-from specdecode_kernels import TORCH, Backend
+from specdecode_kernels import TORCH, Backend, SamplingParamsBatch
 
 
 class Sampler:
     """The sampling state of every slot and the rule that turns logits into tokens.
 
-    Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike.
+    Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike. The
+    host knows which slots need what, so that a batch without them skips it and nothing waits for
+    the device.
     """
 
     def __init__(self, slots: int, vocab: int, device: torch.device, ops: Backend = TORCH) -> None:
         self.ops = ops
         self.grammars = GrammarMasks(vocab, device)
-        self._table = SamplingTable(slots, device)
+        self._numbers = torch.zeros(slots, 4, dtype=torch.float64, device=device)
+        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._sampled: set[int] = set()
+        self._filtered: set[int] = set()
         self._penalties = Penalties(vocab, device, ops)
 
     def open(
@@ -32,19 +36,36 @@ class Sampler:
         output: list[int],
         grammar: Grammar | None = None,
     ) -> None:
-        """Take up a sequence that has just been given a slot."""
-        self._table.write(slot, params)
-        self._penalties.open(slot, params, prompt, output)
-        self.grammars.open(slot, grammar, output, ends_late=params.ignore_eos)
+        """Start a sequence in a slot."""
+        self.close(slot)
+        self._write(slot, params)
+        if _has_penalties(params):
+            self._penalties.open(slot, params, prompt, output)
+        if grammar is not None:
+            self.grammars.open(slot, grammar, output, ends_late=params.ignore_eos)
+
+    def _write(self, slot: int, params: SamplingParams) -> None:
+        numbers = (params.temperature, params.top_p, float(params.top_k), params.min_p)
+        self._numbers[slot] = torch.tensor(numbers, dtype=torch.float64)
+        self._seeds[slot] = _signed(params.seed)
+        self._sampled.discard(slot)
+        self._filtered.discard(slot)
+        if params.temperature > 0:
+            self._sampled.add(slot)
+            if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
+                self._filtered.add(slot)
 
     def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
-        self._penalties.commit(slots, tokens, emitted)
+        if self._penalties.states:
+            self._penalties.commit(slots, tokens, emitted)
 
     def close(self, slot: int) -> None:
-        """Let go of a slot."""
-        self._penalties.close(slot)
-        self.grammars.close(slot)
+        """Free what a slot's penalties and grammar use."""
+        if slot in self._penalties.states:
+            self._penalties.close(slot)
+        if slot in self.grammars.states:
+            self.grammars.close(slot)
 
     def sample(
         self,
@@ -66,10 +87,12 @@ class Sampler:
         Returns:
             [batch, nodes] i64.
         """
-        processed = self._penalties.apply(logits, slots, draft)
-        processed = self.grammars.apply(processed, slots, on_host)
-        params = self._table.rows(slots, with_filters=True)
-        return self.ops.sample(processed, params, positions, None)
+        if self._penalties.states:
+            logits = self._penalties.apply(logits, slots, draft)
+        if self.grammars.states:
+            logits = self.grammars.apply(logits, slots, on_host)
+        params = self._params_of(slots, with_filters=True)
+        return self.ops.sample(logits, params, positions, None)
 
     def sample_draft(
         self,
@@ -91,7 +114,7 @@ class Sampler:
         Returns:
             [batch] i64 ids of the target.
         """
-        rows = self._table.rows(slots, with_filters=False)
+        rows = self._params_of(slots, with_filters=False)
         ids = self.ops.sample(logits[:, None], rows, positions[:, None], target_ids)[:, 0]
         return ids if target_ids is None else target_ids[ids]
 
@@ -114,10 +137,38 @@ class Sampler:
         Returns:
             [batch, nodes, draft_vocab] f32 log-probabilities.
         """
-        rows = self._table.rows(slots, with_filters=False)
+        rows = self._params_of(slots, with_filters=False)
         if rows is not None:
-            sampled = [row for row, slot in enumerate(slots) if slot in self._table.sampled]
+            sampled = [row for row, slot in enumerate(slots) if slot in self._sampled]
             chosen = torch.tensor(sampled, device=logits.device)
             perturbed = self.ops.perturb_logits(logits, rows, positions, target_ids, chosen)
             logits = logits.index_copy(0, chosen, perturbed)
         return torch.log_softmax(logits.float(), dim=-1)
+
+    def _params_of(self, slots: list[int], *, with_filters: bool) -> SamplingParamsBatch | None:
+        """Gather the parameters of a batch; None where every request is greedy."""
+        if not any(slot in self._sampled for slot in slots):
+            return None
+        places = torch.tensor(slots, device=self._seeds.device)
+        numbers = self._numbers[places]
+        return SamplingParamsBatch(
+            temperature=numbers[:, 0],
+            top_k=numbers[:, 2].to(torch.int64),
+            top_p=numbers[:, 1],
+            min_p=numbers[:, 3],
+            seeds=self._seeds[places],
+            is_filtered=with_filters and any(slot in self._filtered for slot in slots),
+        )
+
+
+def _signed(seed: int) -> int:
+    """Fold any integer into the 64 bits of a signed tensor element."""
+    seed &= 0xFFFFFFFFFFFFFFFF
+    return seed - (1 << 64) if seed >= 1 << 63 else seed
+
+
+def _has_penalties(params: SamplingParams) -> bool:
+    """Whether a request's logits depend on its tokens or on a bias."""
+    return params.repetition_penalty != 1 or bool(
+        params.presence_penalty or params.frequency_penalty or params.logit_bias
+    )

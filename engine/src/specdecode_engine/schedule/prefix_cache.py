@@ -12,12 +12,102 @@ continuation right at its end. Drafts that read token i alone, and none at all, 
 
 Pages that nobody uses stay until memory is short, and go in the order in which their last use
 ended, ends of prefixes first.
+
+Tokens are kept as packed integers, so that runs are compared by one memory comparison and a page
+is looked up by the hash of its bytes; nothing here walks token by token.
 """
 
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
 
-from specdecode_engine.schedule.prefix_tree import Match, Node, Paging, pack
+_TOKEN_BYTES = array("i").itemsize
+
+
+def pack(tokens: Items[int]) -> bytes:
+    """Write tokens as integers of fixed width."""
+    return array("i", tokens).tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How token runs are cut: by pages, each compared with the `lookahead` tokens after it."""
+
+    page_size: int
+    lookahead: int
+
+    def start(self, page: int) -> int:
+        """First byte of a page."""
+        return page * self.page_size * _TOKEN_BYTES
+
+    def span(self, pages: int) -> int:
+        """Bytes of a run of pages with the tokens it looks ahead to."""
+        return (pages * self.page_size + self.lookahead) * _TOKEN_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of pages after its parent's; owned by the cache, changed by nobody else.
+
+    Children are found by the bytes of their first page. `held` counts the sequences whose prefix
+    ends here and the children that are held themselves: where it is 0, nobody uses the node or
+    anything below it.
+    """
+
+    run: bytes
+    pages: list[int]
+    parent: "Node | None"
+    children: dict[bytes, "Node"] = field(default_factory=dict)
+    held: int = 0
+
+    def common_pages(self, key: bytes, at: int, most: int, paging: Paging) -> int:
+        """Count the leading pages, `most` at most, that agree with `key` from byte `at` on.
+
+        The first page is known to agree.
+        """
+        if self.run.startswith(key[at : at + paging.span(most)]):
+            return most
+        agrees, differs = 1, most
+        while differs - agrees > 1:
+            middle = (agrees + differs) // 2
+            if self.run.startswith(key[at : at + paging.span(middle)]):
+                agrees = middle
+            else:
+                differs = middle
+        return agrees
+
+    def grow(self, run: bytes, pages: list[int], paging: Paging) -> "Node":
+        """Add a leaf as a child; a hold on this node moves to it."""
+        leaf = Node(run, pages, self, held=1)
+        self.children[run[: paging.span(1)]] = leaf
+        return leaf
+
+    def split(self, pages: int, paging: Paging) -> "Node":
+        """Move the first `pages` pages to a new node above; who holds this node still does."""
+        assert self.parent is not None
+        first = self.run[: paging.span(1)]
+        upper = Node(self.run[: paging.span(pages)], self.pages[:pages], self.parent)
+        upper.held = int(self.held > 0)
+        self.parent.children[first] = upper
+        self.run, self.pages = self.run[paging.start(pages) :], self.pages[pages:]
+        self.parent = upper
+        upper.children[self.run[: paging.span(1)]] = self
+        return upper
+
+    def cut(self, pages: int, paging: Paging) -> list[int]:
+        """Keep the first `pages` pages of a leaf, or take it off where that is none.
+
+        Returns:
+            The pages that are no longer cached.
+        """
+        assert self.parent is not None
+        assert not self.children
+        if pages == 0:
+            del self.parent.children[self.run[: paging.span(1)]]
+        evicted = self.pages[pages:]
+        self.run, self.pages = self.run[: paging.span(pages)], self.pages[:pages]
+        return evicted
 
 
 class PrefixCache:
@@ -40,31 +130,34 @@ class PrefixCache:
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
 
-    def match(self, tokens: Items[int], most: int | None = None) -> Match:
+    def match(self, tokens: Items[int], most: int | None = None) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning that leaves a token to compute; changes nothing.
 
         Args:
             most: tokens that the beginning may have, where that is fewer.
+
+        Returns:
+            Its pages; how many of them nobody holds, so that holding them makes as many fewer
+            evictable; the node of its last page. Valid until the cache changes.
         """
         longest = len(tokens) - 1
         limit = (longest if most is None else min(most, longest)) // self._paging.page_size
         return self._walk(self._root, 0, tokens, limit)
 
-    def hold(self, holder: int, match: Match) -> list[int]:
-        """Take up a match: its pages stay until `insert` is called for the same holder."""
-        node = self._end_at(match)
+    def hold(self, holder: int, tokens: Items[int], pages: list[int], last: Node) -> None:
+        """Hold what `match` found for `tokens` until `insert` is called for the same holder."""
+        node = self._end_at(last, pages)
         self._take(node)
-        self._holds[holder] = node, len(match.pages)
-        self.queried_tokens += match.asked_tokens if self._is_on else 0
-        self.hit_tokens += len(match.pages) * self._paging.page_size
-        return match.pages
+        self._holds[holder] = node, len(pages)
+        self.queried_tokens += len(tokens) if self._is_on else 0
+        self.hit_tokens += len(pages) * self._paging.page_size
 
     def insert(self, holder: int, tokens: Items[int], pages: list[int]) -> list[int]:
         """Keep a holder's pages and end its hold.
 
         Args:
             tokens: what the pages hold, and `lookahead` tokens more at least.
-            pages: full ones, from the first on, those that `hold` returned included.
+            pages: full ones, from the first on, those held included.
 
         Returns:
             Pages that are not kept: others with the same tokens are cached already.
@@ -72,35 +165,35 @@ class PrefixCache:
         before, shared = self._holds.pop(holder)
         if not self._is_on:
             return pages
-        found = self._walk(before, shared, tokens, len(pages))
-        node = self._end_at(found)
+        found, _, last = self._walk(before, shared, tokens, len(pages))
+        node = self._end_at(last, found)
         self._take(node)
         self._release(before)
         own = pages[shared:]
-        fresh = own[len(found.pages) :]
+        fresh = own[len(found) :]
         if fresh:
             start = (len(pages) - len(fresh)) * self._paging.page_size
             end = len(pages) * self._paging.page_size + self.lookahead
             node = node.grow(pack(tokens[start:end]), fresh, self._paging)
             self.pages += len(fresh)
         self._release(node)
-        return own[: len(found.pages)]
+        return own[: len(found)]
 
     def evict(self, count: int) -> list[int]:
-        """Forget `count` pages, of `idle_pages`, that are not in use; the caller gets them."""
+        """Remove `count` of the `idle_pages` pages that are not in use; the caller gets them."""
         if count > self.idle_pages:
-            raise AssertionError(f"{count} pages asked for, {self.idle_pages} are idle")
-        gone: list[int] = []
-        while len(gone) < count:
+            raise AssertionError(f"{count} pages requested, {self.idle_pages} are idle")
+        evicted: list[int] = []
+        while len(evicted) < count:
             leaf = next(iter(self._idle))
-            rest = max(len(leaf.pages) - (count - len(gone)), 0)
-            gone += leaf.cut(rest, self._paging)
+            rest = max(len(leaf.pages) - (count - len(evicted)), 0)
+            evicted += leaf.cut(rest, self._paging)
             if rest == 0:
                 del self._idle[leaf]
         self.pages -= count
         self.idle_pages -= count
         self.evicted_pages += count
-        return gone
+        return evicted
 
     def check(self) -> set[int]:
         """Assert that counts, order and tree agree; return every cached page."""
@@ -126,12 +219,14 @@ class PrefixCache:
             raise AssertionError("cached pages are miscounted or cached twice")
         return set(pages)
 
-    def _walk(self, node: Node, done: int, tokens: Items[int], limit: int) -> Match:
+    def _walk(
+        self, node: Node, done: int, tokens: Items[int], limit: int
+    ) -> tuple[list[int], int, Node]:
         """Continue after a node, `done` pages down, while the first `limit` are cached."""
         paging, used, idle = self._paging, len(node.pages), 0
         pages: list[int] = []
         if not self.pages:
-            return Match(len(tokens), pages, node, used, idle)
+            return pages, idle, node
         start, end = done * paging.page_size, limit * paging.page_size + paging.lookahead
         key = pack(tokens[start:end])
         while used == len(node.pages) and (left := limit - done - len(pages)) > 0:
@@ -143,20 +238,19 @@ class PrefixCache:
             node, used = child, child.common_pages(key, at, most, paging)
             pages += child.pages[:used]
             idle += used if child.held == 0 else 0
-        return Match(len(tokens), pages, node, used, idle)
+        return pages, idle, node
 
-    def _end_at(self, match: Match) -> Node:
-        """Return the node whose last page is the last of the match, splitting one for it."""
-        node = match.node
-        if match.used == len(node.pages):
+    def _end_at(self, node: Node, pages: list[int]) -> Node:
+        """Return the node that ends with the last of `pages`, splitting `node` for it."""
+        if not pages or pages[-1] == node.pages[-1]:
             return node
-        upper = node.split(match.used, self._paging)
+        upper = node.split(node.pages.index(pages[-1]) + 1, self._paging)
         if upper.held == 0:
             self._idle[upper] = None
         return upper
 
     def _take(self, node: Node) -> None:
-        """Hold a node and, where it was idle, what it hangs on."""
+        """Hold a node and, where it was idle, its parents."""
         while node.parent is not None:
             node.held += 1
             if node.held > 1:
@@ -166,7 +260,7 @@ class PrefixCache:
             node = node.parent
 
     def _release(self, node: Node) -> None:
-        """Undo `_take`; the end of a prefix becomes idle before what it hangs on."""
+        """Undo `_take`; the end of a prefix becomes idle before its parents."""
         while node.parent is not None:
             node.held -= 1
             if node.held > 0:

@@ -1,14 +1,46 @@
-"""Who runs next: admission by memory, chunked prefill, decode batches, preemption."""
+"""Who runs next, on which pages: admission, chunked prefill, decode batches, preemption."""
 
 from collections import deque
+from dataclasses import dataclass
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
-from specdecode_engine.batch.scheduler_output import PrefillChunk, SchedulerOutput
-from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.schedule.limits import Limits
-from specdecode_engine.schedule.pages import PageAllocator
+from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much fits.
+
+    `max_draft_tokens` is the widest verify of any step, the bonus token's row included: 1 without
+    speculation. Every reservation uses it, whatever the actual depth of the step.
+    """
+
+    max_running: int
+    max_queued: int
+    chunk_tokens: int
+    context_length: int
+    max_draft_tokens: int
+    page_size: int
+    pages: int
+    lag_tokens: int = 0  # tokens that a step in flight may add before the host knows
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens, prompt and answer, that one sequence may reach in this context and this pool."""
+        rows = (self.pages - 1) * self.page_size
+        return min(self.context_length, rows - self.reserve_tokens)
+
+    @property
+    def reserve_tokens(self) -> int:
+        """Rows beyond the known tokens that a sequence may come to hold."""
+        return self.max_draft_tokens + self.lag_tokens
+
+    @property
+    def pages_per_sequence(self) -> int:
+        """Width of a page table that holds the longest sequence and its widest step."""
+        return -(-(self.longest_sequence + self.reserve_tokens) // self.page_size)
 
 
 class Scheduler:
@@ -37,14 +69,14 @@ class Scheduler:
         """Pages that are free or can be made free."""
         return self.pages.free + self.cache.idle_pages
 
-    def add(self, request: Request) -> Sequence:
+    def add(self, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> Sequence:
         """Queue a request.
 
         Raises:
             RequestTooLong: prompt and answer can never fit.
             QueueFull: too many requests wait.
         """
-        sequence = Sequence.of(request)
+        sequence = Sequence.of(request, eos_token_ids)
         if sequence.total_limit > self.limits.longest_sequence:
             raise RequestTooLong(
                 f"{len(request.prompt_ids)} prompt tokens and max_tokens "
@@ -52,7 +84,9 @@ class Scheduler:
                 f"{self.limits.longest_sequence} that fit here; shorten the prompt or lower "
                 "max_tokens"
             )
-        if self._queue_is_full():
+        # The first to wait take the free slots, and do not count as queued.
+        free_slots = self.limits.max_running - len(self.running)
+        if len(self.waiting) >= self.limits.max_queued + free_slots:
             raise QueueFull(
                 f"the queue is full: {len(self.running)} requests are running (limit "
                 f"{self.limits.max_running}) and {len(self.waiting)} are waiting (limit "
@@ -60,11 +94,6 @@ class Scheduler:
             )
         self.waiting.append(sequence)
         return sequence
-
-    def _queue_is_full(self) -> bool:
-        """Whether a request would wait beyond `max_queued`; the first to wait take free slots."""
-        free_slots = self.limits.max_running - len(self.running)
-        return len(self.waiting) >= self.limits.max_queued + free_slots
 
     def must_retract(self) -> bool:
         """Whether the next plan has to take a sequence's memory.
@@ -168,12 +197,12 @@ class Scheduler:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
-            match = self.cache.match(sequence.tokens, sequence.skippable_tokens)
-            if needed - len(match.pages) > self.available_pages - match.idle:
+            shared, idle, last = self.cache.match(sequence.tokens, sequence.skippable_tokens)
+            if needed - len(shared) > self.available_pages - idle:
                 return
             self.waiting.popleft()
             sequence.slot = self._free_slots.pop()
-            shared = self.cache.hold(sequence.slot, match)
+            self.cache.hold(sequence.slot, sequence.tokens, shared, last)
             sequence.pages = shared + self._take(needed - len(shared))
             sequence.matched = len(shared) * self.limits.page_size
             sequence.computed = sequence.reusable = sequence.matched
@@ -192,3 +221,49 @@ class Scheduler:
                 chunks.append(PrefillChunk(sequence, start, end))
                 budget -= end - start
         return tuple(chunks)
+
+
+class PageAllocator:
+    """Hands out page ids 1..pages-1; page 0 is the dummy page that padding rows write to.
+
+    Invariant: every page but 0 is either in the free list or held, never both, never twice.
+    """
+
+    def __init__(self, pages: int, page_size: int) -> None:
+        if pages < 2:
+            raise ValueError(f"a pool of {pages} pages has only the dummy page; use at least 2")
+        self.page_size = page_size
+        self.total = pages - 1
+        self._free = list(range(pages - 1, 0, -1))
+        self._held: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        """Pages that can be taken now."""
+        return len(self._free)
+
+    def pages_for(self, rows: int) -> int:
+        """Pages that `rows` rows need."""
+        return -(-rows // self.page_size)
+
+    def take(self, count: int) -> list[int]:
+        """Take `count` pages; the caller has looked at `free` first."""
+        if count > len(self._free):
+            raise AssertionError(f"{count} pages requested, {len(self._free)} are free")
+        taken = [self._free.pop() for _ in range(count)]
+        self._held.update(taken)
+        return taken
+
+    def give_back(self, pages: list[int]) -> None:
+        """Return pages that were taken before."""
+        for page in pages:
+            self._held.remove(page)
+        self._free.extend(pages)
+
+    def check(self) -> None:
+        """Assert that nothing leaked and nothing is held twice."""
+        free = set(self._free)
+        if len(free) != len(self._free) or free & self._held:
+            raise AssertionError("a page is free twice or free and held")
+        if len(free) + len(self._held) != self.total or 0 in free | self._held:
+            raise AssertionError("pages leaked")

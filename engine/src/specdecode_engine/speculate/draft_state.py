@@ -99,9 +99,10 @@ class HiddenStateRing:
 
     def write_span(self, span: Span, hidden: Tensor) -> None:
         """Keep the end of a span's hidden states [rows, width]."""
-        count = min(span.end - span.start, self._length)
-        positions = torch.arange(span.end - count, span.end, device=hidden.device)
-        self._rows[span.slot, positions % self._length] = hidden[-count:]
+        slot, start, end = span
+        count = min(end - start, self._length)
+        positions = torch.arange(end - count, end, device=hidden.device)
+        self._rows[slot, positions % self._length] = hidden[-count:]
 
     def write_rows(self, batch: DecodeBatch, num_rows: int, hidden: Tensor) -> None:
         """Keep hidden states [B, num_rows, width] of positions length .. length + num_rows - 1."""
@@ -111,8 +112,9 @@ class HiddenStateRing:
 
     def read_span(self, span: Span) -> Tensor:
         """Return the hidden states [rows, width] of a span that is still kept; it may be empty."""
-        positions = torch.arange(span.start, span.end, device=self._rows.device)
-        return self._rows[span.slot, positions % self._length]
+        slot, start, end = span
+        positions = torch.arange(start, end, device=self._rows.device)
+        return self._rows[slot, positions % self._length]
 
     def read(self, slots: Tensor, positions: Tensor) -> Tensor:
         """Return hidden states [T, width] at `positions` of `slots`, elementwise."""

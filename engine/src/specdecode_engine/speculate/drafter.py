@@ -6,8 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import DecodeBatch, Span
+from specdecode_engine.batch.shapes import DraftShape
 
 
 class Drafter(Protocol):
@@ -36,7 +36,7 @@ class Drafter(Protocol):
 
         Args:
             spans: consecutive per slot, starting at the `rows` given to `open`.
-            aux_hidden_states: [rows of all spans, width]; None for a draft that reads none.
+            aux_hidden_states: [rows of all spans, width], or None if the draft reads none.
         """
         ...
 
@@ -52,7 +52,7 @@ class Drafter(Protocol):
         Args:
             num_rows: length of the step's longest path; a sequence may have accepted less, and
                 its rows after that are meaningless.
-            aux_hidden_states: [B, num_rows, width] along the accepted path; None for a draft
-                that reads none.
+            aux_hidden_states: [B, num_rows, width] along the accepted path, or None if the draft
+                reads none.
         """
         ...

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, Span
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.forward import (
     DraftNetwork,
@@ -78,8 +77,8 @@ class ModelDrafter:
             spans, hidden = self._shift(self._ring, spans, aux_hidden_states)
         if spans:
             self._compute(self._table.span_rows(spans), hidden)
-        for span in spans:
-            self._progress.set_num_computed(span.slot, span.end)
+        for slot, _, end in spans:
+            self._progress.set_num_computed(slot, end)
 
     def _shift(
         self, ring: HiddenStateRing, spans: Items[Span], hidden: Tensor
@@ -90,14 +89,14 @@ class ModelDrafter:
         sampled yet.
         """
         known, pieces, offset = [], [hidden[:0]], 0
-        for span in spans:
-            own = hidden[offset : offset + span.end - span.start]
-            offset += span.end - span.start
-            start = self._progress.num_computed(span.slot)
-            if span.end - 1 > start:
-                pieces += [ring.read_span(Span(span.slot, start, span.start)), own[:-1]]
-                known.append(Span(span.slot, start, span.end - 1))
-            ring.write_span(span, own)
+        for slot, start, end in spans:
+            own = hidden[offset : offset + end - start]
+            offset += end - start
+            computed = self._progress.num_computed(slot)
+            if end - 1 > computed:
+                pieces += [ring.read_span((slot, computed, start)), own[:-1]]
+                known.append((slot, computed, end - 1))
+            ring.write_span((slot, start, end), own)
         return known, torch.cat(pieces)
 
     def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft, Tree
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.forward import ForwardInputs
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_kernels import Backend

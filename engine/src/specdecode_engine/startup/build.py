@@ -11,8 +11,8 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.forward_shape import ForwardKind
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
@@ -28,9 +28,8 @@ from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter
 from specdecode_engine.startup.config import EAGLE_HEADS, DraftConfig, EngineConfig, resolve

@@ -15,8 +15,7 @@ from specdecode_api.report import TerminationReason
 from specdecode_api.speculation import Algorithm, not_yet_available
 from specdecode_api.table import candidates
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardWidths
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths
 from specdecode_engine.graphs.plan import batch_sizes
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
-from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer

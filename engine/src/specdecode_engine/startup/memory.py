@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 
 from specdecode_api.report import TerminationReason
-from specdecode_engine.batch.forward_shape import ForwardKind
+from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.schedule.limits import Limits
+from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.startup.config import DraftConfig, EngineConfig
-from specdecode_engine.steps.prompt_logprobs import PIECE_ROWS
+from specdecode_engine.steps.logprobs import PIECE_ROWS
 
 log = logging.getLogger(__name__)
 

@@ -23,12 +23,11 @@ from specdecode_engine.adaptive.policy import (
     StaticPolicy,
 )
 from specdecode_engine.adaptive.table import all_steps
-from specdecode_engine.batch.draft_shape import DraftShape
 from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
 
@@ -173,7 +172,7 @@ def decoding(core: EngineCore, batch_size: int, prompt_tokens: int) -> Iterator[
         prompt_tokens: of each request; the outputs may fill the rest of the context.
     """
     rng = random.Random(batch_size)
-    vocab = core.parts.target.config.vocab_size
+    vocab = core.context.target.config.vocab_size
     names = [f"made-up-{number}" for number in range(batch_size)]
     most = core.context_length - prompt_tokens
     try:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from specdecode_api.metrics import batch_band
 from specdecode_engine.adaptive.acceptance import count_by_position
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
-from specdecode_engine.batch.scheduler_output import StepOutput
 from specdecode_engine.stats.load_metric import RecentSteps
 
 
@@ -26,14 +25,20 @@ class DecodeTotals:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, outputs: Sequence[StepOutput], seconds: float) -> "DecodeTotals":
-        """Sum the outputs of one decode step."""
+    def of(cls, drafted: int, accepted: Sequence[int], seconds: float) -> "DecodeTotals":
+        """Count one decode step.
+
+        Args:
+            drafted: tokens drafted per request.
+            accepted: by request; each got one more token, the bonus.
+        """
+        requests, accepted_tokens = len(accepted), sum(accepted)
         return cls(
             rounds=1,
-            request_rounds=len(outputs),
-            drafted_tokens=sum(output.drafted for output in outputs),
-            accepted_tokens=sum(output.accepted for output in outputs),
-            emitted_tokens=sum(len(output.token_ids) for output in outputs),
+            request_rounds=requests,
+            drafted_tokens=drafted * requests,
+            accepted_tokens=accepted_tokens,
+            emitted_tokens=accepted_tokens + requests,
             seconds=seconds,
         )
 

@@ -16,8 +16,6 @@ from specdecode_api.metrics import (
     prompt_length,
 )
 from specdecode_engine.batch.request import FinishReason, Output
-from specdecode_engine.batch.request_stats import BucketStats
-from specdecode_engine.batch.scheduler_output import StepOutput
 from specdecode_engine.batch.sequence import Sequence
 
 Stratum = tuple[str, ...]
@@ -62,8 +60,7 @@ class PerTableStats:
         self,
         table: str,
         batch_size: int,
-        emissions: Iterable[StepOutput],
-        outputs: Iterable[Output],
+        outputs: Iterable[tuple[Sequence, Output]],
         seconds: float,
     ) -> None:
         """Count a decode step for each of its requests, and the requests that ended in it.
@@ -71,9 +68,9 @@ class PerTableStats:
         A failed request is not counted: the output of its last step was dropped.
         """
         band = batch_band(batch_size)
-        for emission, output in zip(emissions, outputs, strict=True):
-            sequence, reason = emission.sequence, output.finish_reason
-            sequence.portions.note(table, band, len(output.token_ids), seconds)
+        for sequence, output in outputs:
+            reason = output.finish_reason
+            sequence.bucket_stats.add(table, band, len(output.token_ids), seconds)
             if reason is not None and reason is not FinishReason.ERROR:
                 self.close(sequence)
 
@@ -89,7 +86,7 @@ class PerTableStats:
         Requests whose client disconnected count too: leaving them out would hide the slowest
         requests of a slow table, whose clients time out.
         """
-        portions = sequence.portions
+        portions = sequence.bucket_stats
         found = portions.main()
         if found is None:
             return
@@ -136,8 +133,8 @@ def _stratum(sequence: Sequence, band: int) -> Stratum:
     )
 
 
-def _add(sums: list[float], portion: BucketStats) -> None:
-    tokens, rounds, seconds = portion.tokens, portion.rounds, portion.seconds
+def _add(sums: list[float], portion: list[float]) -> None:
+    tokens, rounds, seconds = portion
     products = (
         1, tokens, rounds, seconds, tokens * tokens, rounds * rounds, seconds * seconds,
         tokens * rounds, seconds * tokens,

@@ -1,83 +1,130 @@
-"""Decoding: draft before the target's forward, accept and commit after it."""
+"""Decoding: draft, run the target over the draft, accept what agrees, and commit it.
 
-from dataclasses import dataclass
+A step computes a row per node of many things: KV of every layer, tokens, hidden states, logits.
+Only the rows of the accepted path are kept, in order, by `gather_accepted` and `compact_kv`; their
+width is that of the longest path, not of the tree.
+"""
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.request_table import DecodeBatch
-from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_engine.sampling.grammar_masks import DraftOnHost
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.sequence import SchedulerOutput
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
+from specdecode_engine.model.forward import ForwardInputs
+from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import select_logprobs
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.verify import (
-    VerifyResult,
-    accept,
-    compact_kv,
-    gather_accepted,
-    lay_out_nodes,
-)
+from specdecode_engine.steps.prefill import prefill
+from specdecode_kernels import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeRows:
-    """The rows that a step verifies: each sequence's bonus token and its draft."""
+def decode(
+    context: ModelContext,
+    plan: SchedulerOutput,
+    shape: DraftShape,
+    steps: tuple[InFlightStep, ...],
+) -> None:
+    """Decode the plan's sequences, with its chunks in the same forward of the target.
 
-    sequences: tuple[Sequence, ...]
-    batch: DecodeBatch
-    draft: Draft | None  # None for plain decoding
-    nodes: ForwardInputs
-    on_host: DraftOnHost | None  # copy of the draft for grammars
+    Each sequence gets 1 to path_length tokens: the bonus token after the accepted draft tokens is
+    the target's own.
 
-
-def draft_rows(
-    context: ModelContext, sequences: tuple[Sequence, ...], shape: DraftShape
-) -> DecodeRows:
-    """Draft for every sequence and collect the inputs of the forward that verifies the drafts."""
-    slots = [sequence.slot for sequence in sequences if sequence.slot is not None]
-    batch = context.table.decode_batch(slots, [sequence.most_computed for sequence in sequences])
+    Args:
+        shape: of the drafts; without draft steps this is plain decoding.
+        steps: receive what the host will read: of the chunks first, of the sequences last.
+    """
+    slots = [sequence.slot for sequence in plan.decoding if sequence.slot is not None]
+    bounds = [sequence.most_computed for sequence in plan.decoding]
+    batch = context.table.decode_batch(slots, bounds)
     draft = None
     if context.drafter is not None and shape.num_steps:
         draft = context.drafter.draft(batch, shape)
-    nodes = lay_out_nodes(context, batch, draft)
-    on_host = context.sampler.grammars.ship(list(batch.slot_ids), draft)
-    return DecodeRows(sequences, batch, draft, nodes, on_host)
+    nodes = _lay_out_nodes(context.table, batch, draft)
+    on_host = None if draft is None else context.sampler.grammars.ship(slots, draft)
+    if plan.chunks:
+        outputs = prefill(context, plan.chunks, nodes, steps[0])
+    else:
+        outputs = context.graphs.run(ForwardKind.VERIFY, nodes)
+    positions = nodes.positions.view(batch.size, -1) + 1
+    logits = outputs.logits.view(*positions.shape, -1)
+    tokens = context.sampler.sample(logits, slots, positions, draft, on_host)
+    path, accepted = accept(context.ops, tokens, draft)
+    tokens = gather_accepted(context.ops, tokens, path)
+    _commit(context, batch, tokens, accepted, path, outputs.hidden)
+    logprobs = None
+    if any(sequence.request.sampling.logprobs is not None for sequence in plan.decoding):
+        logits = gather_accepted(context.ops, logits, path)
+        logprobs = select_logprobs(logits, tokens, plan.decoding)
+    drafted = 0 if draft is None else shape.num_tokens - 1
+    steps[-1].send_tokens(plan.decoding, tokens, accepted, drafted, logprobs)
 
 
-def finish_decode(
-    context: ModelContext, decode: DecodeRows, outputs: ForwardOutputs, step: InFlightStep
+def _lay_out_nodes(table: RequestTable, batch: DecodeBatch, draft: Draft | None) -> ForwardInputs:
+    """Arrange the bonus tokens and their draft as chains, or as the draft's trees."""
+    bonus, tree = batch.bonus[:, None], None if draft is None else draft.tree
+    ids = bonus if draft is None else torch.cat([bonus, draft.tokens], dim=1)
+    if tree is not None:
+        rows = table.node_rows(batch, tree.depths)
+    else:
+        rows = table.window_rows(batch, batch.lengths, ids.shape[1])
+    mask = None if tree is None else tree.ancestry
+    return ForwardInputs(ids.flatten(), rows.positions, rows.layout, rows.slot_mapping, mask=mask)
+
+
+def accept(ops: Backend, tokens: Tensor, draft: Draft | None) -> tuple[Tensor | None, Tensor]:
+    """Accept the draft as far as it agrees with the target's tokens [B, N] i64, root first.
+
+    Returns:
+        Nodes of the accepted path [B, path_length] i64, padded with its last node, or None for a
+        chain, whose path is its nodes; and the number of draft tokens on it [B] i64. The target's
+        token at the path's last node is the next bonus token.
+    """
+    if draft is None:
+        return None, torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)
+    if draft.tree is None:
+        accepted, _ = ops.verify_chain(tokens, draft.tokens)
+        return None, accepted
+    parents, length = draft.tree.parents, draft.shape.path_length
+    path, accepted, _ = ops.verify_tree(tokens, draft.tokens, parents, length)
+    return path, accepted
+
+
+def gather_accepted(ops: Backend, values: Tensor, path: Tensor | None) -> Tensor:
+    """Keep the rows of the path: [B, N, ...] to [B, path_length, ...]; all of them for a chain."""
+    return values if path is None else ops.gather_accepted(values, path)
+
+
+def compact_kv(pool: KVCache, table: RequestTable, batch: DecodeBatch, path: Tensor) -> None:
+    """Move the path's KV rows of every layer to the front, where a chain would have put them."""
+    pool.ops.compact_kv(
+        pool.k, pool.v, table.pages, batch.slots, batch.lengths, path, pool.page_size
+    )
+
+
+def _commit(
+    context: ModelContext,
+    batch: DecodeBatch,
+    tokens: Tensor,
+    accepted: Tensor,
+    path: Tensor | None,
+    aux_hidden_states: Tensor | None,
 ) -> None:
-    """Continue after the target's forward: each sequence gets 1 to path_length tokens.
+    """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64.
 
     Args:
-        outputs: of the nodes.
-        step: receives what the host will read.
+        aux_hidden_states: [B * N, width], of every node.
     """
-    draft = decode.draft
-    positions = decode.nodes.positions
-    result = accept(context, decode.batch, draft, decode.on_host, positions, outputs)
-    tokens = _commit(context, decode.batch, result)
-    tops = [sequence.request.sampling.logprobs for sequence in decode.sequences]
-    logprobs = select_logprobs(
-        gather_accepted(context.ops, result.logits, result.path), tokens, tops
-    )
-    drafted = draft.shape.num_tokens - 1 if draft else 0
-    step.send_tokens(decode.sequences, tokens, result.accepted, drafted, logprobs)
-
-
-def _commit(context: ModelContext, batch: DecodeBatch, result: VerifyResult) -> Tensor:
-    """Keep what belongs to the accepted path; return its tokens [B, path_length] i64."""
-    tokens = gather_accepted(context.ops, result.tokens, result.path)
-    if result.path is not None:
-        compact_kv(context.pool, context.table, batch, result.path)
-    committed = result.accepted + 1
-    context.table.append(batch, tokens, committed)
-    context.sampler.commit(list(batch.slot_ids), tokens, committed)
-    if context.drafter is not None:
-        aux = result.aux_hidden_states
-        kept = None if aux is None else gather_accepted(context.ops, aux, result.path)
-        context.drafter.update_after_verify(batch, tokens.shape[1], kept)
-    return tokens
+    if path is not None:
+        compact_kv(context.pool, context.table, batch, path)
+    context.table.append(batch, tokens, accepted + 1)
+    context.sampler.commit(list(batch.slot_ids), tokens, accepted + 1)
+    if context.drafter is None:
+        return
+    kept = None
+    if aux_hidden_states is not None:
+        by_node = aux_hidden_states.view(batch.size, -1, aux_hidden_states.shape[-1])
+        kept = gather_accepted(context.ops, by_node, path)
+    context.drafter.update_after_verify(batch, tokens.shape[1], kept)

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.adaptive.policy import Decision
-from specdecode_engine.batch.scheduler_output import StepOutput
+from specdecode_engine.batch.request import TokenLogprobs
 from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.steps.logprobs import LogprobRows
-from specdecode_engine.steps.prompt_logprobs import ScoredPrompt
+from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
 from specdecode_engine.steps.timing import Timing
+
+SequenceResult = tuple[Sequence, tuple[int, ...], tuple[TokenLogprobs, ...] | None]
+"""A sequence, its tokens of a step before stops and limits are checked, and their logprobs. All of
+the tokens but the last are accepted draft tokens."""
 
 
 @dataclass(slots=True)
@@ -23,12 +26,12 @@ class InFlightStep:
 
     timing: Timing
     table: str  # hash of the speculation table in force at launch
+    share: float  # of the forward's time; 1 where the part had the forward to itself
     decision: Decision | None = None  # None for the prefill part
     kv_tokens: int = 0  # of the decode batch at launch
     prompt_tokens: int = 0  # of the prefill chunks
-    is_alone: bool = True  # False where both parts shared a forward
     sequences: tuple[Sequence, ...] = ()
-    _drafted: int = 0  # tokens drafted per sequence
+    drafted: int = 0  # tokens per sequence
     _width: int = 0  # most tokens that a sequence can get
     _result: Tensor | None = None  # [B, width + 1] i64, on the host: tokens, number accepted
     _logprobs: LogprobRows | None = None
@@ -36,9 +39,9 @@ class InFlightStep:
     _arrival: "torch.cuda.Event | None" = None
 
     @property
-    def decode_steps(self) -> int:
-        """Decode steps that the part counts as: 1, or 0 for prefill."""
-        return int(self.decision is not None)
+    def is_alone(self) -> bool:
+        """Whether the part had the forward to itself, so that the time is its own."""
+        return self.share == 1.0
 
     def send_tokens(
         self,
@@ -59,7 +62,7 @@ class InFlightStep:
         for sequence in sequences:
             sequence.in_flight_tokens += width
             sequence.in_flight_rounds += 1
-        self.sequences, self._drafted, self._width = sequences, drafted, width
+        self.sequences, self.drafted, self._width = sequences, drafted, width
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._record_arrival(tokens)
@@ -75,8 +78,8 @@ class InFlightStep:
             self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrival.record()
 
-    def collect(self) -> list[StepOutput]:
-        """Wait for the result and split it into the outputs of sequences that have not ended.
+    def collect(self) -> list[SequenceResult]:
+        """Wait for the result and split it into those of the sequences that have not ended.
 
         Prompt logprobs are kept on their sequences, which return them with their first output.
         """
@@ -87,17 +90,14 @@ class InFlightStep:
         if self._result is None:
             return []
         records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
-        outputs = []
-        for sequence, row, kept in zip(self.sequences, self._result.tolist(), records, strict=True):
+        results: list[SequenceResult] = []
+        rows = self._result.tolist()
+        for sequence, row, logprobs in zip(self.sequences, rows, records, strict=True):
             sequence.in_flight_tokens -= self._width
             sequence.in_flight_rounds -= 1
-            if sequence.finish_reason is not None:
-                continue
-            count = row[-1] + 1
-            tokens = tuple(row[:count])
-            logprobs = None if kept is None else kept[:count]
-            outputs.append(StepOutput(sequence, tokens, self._drafted, row[-1], logprobs))
-        return outputs
+            if sequence.finish_reason is None:
+                results.append((sequence, tuple(row[: row[-1] + 1]), logprobs))
+        return results
 
 
 def _start_copy(tensor: Tensor) -> Tensor:

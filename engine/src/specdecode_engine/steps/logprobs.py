@@ -1,18 +1,30 @@
-"""Log-probabilities of chosen tokens, from the target's unprocessed logits."""
+"""Log-probabilities of sampled tokens and of prompts, from the target's unprocessed logits.
+
+A prompt's are computed from the prefill rows that precede its tokens, a piece at a time: of each
+piece only the logprobs of the prompt's own tokens and of the most likely ones are kept, so that
+memory does not grow with the prompt.
+"""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.batch.request import TokenLogprobs
+from specdecode_engine.batch.request_table import Rows
+from specdecode_engine.batch.sequence import PrefillChunk, Sequence
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels.torch.by_row import log_softmax
 
+PIECE_ROWS = 128
+"""Prompt rows whose logits are in memory at the same time."""
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+
+class Scores(NamedTuple):
     """Logprobs of given tokens and of the most likely; `...` are the tokens' dimensions."""
 
     tokens: Tensor  # [...] i64
@@ -28,24 +40,13 @@ class Scores:
         top_values, top_ids = torch.topk(logprobs, k=top, dim=-1)
         return cls(tokens, values, top_ids, top_values)
 
-    @classmethod
-    def join(cls, pieces: Items["Scores"]) -> "Scores":
-        """Concatenate pieces along the first dimension."""
-        columns = zip(*(piece.columns for piece in pieces), strict=True)
-        return cls(*(torch.cat(column) for column in columns))
-
-    @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All four tensors."""
-        return self.tokens, self.values, self.top_ids, self.top_values
-
     def map(self, function: Callable[[Tensor], Tensor]) -> "Scores":
         """Apply a function to every tensor."""
-        return Scores(*(function(column) for column in self.columns))
+        return Scores(*map(function, self))
 
     def records(self, tops: Items[int]) -> list[tuple[TokenLogprobs, ...]]:
         """Read scores [rows, n] on the host; row i reports its `tops[i]` most likely tokens."""
-        rows = zip(tops, *(column.tolist() for column in self.columns), strict=True)
+        rows = zip(tops, *(column.tolist() for column in self), strict=True)
         return [
             tuple(
                 TokenLogprobs(token, value, tuple(zip(ids[:top], scores[:top], strict=True)))
@@ -72,17 +73,74 @@ class LogprobRows:
         return [None if top is None else next(requested) for top in self.tops]
 
 
-def select_logprobs(logits: Tensor, tokens: Tensor, tops: Items[int | None]) -> LogprobRows | None:
+def select_logprobs(logits: Tensor, tokens: Tensor, sequences: Items[Sequence]) -> LogprobRows:
     """Select the logprob of each token and of the most likely ones, where requested.
 
     Args:
         logits: [batch, nodes, vocab] float.
         tokens: [batch, nodes] i64.
-        tops: how many of the most likely tokens to report per batch row; None for no record.
+        sequences: of the batch, at least one of which requests logprobs.
     """
+    tops = tuple(sequence.request.sampling.logprobs for sequence in sequences)
     requesting = [row for row, top in enumerate(tops) if top is not None]
-    if not requesting:
-        return None
     chosen = torch.tensor(requesting, device=logits.device)
     most = max(top for top in tops if top is not None)
-    return LogprobRows(tuple(tops), Scores.of(logits[chosen], tokens[chosen], most))
+    return LogprobRows(tops, Scores.of(logits[chosen], tokens[chosen], most))
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """Logprobs of consecutive tokens of one prompt."""
+
+    sequence: Sequence
+    top: int  # most likely tokens to report as well
+    scores: Scores  # [1, tokens]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "ScoredPrompt":
+        """Apply a function to every tensor."""
+        return ScoredPrompt(self.sequence, self.top, self.scores.map(function))
+
+    def collect(self) -> None:
+        """Append the scores, now on the host, to their sequence unless it has ended."""
+        if self.sequence.finish_reason is None:
+            self.sequence.prompt_logprobs += self.scores.records([self.top])[0]
+
+
+def score_prompts(
+    context: ModelContext, chunks: tuple[PrefillChunk, ...], rows: Rows, hidden: Tensor
+) -> tuple[ScoredPrompt, ...]:
+    """Score the prompt tokens that follow the chunks' rows, where requested and not yet returned.
+
+    Args:
+        rows: of all chunks, concatenated.
+        hidden: [rows, hidden], after the final norm.
+    """
+    prompts: list[ScoredPrompt] = []
+    first_row = 0
+    for chunk in chunks:
+        wanted = _wanted(chunk)
+        top = chunk.sequence.request.sampling.prompt_logprobs
+        if wanted and top is not None:
+            shift = first_row - chunk.start
+            span = slice(wanted.start + shift, wanted.stop + shift)
+            tokens = context.table.tokens_at(rows.slots[span], rows.positions[span] + 1)
+            scores = _score(context.target, hidden[span], tokens, top)
+            prompts.append(ScoredPrompt(chunk.sequence, top, scores))
+        first_row += chunk.end - chunk.start
+    return tuple(prompts)
+
+
+def _wanted(chunk: PrefillChunk) -> range:
+    """Positions of the chunk whose rows are needed.
+
+    Rows in flight precede the chunk; a preempted sequence recomputes rows that it has scored.
+    """
+    unscored = chunk.sequence.unscored_rows
+    return range(max(chunk.start, unscored.start), min(chunk.end, unscored.stop))
+
+
+def _score(target: Llama, hidden: Tensor, tokens: Tensor, top: int) -> Scores:
+    """Score tokens [n] by the rows [n, hidden] before them; [1, n]."""
+    pieces = zip(torch.split(hidden, PIECE_ROWS), torch.split(tokens, PIECE_ROWS), strict=True)
+    scores = [Scores.of(target.logits(rows), ids, top) for rows, ids in pieces]
+    return Scores(*(torch.cat(columns)[None] for columns in zip(*scores, strict=True)))

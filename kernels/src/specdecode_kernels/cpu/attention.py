@@ -17,9 +17,8 @@ from specdecode_kernels.torch import kv_cache
 
 
 class _Metadata(ctypes.Structure):
-    """`struct metadata` of attend.c, and the tensors that it points to."""
+    """`struct metadata` of attend.c; `held` are the tensors that it points into."""
 
-    held: tuple[AttentionMetadata, Tensor]
     _fields_ = (
         ("pages", ctypes.c_void_p),
         ("starts", ctypes.c_void_p),
@@ -29,12 +28,12 @@ class _Metadata(ctypes.Structure):
         ("page_size", ctypes.c_int64),
         ("most", ctypes.c_int64),
     )
+    held: tuple[object, ...]
 
 
 class _TreeKV(ctypes.Structure):
-    """`struct tree_kv` of attend.c, and the tensors that it points to."""
+    """`struct tree_kv` of attend.c; `held` are the tensors that it points into."""
 
-    held: tuple[Tensor, Tensor, Tensor]
     _fields_ = (
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
@@ -45,6 +44,7 @@ class _TreeKV(ctypes.Structure):
         ("mask_batch_stride", ctypes.c_int64),
         ("mask_query_stride", ctypes.c_int64),
     )
+    held: tuple[object, ...]
 
 
 def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
@@ -81,8 +81,8 @@ class CpuAttention:
         out = torch.empty(q.shape, dtype=q.dtype)
         tree = None if tree_kv is None else _tree_kv_in_c(tree_kv)
         self._library.attend(
-            ctypes.byref(self._in_c),
-            None if tree is None else ctypes.byref(tree),
+            ctypes.addressof(self._in_c),
+            None if tree is None else ctypes.addressof(tree),
             q.data_ptr(),
             q.stride(0),
             kv.k.data_ptr(),

@@ -3,8 +3,7 @@
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.batch.draft_shape import DraftShape
-from specdecode_engine.batch.forward_shape import ForwardKind, ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardShape, forwards_of
 from specdecode_engine.graphs.plan import GraphKey, GraphSpace
 
 
