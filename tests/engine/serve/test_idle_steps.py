@@ -48,9 +48,9 @@ def test_an_idle_engine_captures_the_graphs_that_the_start_had_no_time_for(event
     core = build_poisoned(boot, 64)
     assert len(core.snapshot().graphs.pending) == 3
     thread = run(lambda: core)
-    eventually(lambda: thread.snapshot.graphs.pairs == 3)
-    assert thread.snapshot.graphs.pending == ()
+    eventually(lambda: core.snapshot().graphs.pairs == 3)
     end(thread)
+    assert thread.snapshot.graphs.pending == ()
 
 
 def test_deferred_work_waits_until_requests_end(eventually) -> None:

@@ -46,7 +46,7 @@ def read_stream(server, **fields):
 
 
 def wait_running(server, eventually):
-    eventually(lambda: server.service.engine.snapshot[RUNNING_REQUESTS] > 0)
+    eventually(lambda: server.snapshot()[RUNNING_REQUESTS] > 0)
 
 
 def test_probes_answer_while_the_model_loads(start_server, model_folder, eventually):

@@ -42,7 +42,9 @@ async def probe_live(request: Request) -> Response:
 @router.get(names.PATH_DEGRADED)
 async def degraded(request: Request) -> Response:
     """Report degradations; a degraded engine serves."""
-    report = Degradations(degraded=degradations(service_of(request)))
+    service = service_of(request)
+    await service.engine.refresh_snapshot()
+    report = Degradations(degraded=degradations(service))
     return Response(report.model_dump_json(), media_type="application/json")
 
 
@@ -85,6 +87,7 @@ def is_loopback(host: str) -> bool:
 async def server_info(request: Request) -> dict[str, object]:
     """Describe the configuration and the state of this engine."""
     service = service_of(request)
+    snapshot = await service.engine.refresh_snapshot()
     return {
         "version": version("specdecode-engine"),
         "model": service.served_name,
@@ -94,13 +97,16 @@ async def server_info(request: Request) -> dict[str, object]:
         "facts": dict(service.facts),
         "speculation_table": service.tables.describe(),
         "needs_restart": list(service.watch.needs_restart) if service.watch else [],
-        "snapshot": service.engine.snapshot.document(),
+        "snapshot": snapshot.document(),
+        "snapshot_age_seconds": service.engine.snapshot_age(),
     }
 
 
 @router.get(names.PATH_METRICS)
 async def metrics(request: Request) -> Response:
     """Return the metrics in the format that the scrape accepts."""
+    service = service_of(request)
+    await service.engine.refresh_snapshot()
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    body = encode(service_of(request).metrics.registry)
+    body = encode(service.metrics.registry)
     return Response(body, headers={"content-type": content_type})

@@ -12,6 +12,10 @@ from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.serve.engine.engine_thread import EngineThread, OnResult
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
+SNAPSHOT_WAIT_SECONDS = 0.5
+"""How long a reader waits for a snapshot. A prefill of a long prompt, a compilation or a stalled
+device may take longer: the reader then gets the latest one."""
+
 
 class RequestStream:
     """The outputs of requests that belong together, as they come; leaving aborts the unfinished.
@@ -97,9 +101,11 @@ class AsyncEngine:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
+        self._clock = clock
         self._failure: Exception | None = None
         self._streams: dict[str, RequestStream] = {}
         self._reloads: set[asyncio.Future[None]] = set()
+        self._snapshot_taken: asyncio.Future[None] | None = None
         self._thread = EngineThread(
             load,
             on_ready=lambda: self._post(on_ready),
@@ -124,7 +130,25 @@ class AsyncEngine:
 
     @property
     def snapshot(self) -> CoreSnapshot:
-        """The core's state and totals after a recent step."""
+        """The latest snapshot that was taken; `refresh_snapshot` takes one."""
+        return self._thread.snapshot
+
+    def snapshot_age(self) -> float:
+        """Seconds since the latest snapshot was taken."""
+        return self._clock() - self._thread.snapshot_s
+
+    async def refresh_snapshot(self) -> CoreSnapshot:
+        """Return the state and totals as of now.
+
+        They are the latest known ones if the engine does not answer within `SNAPSHOT_WAIT_SECONDS`,
+        and before it is loaded and after it ended. Concurrent callers share one snapshot. It counts
+        every output that was delivered before the call, because both are delivered in order.
+        """
+        if self._thread.is_serving:
+            if self._snapshot_taken is None or self._snapshot_taken.done():
+                taken = self._snapshot_taken = self._loop.create_future()
+                self._thread.request_snapshot(lambda: self._post(lambda: _settle(taken, None)))
+            await asyncio.wait({self._snapshot_taken}, timeout=SNAPSHOT_WAIT_SECONDS)
         return self._thread.snapshot
 
     def is_alive(self) -> bool:
@@ -200,6 +224,8 @@ class AsyncEngine:
         self.fail_all(self._failure)
         for done in self._reloads:
             _settle(done, self._failure)
+        if self._snapshot_taken is not None:
+            _settle(self._snapshot_taken, None)
         self._on_failure(error)
 
 

@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
@@ -13,8 +14,6 @@ from specdecode_engine.stats.snapshot import CoreSnapshot
 
 log = logging.getLogger(__name__)
 
-# A snapshot takes a noticeable part of a short step, and metrics are scraped every few seconds.
-SNAPSHOT_SECONDS = 0.1
 IDLE_SECONDS = 0.05
 """Time without work or commands before each piece of deferred work, which could delay a request:
 longer than the gap between two requests of a client that sends one after another."""
@@ -28,7 +27,10 @@ OnResult = Callable[[Exception | None], None]
 class EngineThread:
     """Loads a core and steps it while it has work; waits for commands while it has none.
 
-    `submit`, `abort`, `reload` and `stop` may be called from any thread.
+    `submit`, `abort`, `reload`, `request_snapshot` and `stop` may be called from any thread.
+
+    `snapshot` is the latest one that was taken, at `snapshot_s`: when the core was loaded, for each
+    `request_snapshot`, and when the thread ended. A step takes none.
 
     Args:
         load: builds the core, on this thread.
@@ -57,8 +59,9 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._step_started_s: float | None = None
         self.context_length = 0
+        self.is_serving = False
         self.snapshot = CoreSnapshot()
-        self._snapshot_s = 0.0
+        self.snapshot_s = clock()
 
     def start(self) -> None:
         """Start loading."""
@@ -75,6 +78,15 @@ class EngineThread:
     def reload(self, table: RangeTable, on_result: OnResult) -> None:
         """Choose draft steps by another table."""
         self._queue.put(lambda core: on_result(_reload(core, table)))
+
+    def request_snapshot(self, on_taken: Callable[[], None]) -> None:
+        """Take a snapshot between two steps, at once when idle; `on_taken` is called afterwards."""
+
+        def take(core: Core) -> None:
+            self._take_snapshot(core)
+            on_taken()
+
+        self._queue.put(take)
 
     def stop(self) -> None:
         """End the thread after the current step."""
@@ -98,18 +110,22 @@ class EngineThread:
         try:
             core = self._load()
             self.context_length = core.context_length
-            self.snapshot = core.snapshot()
+            self._take_snapshot(core)
         except Exception as error:
             log.error("the engine did not load: %s", _one_line(error))
             log.debug("traceback of the load", exc_info=True)
             self._on_failure(error)
             return
+        self.is_serving = True
         try:
             self._on_ready()
             self._serve(core)
         except Exception as error:
             log.exception("the engine core failed; the engine stops")
+            self._end(core)
             self._on_failure(EngineFailed(f"{type(error).__name__} in the engine core"))
+        else:
+            self._end(core)
 
     def _serve(self, core: Core) -> None:
         while True:
@@ -117,17 +133,17 @@ class EngineThread:
                 if command is None:
                     return
                 command(core)
-            outputs = self._step(core) if core.has_work() else []
-            self._take_snapshot(core)
-            if outputs:
+            if core.has_work() and (outputs := self._step(core)):
                 self._on_outputs(outputs)
 
     def _take_snapshot(self, core: Core) -> None:
-        """Take a snapshot when the thread is about to wait, else every `SNAPSHOT_SECONDS`."""
-        now_s = self._clock()
-        if not core.has_work() or now_s - self._snapshot_s >= SNAPSHOT_SECONDS:
-            self.snapshot = core.snapshot()
-            self._snapshot_s = now_s
+        self.snapshot, self.snapshot_s = core.snapshot(), self._clock()
+
+    def _end(self, core: Core) -> None:
+        """Keep the final figures; a core that failed may be unable to report any."""
+        self.is_serving = False
+        with suppress(Exception):
+            self._take_snapshot(core)
 
     def _step(self, core: Core) -> list[Output]:
         self._step_started_s = self._clock()
@@ -139,7 +155,6 @@ class EngineThread:
         self._step_started_s = self._clock()
         is_any_left = core.idle_step()
         self._step_started_s = None
-        self._take_snapshot(core)
         return is_any_left
 
     def _commands(self, core: Core) -> Iterator[Command | None]:
