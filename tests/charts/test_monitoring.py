@@ -11,8 +11,7 @@ from specdecode_api import metrics as engine_metrics
 from specdecode_api import names
 from specdecode_engine.adaptive.policy import RangeState, Reason
 from specdecode_engine.graphs.report import GraphReport, GraphSetReport
-from specdecode_engine.stats.latency import RequestLatency
-from specdecode_engine.stats.prometheus import CORE, EngineMetrics
+from specdecode_engine.stats.prometheus import CORE, EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_state_values
 from specdecode_operator import children, resource
 from specdecode_operator.metrics import Metrics

@@ -11,14 +11,13 @@ from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.scheduler_output import SchedulerOutput, StepOutput
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.stats.counters import Counters, DecodeTotals
+from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.stop_check import (
-    add_step_output,
     check_stop,
     ending_ids,
     make_output,
@@ -210,7 +209,7 @@ class EngineCore:
             self.counters.prefill_seconds += seconds
             return
         self.counters.mixed_rounds += not step.is_alone
-        self.counters.count(step.decision, DecodeTotals.of(collected, seconds))
+        self.counters.count(step.decision, collected, seconds)
         batch_size = len(step.sequences)
         self.per_table.note(step.table, batch_size, collected, outputs, seconds)
         pairs = zip(collected, outputs, strict=True)
@@ -259,8 +258,7 @@ class EngineCore:
         sequence.computed = len(sequence.tokens) - 1
         if self._has_draft_kv(collected):
             sequence.reusable = with_draft_kv if collected.drafted else sequence.computed
-        sequence.stats = add_step_output(sequence.stats, collected, stop.kept, decode_steps)
-        output = make_output(sequence, collected, stop, table)
+        output = make_output(sequence, collected, stop, table, decode_steps)
         if stop.reason is not None:
             self._finish(sequence, stop.reason)
         return output
@@ -276,7 +274,6 @@ class EngineCore:
             request_id=sequence.request.request_id,
             token_ids=(),
             finish_reason=FinishReason.ERROR,
-            stats=sequence.stats,
             error=error,
         )
 

@@ -15,8 +15,8 @@ import pytest
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics.core import RUNNING_REQUESTS
 from specdecode_engine.serve.admin.health import is_loopback
-from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.server import build_app
 from specdecode_engine.serve.service import Service
 from tests.engine.serve.echo_core import EchoCore
 

@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from specdecode_api import metrics as engine_metrics
-from specdecode_engine.stats.latency import RequestLatency
-from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, exposition
 from specdecode_operator.fleet.prometheus import READ, open_prometheus

@@ -2,8 +2,40 @@
 
 from dataclasses import dataclass, field
 
-from specdecode_engine.batch.request import FinishReason, Request, RequestStats, TokenLogprobs
-from specdecode_engine.batch.request_stats import RequestBucketStats
+from specdecode_engine.batch.request import FinishReason, Request, TokenLogprobs
+
+
+class RequestStats:
+    """Decode steps of one request by band of batch sizes, under the table that set their depths.
+
+    A request counts once, in the band of most of its decode steps, with its numbers in that band:
+    so the requests of a stratum are independent of each other and ran at comparable batch sizes.
+    `by_band` holds tokens, steps and seconds of each band.
+    """
+
+    __slots__ = ("by_band", "is_mixed", "table")
+
+    def __init__(self) -> None:
+        self.table = ""
+        self.is_mixed = False  # whether steps under more than one table decoded it
+        self.by_band: dict[int, list[float]] = {}
+
+    def note(self, table: str, band: int, tokens: int, seconds: float) -> None:
+        """Count a step: it kept `tokens` and took `seconds` for the whole batch."""
+        if table != self.table:
+            self.is_mixed = bool(self.table)
+            self.table = table
+        sums = self.by_band.get(band)
+        if sums is None:
+            sums = self.by_band[band] = [0, 0, 0.0]
+        sums[0] += tokens
+        sums[1] += 1
+        sums[2] += seconds
+
+    def main_band(self) -> int | None:
+        """The band with the most steps, the smallest of equals; None before the first step."""
+        by_band = self.by_band
+        return max(by_band, key=lambda band: (by_band[band][1], -band)) if by_band else None
 
 
 @dataclass(slots=True)
@@ -37,10 +69,9 @@ class Sequence:
     prefill_end: int = 0  # tokens to compute before the first decode step; set at admission
     in_flight_tokens: int = 0
     in_flight_rounds: int = 0
-    stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    portions: RequestBucketStats = field(default_factory=RequestBucketStats)
+    stats: RequestStats = field(default_factory=RequestStats)
 
     @classmethod
     def of(cls, request: Request) -> "Sequence":

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -15,9 +16,9 @@ from specdecode_engine.serve.control.tables import Tables
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.lifecycle import ServerLifecycle
-from specdecode_engine.serve.openai.admission import RequestLimits
 from specdecode_engine.serve.text.grammars import Grammars
-from specdecode_engine.serve.text.tokenizer import TextProcessor, load_text_model
+from specdecode_engine.serve.text.loading import load_text_model
+from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
 
 # Longer than any step, the first one with its compilation included.
@@ -25,6 +26,17 @@ STUCK_SECONDS = 300.0
 
 Load = Callable[[Progress], LoadedEngine]
 OnFailure = Callable[[Exception], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one HTTP request may ask of this engine, and the defaults of its model."""
+
+    served_name: str
+    context_length: int
+    vocab_size: int
+    max_sequences: int
+    defaults: SamplingDefaults
 
 
 class Service:

@@ -16,7 +16,6 @@ from specdecode_api.metrics import (
     prompt_length,
 )
 from specdecode_engine.batch.request import FinishReason, Output
-from specdecode_engine.batch.request_stats import BucketStats
 from specdecode_engine.batch.scheduler_output import StepOutput
 from specdecode_engine.batch.sequence import Sequence
 
@@ -73,7 +72,7 @@ class PerTableStats:
         band = batch_band(batch_size)
         for emission, output in zip(emissions, outputs, strict=True):
             sequence, reason = emission.sequence, output.finish_reason
-            sequence.portions.note(table, band, len(output.token_ids), seconds)
+            sequence.stats.note(table, band, len(output.token_ids), seconds)
             if reason is not None and reason is not FinishReason.ERROR:
                 self.close(sequence)
 
@@ -89,20 +88,19 @@ class PerTableStats:
         Requests whose client disconnected count too: leaving them out would hide the slowest
         requests of a slow table, whose clients time out.
         """
-        portions = sequence.portions
-        found = portions.main()
-        if found is None:
+        stats = sequence.stats
+        band = stats.main_band()
+        if band is None:
             return
-        if portions.is_mixed:
+        if stats.is_mixed:
             self.mixed_requests += 1
             return
-        band, portion = found
-        table = self.tables.get(portions.table)
+        table = self.tables.get(stats.table)
         stratum = _stratum(sequence, band)
         if table is None or (stratum not in table.strata and len(table.strata) >= MAX_STRATA):
             self.unsorted_requests += 1
             return
-        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), portion)
+        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_band[band])
 
     def values(self) -> dict[MetricSpec, Mapping[tuple[str, ...], float]]:
         """Return the present values of its series by label values."""
@@ -136,8 +134,7 @@ def _stratum(sequence: Sequence, band: int) -> Stratum:
     )
 
 
-def _add(sums: list[float], portion: BucketStats) -> None:
-    tokens, rounds, seconds = portion.tokens, portion.rounds, portion.seconds
+def _add(sums: list[float], tokens: float, rounds: float, seconds: float) -> None:
     products = (
         1, tokens, rounds, seconds, tokens * tokens, rounds * rounds, seconds * seconds,
         tokens * rounds, seconds * tokens,

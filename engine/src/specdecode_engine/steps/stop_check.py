@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from specdecode_engine.batch.request import FinishReason, Output, Request, RequestStats
+from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.scheduler_output import StepOutput
 from specdecode_engine.batch.sequence import Sequence
 
@@ -41,20 +41,13 @@ def check_stop(token_ids: tuple[int, ...], sequence: Sequence) -> StopCheck:
     return StopCheck(len(token_ids))
 
 
-def add_step_output(
-    stats: RequestStats, output: StepOutput, kept: int, decode_steps: int
-) -> RequestStats:
-    """Count an output of which `kept` tokens count; `decode_steps` is 0 after prefill, else 1."""
-    return RequestStats(
-        stats.rounds + decode_steps,
-        stats.drafted + output.drafted,
-        stats.accepted + output.accepted,
-        stats.emitted + kept * decode_steps,
-    )
+def make_output(
+    sequence: Sequence, output: StepOutput, stop: StopCheck, table: str, decode_steps: int
+) -> Output:
+    """Return what a step under a table added to a request, and whether that ends it.
 
-
-def make_output(sequence: Sequence, output: StepOutput, stop: StopCheck, table: str) -> Output:
-    """Return what a step under a table added to a request, and whether that ends it."""
+    `decode_steps` is 0 after prefill, else 1.
+    """
     request, kept, logprobs = sequence.request, stop.kept, output.logprobs
     is_asked = request.sampling.prompt_logprobs is not None
     is_first = is_asked and sequence.output_tokens == kept
@@ -65,7 +58,9 @@ def make_output(sequence: Sequence, output: StepOutput, stop: StopCheck, table: 
         tuple(sequence.prompt_logprobs) if is_first else None,
         stop.reason,
         stop.stop_token_id,
-        sequence.stats,
         None,
         table,
+        decode_steps,
+        output.drafted,
+        output.accepted,
     )

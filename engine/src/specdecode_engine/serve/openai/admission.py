@@ -1,57 +1,120 @@
-"""Turns a validated body into a `GenerationRequest`: defaults, seeds, and the engine's limits."""
+"""From an HTTP request to the engine's: reads the body, applies defaults and checks limits.
 
+Chat and text completions share this; they differ in their body, prompts and formatter.
+"""
+
+import asyncio
 import hashlib
+import logging
 import secrets
-import time
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
+from fastapi import Request as HttpRequest
+from fastapi import Response
+from pydantic import ValidationError
+
+from specdecode_api import names
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.protocol import GenerationBody
-from specdecode_engine.serve.text.tokenizer import SamplingDefaults
+from specdecode_engine.serve.openai.streaming import ResponseFormatter, StreamingReply
+from specdecode_engine.serve.service import RequestLimits, Service, service_of
+from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 32 * 2**20
+# Most clients read an error only after they have sent the whole body: up to here it is read.
+MAX_DISCARDED_BYTES = 4 * MAX_BODY_BYTES
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
 SEED_MASK = 2**63 - 1
 
+Body = TypeVar("Body", bound=GenerationBody)
 Number = TypeVar("Number", int, float)
 
 EncodedPrompt = tuple[tuple[int, ...], str]
 """A prompt's token ids, and its text where choices begin with it, else an empty string."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """What one HTTP request may ask of this engine, and the defaults of its model."""
+async def generate(
+    http_request: HttpRequest,
+    body_type: type[Body],
+    read_prompts: Callable[[Body, TextProcessor, int], tuple[EncodedPrompt, ...]],
+    make_formatter: Callable[[Body, Vocabulary], ResponseFormatter],
+) -> Response:
+    """Read and admit a request; the reply runs it.
 
-    served_name: str
-    context_length: int
-    vocab_size: int
-    max_sequences: int
-    defaults: SamplingDefaults
+    Args:
+        read_prompts: encodes the body's prompts and checks them against a context length; called
+            in a thread.
 
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A normalized HTTP request. Choice i of the response is `requests[i]`.
-
-    `echoes[i]` is the text that choice i begins with. `prompt_tokens` counts each prompt once, for
-    any number of choices. `started_s` is on the service's monotonic clock.
+    Raises:
+        HttpError: the request cannot be served.
     """
+    service = service_of(http_request)
+    service.lifecycle.check_admission()
+    started_s = service.clock()
+    body = await read_body(http_request, body_type)
+    limits, text = service.limits, service.text
+    check_model(body, limits)
+    prompts = await asyncio.to_thread(read_prompts, body, text, limits.context_length)
+    constraint = read_constraint(body) if body.is_constrained else None
+    grammar = await service.grammars.compile(*constraint) if constraint else None
+    requests = admit(body, prompts, limits, grammar, read_label(http_request, service))
+    echoes = [echo for _, echo in prompts for _ in range(body.n or 1)]
+    formatter = make_formatter(body, text.vocabulary)
+    return StreamingReply(service, body, requests, echoes, formatter, started_s)
 
-    request_id: str
-    created: int
-    started_s: float
-    model: str
-    requests: tuple[Request, ...]
-    echoes: tuple[str, ...]
-    prompt_tokens: int
-    stop: tuple[str, ...]
-    is_stream: bool
-    include_usage: bool
+
+async def read_body(
+    http_request: HttpRequest, body_type: type[Body], max_bytes: int = MAX_BODY_BYTES
+) -> Body:
+    """Return the validated body.
+
+    Raises:
+        HttpError: the body is too large, is not valid JSON, or a field is invalid.
+    """
+    data = await _read(http_request, max_bytes)
+    try:
+        body = body_type.model_validate_json(data)
+    except ValidationError as error:
+        raise errors.from_validation(error) from None
+    if body.model_extra:
+        log.debug("ignored unknown fields: %s", sorted(body.model_extra))
+    return body
+
+
+async def _read(http_request: HttpRequest, max_bytes: int) -> bytes:
+    received = 0
+    parts: list[bytes] = []
+    async for part in http_request.stream():
+        received += len(part)
+        if received > max_bytes:
+            parts.clear()
+        else:
+            parts.append(part)
+        if received > MAX_DISCARDED_BYTES:
+            break
+    if received > max_bytes:
+        message = f"the body is larger than {max_bytes} bytes; split it into several requests"
+        raise errors.HttpError(413, message, code="body_too_large")
+    return b"".join(parts)
+
+
+def read_label(http_request: HttpRequest, service: Service) -> str:
+    """Return the request's label where the boot file lists it, else an empty string.
+
+    Clients may invent any number of labels; the number of metric series has to stay bounded.
+    """
+    label = http_request.headers.get(names.HEADER_LABEL, "").strip()
+    return label if label in service.boot.server.request_labels else ""
 
 
 def check_model(body: GenerationBody, limits: RequestLimits) -> None:
@@ -64,11 +127,10 @@ def admit(
     body: GenerationBody,
     prompts: tuple[EncodedPrompt, ...],
     limits: RequestLimits,
-    started_s: float,
     grammar: Grammar | None = None,
     label: str = "",
-) -> GenerationRequest:
-    """Return the normalized request.
+) -> tuple[Request, ...]:
+    """Return the engine's requests, one for each choice; the first has the id of the response.
 
     Raises:
         HttpError: names the field that exceeds a limit, the limit and the remedy.
@@ -83,20 +145,9 @@ def admit(
         max_tokens = _max_tokens(len(prompt_ids), body, limits)
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
-            name = f"{request_id}-{len(requests)}"
+            name = f"{request_id}-{len(requests)}" if requests else request_id
             requests.append(Request(name, prompt_ids, sampling, grammar, label))
-    return GenerationRequest(
-        request_id=request_id,
-        created=int(time.time()),
-        started_s=started_s,
-        model=limits.served_name,
-        requests=tuple(requests),
-        echoes=tuple(echo for _, echo in prompts for _ in range(count)),
-        prompt_tokens=sum(len(prompt_ids) for prompt_ids, _ in prompts),
-        stop=tuple(body.stop or ()),
-        is_stream=bool(body.stream),
-        include_usage=body.include_usage,
-    )
+    return tuple(requests)
 
 
 def sequence_seed(seed: int, index: int) -> int:

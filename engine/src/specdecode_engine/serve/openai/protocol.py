@@ -24,6 +24,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 INT64 = 2**63
 DEFAULT_COMPLETION_TOKENS = 16
+# JSON has no infinity; OpenAI writes this value for a probability of 0.
+LOWEST_LOGPROB = -9999.0
 TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 Prompt = str | tuple[int, ...]
@@ -123,6 +125,11 @@ class GenerationBody(ConstraintFields):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream: true")
         return self
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a field of structured output is set."""
+        return not self.model_fields_set.isdisjoint(ConstraintFields.model_fields)
 
     @property
     def include_usage(self) -> bool:
