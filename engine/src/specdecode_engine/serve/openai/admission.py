@@ -68,9 +68,9 @@ async def generate(
     constraint = read_constraint(body) if body.is_constrained else None
     grammar = await service.grammars.compile(*constraint) if constraint else None
     requests = admit(body, prompts, limits, grammar, read_label(http_request, service))
-    echoes = [echo for _, echo in prompts for _ in range(body.n or 1)]
+    prompt_texts = [echo for _, echo in prompts for _ in range(body.n or 1)]
     formatter = make_formatter(body, text.vocabulary)
-    return StreamingReply(service, body, requests, echoes, formatter, started_s)
+    return StreamingReply(service, body, requests, prompt_texts, formatter, started_s)
 
 
 async def read_body(

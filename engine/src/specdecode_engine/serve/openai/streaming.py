@@ -55,7 +55,7 @@ class StreamingReply(Response):
 
     Args:
         requests: the engine's requests; choice i of the response is that of `requests[i]`.
-        echoes: `echoes[i]` is the text that choice i begins with.
+        prompt_texts: the text that each choice begins with: its prompt, or nothing.
         started_s: when the HTTP request arrived, on the service's clock.
     """
 
@@ -64,7 +64,7 @@ class StreamingReply(Response):
         service: Service,
         body: GenerationBody,
         requests: tuple[Request, ...],
-        echoes: Sequence[str],
+        prompt_texts: Sequence[str],
         formatter: ResponseFormatter,
         started_s: float,
     ) -> None:
@@ -75,7 +75,7 @@ class StreamingReply(Response):
         self._formatter = formatter
         self._created = int(time.time())
         vocabulary, stop = service.text.vocabulary, tuple(body.stop or ())
-        choices = enumerate(zip(requests, echoes, strict=True))
+        choices = enumerate(zip(requests, prompt_texts, strict=True))
         self._choices = {
             request.request_id: OutputProcessor(index, vocabulary, stop, echo, request.prompt_ids)
             for index, (request, echo) in choices
