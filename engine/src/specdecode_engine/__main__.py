@@ -11,8 +11,7 @@ from pathlib import Path
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import TerminationMessage, TerminationReason
 from specdecode_engine.cli.flags import BootError, parse_flags
-from specdecode_engine.process.malloc import keep_freed_memory
-from specdecode_engine.process.termination_message import leave, termination_message_for
+from specdecode_engine.process import keep_freed_memory, leave, termination_message_for
 from specdecode_engine.serve import ConfigurationError, LoadedEngine, Progress, serve
 
 FAILED = 1
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["fetch"]:
         # Imported here: serving does not need it.
-        from specdecode_engine.fetch import fetch
+        from specdecode_engine.fetch.command import fetch
 
         # Process 1 of a container receives only signals that it handles. Nothing is lost: the
         # next download resumes the files on disk.

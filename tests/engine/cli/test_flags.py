@@ -168,5 +168,31 @@ def test_help_names_every_algorithm_there_is(capsys) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    shown = said.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2].partition(" (boot")
+    shown = (
+        said.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2]
+        .partition("(one of ")[2]
+        .partition("; boot")
+    )
     assert set(shown[0].split(", ")) == AVAILABLE_ALGORITHMS
+
+
+def test_help_describes_each_flag_by_its_field_of_the_boot_file(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Port to listen on; 0 selects a free port (boot file: server.port)." in said
+    assert "Policy that chooses the draft steps (one of static, ema, goodput; boot file:" in said
+
+
+def test_disabling_flags_and_graph_sizes_reach_the_boot_file() -> None:
+    off = parse_flags(
+        [*NGRAM, "--disable-overlap-schedule", "--disable-radix-cache", "--disable-cuda-graph"]
+    )
+    assert (off.scheduling.overlap, off.memory.prefix_cache, off.graphs.mode) == (
+        False,
+        False,
+        "off",
+    )
+    sizes = parse_flags([*NGRAM, "--cuda-graph-bs", "1", "4"])
+    assert sizes.graphs.batch_sizes == (1, 4)
+    assert parse_flags([*NGRAM, "--cuda-graph-bs"]).graphs.batch_sizes == ()

@@ -12,7 +12,7 @@ from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import TerminationMessage, TerminationReason
 from specdecode_engine.model.errors import CheckpointError, DraftMismatch
-from specdecode_engine.process.termination_message import leave, termination_message_for
+from specdecode_engine.process import leave, termination_message_for
 from specdecode_engine.serve.text.loading import TokenizerUnusable, load_text_model
 from specdecode_engine.startup.build import CannotServe
 from specdecode_engine.startup.memory import NotEnoughMemory

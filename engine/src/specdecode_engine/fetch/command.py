@@ -11,13 +11,11 @@ from pathlib import Path
 
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole, ModelState, TerminationMessage, TerminationReason
-from specdecode_engine.fetch.answering import answering
 from specdecode_engine.fetch.download import Download
-from specdecode_engine.fetch.faults import FetchError
 from specdecode_engine.fetch.folder import ModelFolder, link
-from specdecode_engine.fetch.hub import Hub
-from specdecode_engine.fetch.progress import Counts
-from specdecode_engine.process.termination_message import leave
+from specdecode_engine.fetch.hub import FetchError, Hub
+from specdecode_engine.fetch.progress import Counts, answering
+from specdecode_engine.process import leave
 
 log = logging.getLogger(__name__)
 

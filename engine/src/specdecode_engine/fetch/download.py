@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -14,10 +13,16 @@ from typing import Any
 
 from specdecode_api.model_uri import HubLocation
 from specdecode_api.report import ModelRole, ModelState, TerminationReason
-from specdecode_engine.fetch.faults import FetchError, explain, out_of_space
-from specdecode_engine.fetch.files import HubFile, needed
 from specdecode_engine.fetch.folder import ModelFolder
-from specdecode_engine.fetch.hub import Hub, Snapshot
+from specdecode_engine.fetch.hub import (
+    FetchError,
+    Hub,
+    HubFile,
+    Snapshot,
+    explained,
+    needed,
+    out_of_space,
+)
 from specdecode_engine.fetch.progress import Counts
 
 log = logging.getLogger(__name__)
@@ -52,7 +57,7 @@ class Download:
         Raises:
             FetchError: with a reason and a remedy; downloaded bytes are kept for the next attempt.
         """
-        with self._disk_explained():
+        with explained(self.uri, has_token=False):
             return self._known() or self._fetched()
 
     def _known(self) -> ModelFolder | None:
@@ -128,15 +133,6 @@ class Download:
         with _Counted(partial, self, file.name) as into:
             into.seek(offset)
             self.hub.stream(snapshot, file, into, offset, self.uri)
-
-    @contextmanager
-    def _disk_explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            told = explain(error, self.uri, has_token=False)
-            assert told is not None, "every error of the operating system is explained"
-            raise told from error
 
 
 class _Counted(FileIO):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdecode_engine.fetch.files import HubFile
+from specdecode_engine.fetch.hub import HubFile
 
 _MARKER = ".complete.json"
 _PARTIAL = ".partial"

@@ -1,16 +1,21 @@
 """The engine thread as seen from the event loop: requests, their outputs, and their end."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.request import Output, Request
+from specdecode_engine.batch.request import Output, Request, RequestRefused
 from specdecode_engine.serve.engine.core import Core, EngineFailed
-from specdecode_engine.serve.engine.engine_thread import EngineThread, OnResult
+from specdecode_engine.serve.engine.engine_thread import EngineThread
 from specdecode_engine.stats.snapshot import CoreSnapshot
+
+log = logging.getLogger(__name__)
 
 SNAPSHOT_WAIT_SECONDS = 0.5
 """How long a reader waits for a snapshot. A prefill of a long prompt, a compilation or a stalled
@@ -28,11 +33,11 @@ class RequestStream:
         self.requests = requests
         self._engine = engine
         self._running = {request.request_id for request in requests}
-        self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._accepted: asyncio.Future[None] | None = None
         self._queue: asyncio.Queue[Output | Exception] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
-        self._engine.register(self)
+        self._accepted = self._engine.register(self)
         try:
             await self._accepted
         except BaseException:
@@ -68,18 +73,11 @@ class RequestStream:
         self._running.discard(request_id)
         self._engine.abort((request_id,))
 
-    def set_result(self, refusal: Exception | None) -> None:
-        """Receive the core's decision to accept or refuse the requests."""
-        _settle(self._accepted, refusal)
-
-    def put(self, output: Output) -> None:
-        """Receive an output of one of the requests."""
-        self._queue.put_nowait(output)
-
-    def fail(self, error: Exception) -> None:
-        """End the stream with an error."""
-        _settle(self._accepted, error)
-        self._queue.put_nowait(error)
+    def put(self, event: Output | Exception) -> None:
+        """Receive an output of one of the requests, or the error that ends the stream."""
+        if isinstance(event, Exception) and self._accepted is not None:
+            _settle(self._accepted, event)
+        self._queue.put_nowait(event)
 
 
 class AsyncEngine:
@@ -104,7 +102,7 @@ class AsyncEngine:
         self._clock = clock
         self._failure: Exception | None = None
         self._streams: dict[str, RequestStream] = {}
-        self._reloads: set[asyncio.Future[None]] = set()
+        self._calls: set[asyncio.Future[None]] = set()
         self._snapshot_taken: asyncio.Future[None] | None = None
         self._thread = EngineThread(
             load,
@@ -146,9 +144,9 @@ class AsyncEngine:
         """
         if self._thread.is_serving:
             if self._snapshot_taken is None or self._snapshot_taken.done():
-                taken = self._snapshot_taken = self._loop.create_future()
-                self._thread.request_snapshot(lambda: self._post(lambda: _settle(taken, None)))
-            await asyncio.wait({self._snapshot_taken}, timeout=SNAPSHOT_WAIT_SECONDS)
+                self._snapshot_taken = self._call(self._thread.take_snapshot)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._snapshot_taken), SNAPSHOT_WAIT_SECONDS)
         return self._thread.snapshot
 
     def is_alive(self) -> bool:
@@ -166,7 +164,7 @@ class AsyncEngine:
     def fail_all(self, error: Exception) -> None:
         """End every stream with an error; leaving the streams aborts their requests."""
         for stream in set(self._streams.values()):
-            stream.fail(error)
+            stream.put(error)
 
     async def reload(self, table: RangeTable) -> None:
         """Choose draft steps by another table from the next step on.
@@ -175,28 +173,18 @@ class AsyncEngine:
             TableRefused: it needs what was not prepared at start; the old one stays.
             EngineFailed: the core has failed.
         """
-        if self._failure is not None:
-            raise self._failure
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._reloads.add(done)
-        self._thread.reload(table, self._on_loop(lambda error: _settle(done, error)))
-        try:
-            await done
-        finally:
-            self._reloads.discard(done)
+        await self._call(lambda core: core.reload(table))
 
     def abort(self, request_ids: tuple[str, ...]) -> None:
         """Have the core drop requests."""
-        self._thread.abort(request_ids)
+        self._thread.put(lambda core: _abort(core, request_ids))
 
-    def register(self, stream: RequestStream) -> None:
+    def register(self, stream: RequestStream) -> asyncio.Future[None]:
         """Submit the requests of a stream and deliver their outputs to it."""
-        if self._failure is not None:
-            stream.set_result(self._failure)
-            return
-        for request in stream.requests:
-            self._streams[request.request_id] = stream
-        self._thread.submit(stream.requests, self._on_loop(stream.set_result))
+        if self._failure is None:
+            for request in stream.requests:
+                self._streams[request.request_id] = stream
+        return self._call(lambda core: _submit(core, stream.requests))
 
     def unregister(self, stream: RequestStream, running: set[str]) -> None:
         """Stop deliveries to a stream and abort the requests that still run."""
@@ -205,8 +193,25 @@ class AsyncEngine:
         if running:
             self.abort(tuple(sorted(running)))
 
-    def _on_loop(self, on_result: OnResult) -> OnResult:
-        return lambda error: self._post(lambda: on_result(error))
+    def _call(self, command: Callable[[Core], None]) -> asyncio.Future[None]:
+        """Run a command between two steps; the future has the reason if the core refuses it."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        if self._failure is not None:
+            done.set_exception(self._failure)
+            return done
+        self._calls.add(done)
+        done.add_done_callback(self._calls.discard)
+
+        def run(core: Core) -> None:
+            error = None
+            try:
+                command(core)
+            except (RequestRefused, TableRefused, EngineFailed) as refusal:
+                error = refusal
+            self._post(lambda: _settle(done, error))
+
+        self._thread.put(run)
+        return done
 
     def _post(self, function: Callable[[], None]) -> None:
         # The loop may be closed when a stuck step ends after the server has left.
@@ -222,11 +227,29 @@ class AsyncEngine:
     def _fail(self, error: Exception) -> None:
         self._failure = error if isinstance(error, EngineFailed) else EngineFailed(str(error))
         self.fail_all(self._failure)
-        for done in self._reloads:
-            _settle(done, self._failure)
         if self._snapshot_taken is not None:
             _settle(self._snapshot_taken, None)
+        for call in tuple(self._calls):
+            _settle(call, self._failure)
         self._on_failure(error)
+
+
+def _submit(core: Core, requests: tuple[Request, ...]) -> None:
+    """Queue all of the requests, or none of them."""
+    for index, request in enumerate(requests):
+        try:
+            core.submit(request)
+        except Exception as error:
+            _abort(core, tuple(accepted.request_id for accepted in requests[:index]))
+            if isinstance(error, RequestRefused):
+                raise
+            log.exception("the engine core failed to accept a request")
+            raise EngineFailed("the engine core failed to accept the request") from error
+
+
+def _abort(core: Core, request_ids: tuple[str, ...]) -> None:
+    for request_id in request_ids:
+        core.abort(request_id)
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -5,32 +5,30 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
-from specdecode_engine.adaptive.policy import TableRefused
-from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.request import Output, Request, RequestRefused
+from specdecode_engine.batch.request import Output
 from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 IDLE_SECONDS = 0.05
-"""Time without work or commands before each piece of deferred work, which could delay a request:
-longer than the gap between two requests of a client that sends one after another."""
+"""Time without work before each piece of deferred work, which could delay a request: longer than
+the gap between two requests of a client that sends one after another."""
 
 Command = Callable[[Core], None]
-"""Runs on the engine thread, between two steps."""
-OnResult = Callable[[Exception | None], None]
-"""Called on the engine thread with the error of a command, None when it succeeded."""
+"""Runs on the engine thread, between two steps, at once when idle; what it raises is fatal."""
 
 
 class EngineThread:
     """Loads a core and steps it while it has work; waits for commands while it has none.
 
-    `submit`, `abort`, `reload`, `request_snapshot` and `stop` may be called from any thread.
-
-    `snapshot` is the latest one that was taken, at `snapshot_s`: when the core was loaded, for each
-    `request_snapshot`, and when the thread ended. A step takes none.
+    `put` and `stop` may be called from any thread. `snapshot` is the latest one that was taken, at
+    `snapshot_s`: when the core was loaded, by `take_snapshot` as a command, and when the thread
+    ended. A step takes none.
 
     Args:
         load: builds the core, on this thread.
@@ -58,6 +56,7 @@ class EngineThread:
         self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._step_started_s: float | None = None
+        self._worked_s = 0.0
         self.context_length = 0
         self.is_serving = False
         self.snapshot = CoreSnapshot()
@@ -67,26 +66,9 @@ class EngineThread:
         """Start loading."""
         self._thread.start()
 
-    def submit(self, requests: tuple[Request, ...], on_result: OnResult) -> None:
-        """Queue all of the requests in the core, or none of them."""
-        self._queue.put(lambda core: on_result(_submit(core, requests)))
-
-    def abort(self, request_ids: tuple[str, ...]) -> None:
-        """Drop requests."""
-        self._queue.put(lambda core: _abort(core, request_ids))
-
-    def reload(self, table: RangeTable, on_result: OnResult) -> None:
-        """Choose draft steps by another table."""
-        self._queue.put(lambda core: on_result(_reload(core, table)))
-
-    def request_snapshot(self, on_taken: Callable[[], None]) -> None:
-        """Take a snapshot between two steps, at once when idle; `on_taken` is called afterwards."""
-
-        def take(core: Core) -> None:
-            self._take_snapshot(core)
-            on_taken()
-
-        self._queue.put(take)
+    def put(self, command: Command) -> None:
+        """Run a command as soon as possible, after those that came before it."""
+        self._queue.put(command)
 
     def stop(self) -> None:
         """End the thread after the current step."""
@@ -110,7 +92,7 @@ class EngineThread:
         try:
             core = self._load()
             self.context_length = core.context_length
-            self._take_snapshot(core)
+            self.take_snapshot(core)
         except Exception as error:
             log.error("the engine did not load: %s", _one_line(error))
             log.debug("traceback of the load", exc_info=True)
@@ -133,29 +115,25 @@ class EngineThread:
                 if command is None:
                     return
                 command(core)
-            if core.has_work() and (outputs := self._step(core)):
+            if core.has_work() and (outputs := self._timed(core.step)):
                 self._on_outputs(outputs)
 
-    def _take_snapshot(self, core: Core) -> None:
+    def take_snapshot(self, core: Core) -> None:
+        """Bring `snapshot` up to date."""
         self.snapshot, self.snapshot_s = core.snapshot(), self._clock()
 
     def _end(self, core: Core) -> None:
         """Keep the final figures; a core that failed may be unable to report any."""
         self.is_serving = False
         with suppress(Exception):
-            self._take_snapshot(core)
+            self.take_snapshot(core)
 
-    def _step(self, core: Core) -> list[Output]:
+    def _timed(self, function: Callable[[], T]) -> T:
         self._step_started_s = self._clock()
-        outputs = core.step()
+        result = function()
         self._step_started_s = None
-        return outputs
-
-    def _idle_step(self, core: Core) -> bool:
-        self._step_started_s = self._clock()
-        is_any_left = core.idle_step()
-        self._step_started_s = None
-        return is_any_left
+        self._worked_s = self._clock()
+        return result
 
     def _commands(self, core: Core) -> Iterator[Command | None]:
         if not core.has_work():
@@ -167,40 +145,18 @@ class EngineThread:
                 return
 
     def _wait(self, core: Core) -> Command | None:
-        """Wait for a command; meanwhile the core does its deferred work."""
+        """Wait for a command; meanwhile the core does its deferred work.
+
+        Commands do not put it off: a scrape is one.
+        """
         is_deferred = True
         while is_deferred:
+            idle_s = self._clock() - self._worked_s
             try:
-                return self._queue.get(timeout=IDLE_SECONDS)
+                return self._queue.get(timeout=max(0.0, IDLE_SECONDS - idle_s))
             except queue.Empty:
-                is_deferred = self._idle_step(core)
+                is_deferred = self._timed(core.idle_step)
         return self._queue.get()
-
-
-def _submit(core: Core, requests: tuple[Request, ...]) -> Exception | None:
-    for index, request in enumerate(requests):
-        try:
-            core.submit(request)
-        except Exception as error:
-            _abort(core, tuple(accepted.request_id for accepted in requests[:index]))
-            if isinstance(error, RequestRefused):
-                return error
-            log.exception("the engine core failed to accept a request")
-            return EngineFailed("the engine core failed to accept the request")
-    return None
-
-
-def _reload(core: Core, table: RangeTable) -> Exception | None:
-    try:
-        core.reload(table)
-    except TableRefused as error:
-        return error
-    return None
-
-
-def _abort(core: Core, request_ids: tuple[str, ...]) -> None:
-    for request_id in request_ids:
-        core.abort(request_id)
 
 
 def _one_line(error: Exception) -> str:
