@@ -14,7 +14,7 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics.core import RUNNING_REQUESTS
-from specdecode_engine.serve.admin.health import is_loopback
+from specdecode_engine.serve.admin import is_loopback
 from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.serve.server import build_app
 from specdecode_engine.serve.service import Service

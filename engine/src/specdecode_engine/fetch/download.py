@@ -144,7 +144,6 @@ class _Counted(FileIO):
         self._name = name
 
     def write(self, data: Any) -> int:
-        """Write all of `data`."""
         if self._download.cancelled.is_set():
             raise _Cancelled
         view = memoryview(data)

@@ -57,15 +57,12 @@ class ModelFolder:
         return 0
 
     def missing_bytes(self, files: Sequence[HubFile]) -> int:
-        """Bytes that are not on disk."""
         return sum(file.bytes - self.present_bytes(file) for file in files)
 
     def free_bytes(self) -> int:
-        """Free bytes of the file system."""
         return shutil.disk_usage(self.path).free
 
     def open(self) -> None:
-        """Create the folder."""
         self.partial("").mkdir(parents=True, exist_ok=True)
 
     def finish(self, files: Sequence[HubFile]) -> None:

@@ -47,40 +47,33 @@ class HttpError(Exception):
         }
 
     def response(self) -> JSONResponse:
-        """Return the HTTP response."""
         retry = self.retry_after_s
         headers = {} if retry is None else {"retry-after": str(retry)}
         return JSONResponse(self.body(), self.status, headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> HttpError:
-    """A field of the request is invalid."""
     return HttpError(400, message, param=param, code=code)
 
 
 def too_long(message: str, param: str) -> HttpError:
-    """Prompt and generated tokens exceed the context."""
     return invalid(param, message, "context_length_exceeded")
 
 
 def model_not_found(model: str, served_name: str) -> HttpError:
-    """The request names another model than the served one."""
     message = f"model {model!r} is not served here; use {served_name!r}"
     return HttpError(404, message, param="model", code="model_not_found")
 
 
 def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
-    """This pod accepts no requests now."""
     return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
 def unauthorized(message: str) -> HttpError:
-    """An API key is missing or wrong."""
     return HttpError(401, message, code="invalid_api_key")
 
 
 def generation_failed(message: str) -> HttpError:
-    """This response cannot be completed; the engine continues to serve."""
     return HttpError(500, message, "server_error", code="answer_failed")
 
 

@@ -15,8 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import RequestRefused
-from specdecode_engine.serve import errors
-from specdecode_engine.serve.admin import health, speculation_table
+from specdecode_engine.serve import admin, errors
 from specdecode_engine.serve.control.api_keys import Authorization, NoApiKeys
 from specdecode_engine.serve.control.table_watch import ReadBoot
 from specdecode_engine.serve.engine.core import EngineFailed
@@ -33,11 +32,10 @@ JOIN_SECONDS = 5.0
 
 
 def build_app(service: Service) -> FastAPI:
-    """Return the application that serves one engine."""
     app = FastAPI(title="specdecode", openapi_url=None)
     app.state.service = service
     app.add_middleware(ConnectionDrain, lifecycle=service.lifecycle)
-    for module in (completions, chat, models, health, speculation_table):
+    for module in (completions, chat, models, admin):
         app.include_router(module.router)
     known = (errors.HttpError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
     for kind in (*known, Exception):

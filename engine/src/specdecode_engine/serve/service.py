@@ -2,8 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.lifecycle import ServerLifecycle
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
-from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor
+from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
 
 # Longer than any step, the first one with its compilation included.
@@ -26,17 +24,6 @@ STUCK_SECONDS = 300.0
 
 Load = Callable[[Progress], LoadedEngine]
 OnFailure = Callable[[Exception], None]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """What one HTTP request may ask of this engine, and the defaults of its model."""
-
-    served_name: str
-    context_length: int
-    vocab_size: int
-    max_sequences: int
-    defaults: SamplingDefaults
 
 
 class Service:
@@ -87,7 +74,6 @@ class Service:
 
     @property
     def served_name(self) -> str:
-        """The name of the model in requests."""
         return self.boot.model.served_name or Path(self.boot.model.path).name
 
     @property
@@ -98,7 +84,6 @@ class Service:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """The loaded engine's facts about itself, for /server_info."""
         return self._facts
 
     def describe(self) -> Mapping[str, str]:
@@ -118,17 +103,10 @@ class Service:
             "dtype": str(self._facts.get("dtype", "")),
         }
 
-    @cached_property
-    def limits(self) -> RequestLimits:
-        """What one request may ask for; available once the engine is loaded, then constant."""
-        scheduling = self.boot.scheduling
-        return RequestLimits(
-            served_name=self.served_name,
-            context_length=self.engine.context_length,
-            vocab_size=self.text.vocab_size,
-            max_sequences=scheduling.max_running_requests + scheduling.max_queued_requests,
-            defaults=self.text.defaults,
-        )
+    @property
+    def max_sequences(self) -> int:
+        """The most sequences of one HTTP request: as many as can run and wait."""
+        return self.boot.scheduling.max_running_requests + self.boot.scheduling.max_queued_requests
 
     def dead_reason(self) -> str | None:
         """Return why the process should be restarted, or None while it is alive."""
@@ -164,7 +142,6 @@ def _keys(boot: EngineBoot) -> ApiKeyStore | None:
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that received a request."""
     service = request.app.state.service
     assert isinstance(service, Service)
     return service

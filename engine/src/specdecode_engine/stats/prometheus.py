@@ -104,7 +104,6 @@ class RequestLatency:
         self._latest_s = now_s
 
     def observe_end(self, finish_reason: str, now_s: float, table: str) -> None:
-        """Observe how and when the request ended."""
         metrics = self._metrics
         table = metrics.tables.use(table)
         metrics.requests.labels(finish_reason=finish_reason, table=table).inc()

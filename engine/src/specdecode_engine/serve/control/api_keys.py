@@ -98,7 +98,6 @@ class ApiKeyStore:
         return any(matches)
 
     async def watch(self, period_s: float = PERIOD_SECONDS) -> None:
-        """Read the keys every `period_s`."""
         while True:
             await asyncio.sleep(period_s)
             await self.refresh()
@@ -160,6 +159,5 @@ class Authorization:
 
 
 def is_guarded(method: str, path: str) -> bool:
-    """Whether a request needs a key."""
     is_client_api = path == "/v1" or path.startswith("/v1/")
     return is_client_api or (path == names.PATH_TABLE and method not in ("GET", "HEAD"))

@@ -46,7 +46,6 @@ class TableWatch:
         self.needs_restart: tuple[str, ...] = ()
 
     async def run(self, period_s: float = PERIOD_SECONDS) -> None:
-        """Check every `period_s`."""
         while True:
             await asyncio.sleep(period_s)
             await self.check()

@@ -113,17 +113,14 @@ class AsyncEngine:
         )
 
     def start(self) -> None:
-        """Start loading."""
         self._thread.start()
 
     async def close(self, timeout_s: float) -> bool:
-        """End the thread; false when it is still busy after `timeout_s`."""
         self._thread.stop()
         return await asyncio.to_thread(self._thread.join, timeout_s)
 
     @property
     def context_length(self) -> int:
-        """Maximum tokens of one request, prompt and generated tokens together."""
         return self._thread.context_length
 
     @property
@@ -132,7 +129,6 @@ class AsyncEngine:
         return self._thread.snapshot
 
     def snapshot_age(self) -> float:
-        """Seconds since the latest snapshot was taken."""
         return self._clock() - self._thread.snapshot_s
 
     async def refresh_snapshot(self) -> CoreSnapshot:
@@ -150,11 +146,9 @@ class AsyncEngine:
         return self._thread.snapshot
 
     def is_alive(self) -> bool:
-        """Whether the thread runs and has not failed."""
         return self._failure is None and self._thread.is_alive()
 
     def step_seconds(self) -> float:
-        """How long the current step has been running; 0 between steps."""
         return self._thread.step_seconds()
 
     def stream(self, requests: tuple[Request, ...]) -> RequestStream:
@@ -176,7 +170,6 @@ class AsyncEngine:
         await self._call(lambda core: core.reload(table))
 
     def abort(self, request_ids: tuple[str, ...]) -> None:
-        """Have the core drop requests."""
         self._thread.put(lambda core: _abort(core, request_ids))
 
     def register(self, stream: RequestStream) -> asyncio.Future[None]:

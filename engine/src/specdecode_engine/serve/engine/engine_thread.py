@@ -63,7 +63,6 @@ class EngineThread:
         self.snapshot_s = clock()
 
     def start(self) -> None:
-        """Start loading."""
         self._thread.start()
 
     def put(self, command: Command) -> None:
@@ -80,7 +79,6 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def step_seconds(self) -> float:

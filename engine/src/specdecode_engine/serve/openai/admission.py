@@ -23,7 +23,7 @@ from specdecode_engine.serve import errors
 from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.streaming import ResponseFormatter, StreamingReply
-from specdecode_engine.serve.service import RequestLimits, Service, service_of
+from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ async def generate(
     service.lifecycle.check_admission()
     started_s = service.clock()
     body = await read_body(http_request, body_type)
-    limits, text = service.limits, service.text
-    check_model(body, limits)
-    prompts = await asyncio.to_thread(read_prompts, body, text, limits.context_length)
+    text, context_length = service.text, service.engine.context_length
+    _check_model(body, service)
+    prompts = await asyncio.to_thread(read_prompts, body, text, context_length)
     constraint = read_constraint(body) if body.is_constrained else None
     grammar = await service.grammars.compile(*constraint) if constraint else None
-    requests = admit(body, prompts, limits, grammar, read_label(http_request, service))
+    requests = admit(body, prompts, service, grammar, read_label(http_request, service))
     prompt_texts = [echo for _, echo in prompts for _ in range(body.n or 1)]
     formatter = make_formatter(body, text.vocabulary)
     return StreamingReply(service, body, requests, prompt_texts, formatter, started_s)
@@ -117,16 +117,15 @@ def read_label(http_request: HttpRequest, service: Service) -> str:
     return label if label in service.boot.server.request_labels else ""
 
 
-def check_model(body: GenerationBody, limits: RequestLimits) -> None:
-    """Raise unless the body names the served model, or none."""
-    if body.model not in (None, limits.served_name):
-        raise errors.model_not_found(str(body.model), limits.served_name)
+def _check_model(body: GenerationBody, service: Service) -> None:
+    if body.model not in (None, service.served_name):
+        raise errors.model_not_found(str(body.model), service.served_name)
 
 
 def admit(
     body: GenerationBody,
     prompts: tuple[EncodedPrompt, ...],
-    limits: RequestLimits,
+    service: Service,
     grammar: Grammar | None = None,
     label: str = "",
 ) -> tuple[Request, ...]:
@@ -136,13 +135,14 @@ def admit(
         HttpError: names the field that exceeds a limit, the limit and the remedy.
     """
     count = body.n or 1
-    _check_count(len(prompts) * count, limits)
+    _check_count(len(prompts) * count, service.max_sequences)
     request_id = uuid.uuid4().hex
-    base = _sampling(body, limits)
+    vocab_size, context_length = service.text.vocab_size, service.engine.context_length
+    base = _sampling(body, service.text)
     requests: list[Request] = []
     for prompt_ids, _ in prompts:
-        _check_prompt(prompt_ids, body.prompt_field, limits)
-        max_tokens = _max_tokens(len(prompt_ids), body, limits)
+        _check_prompt(prompt_ids, body.prompt_field, vocab_size)
+        max_tokens = _max_tokens(len(prompt_ids), body, context_length)
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
             name = f"{request_id}-{len(requests)}" if requests else request_id
@@ -158,10 +158,10 @@ def sequence_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _sampling(body: GenerationBody, limits: RequestLimits) -> SamplingParams:
-    defaults = limits.defaults
+def _sampling(body: GenerationBody, text: TextProcessor) -> SamplingParams:
+    defaults = text.defaults
     biases = {int(token_id): bias for token_id, bias in (body.logit_bias or {}).items()}
-    _check_vocabulary("logit_bias", tuple(biases), limits)
+    _check_vocabulary("logit_bias", tuple(biases), text.vocab_size)
     temperature = _first(body.temperature, defaults.temperature)
     return SamplingParams(
         seed=secrets.randbits(63) if body.seed is None else body.seed & SEED_MASK,
@@ -185,38 +185,38 @@ def _first(given: Number | None, default: Number) -> Number:
     return default if given is None else given
 
 
-def _check_count(sequences: int, limits: RequestLimits) -> None:
-    if sequences > limits.max_sequences:
+def _check_count(sequences: int, max_sequences: int) -> None:
+    if sequences > max_sequences:
         raise errors.invalid(
             "n",
             f"the request needs {sequences} sequences (prompts times n); this engine accepts at "
-            f"most {limits.max_sequences}; send fewer prompts or a smaller n",
+            f"most {max_sequences}; send fewer prompts or a smaller n",
         )
 
 
-def _check_prompt(token_ids: tuple[int, ...], field: str, limits: RequestLimits) -> None:
+def _check_prompt(token_ids: tuple[int, ...], field: str, vocab_size: int) -> None:
     if not token_ids:
         raise errors.invalid(field, f"{field} has no tokens; send at least one")
-    _check_vocabulary(field, token_ids, limits)
+    _check_vocabulary(field, token_ids, vocab_size)
 
 
-def _check_vocabulary(field: str, token_ids: tuple[int, ...], limits: RequestLimits) -> None:
-    wrong = [token_id for token_id in token_ids if not 0 <= token_id < limits.vocab_size]
+def _check_vocabulary(field: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
+    wrong = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
     if wrong:
         raise errors.invalid(
-            field, f"{field} has token id {wrong[0]}; valid ids are 0 to {limits.vocab_size - 1}"
+            field, f"{field} has token id {wrong[0]}; valid ids are 0 to {vocab_size - 1}"
         )
 
 
-def _max_tokens(prompt_tokens: int, body: GenerationBody, limits: RequestLimits) -> int:
+def _max_tokens(prompt_tokens: int, body: GenerationBody, context_length: int) -> int:
     """Return how many tokens to generate after a prompt: as requested, or by default what fits."""
     requested = body.requested_tokens
-    room = limits.context_length - prompt_tokens
+    room = context_length - prompt_tokens
     least = 0 if requested == 0 else 1
     if room < least:
         raise errors.too_long(
             f"{body.prompt_field} has {prompt_tokens} tokens; the model's context is "
-            f"{limits.context_length} tokens; at most {limits.context_length - least} leave room "
+            f"{context_length} tokens; at most {context_length - least} leave room "
             f"for {least} generated tokens; shorten {body.prompt_field}",
             body.prompt_field,
         )
@@ -225,7 +225,7 @@ def _max_tokens(prompt_tokens: int, body: GenerationBody, limits: RequestLimits)
     if requested > room:
         raise errors.too_long(
             f"{body.prompt_field} has {prompt_tokens} tokens and {body.length_field} is "
-            f"{requested}; the model's context is {limits.context_length} tokens; set "
+            f"{requested}; the model's context is {context_length} tokens; set "
             f"{body.length_field} to at most {room}",
             body.length_field,
         )

@@ -15,7 +15,6 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
-    """Answer a conversation."""
     return await generate(request, ChatBody, _read_prompts, ChatFormatter)
 
 
@@ -44,12 +43,10 @@ class ChatFormatter:
         self._has_logprobs = bool(body.logprobs)
 
     def first_choice(self, index: int) -> dict[str, object]:
-        """Return the choice with the role, which precedes the text of a stream."""
         first = {"role": "assistant", "content": ""}
         return {"index": index, "delta": first, "logprobs": None, "finish_reason": None}
 
     def choice(self, whole: OutputProcessor) -> dict[str, object]:
-        """Return a choice of the response in one piece."""
         return {
             "index": whole.index,
             "message": {"role": "assistant", "content": whole.text, "refusal": None},
@@ -58,7 +55,6 @@ class ChatFormatter:
         }
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
-        """Return a choice of a chunk."""
         return {
             "index": new.index,
             "delta": {"content": new.text} if new.text else {},

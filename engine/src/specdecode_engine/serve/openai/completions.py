@@ -15,7 +15,6 @@ router = APIRouter()
 
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
-    """Continue each prompt."""
     return await generate(request, CompletionBody, _read_prompts, CompletionFormatter)
 
 
@@ -47,7 +46,6 @@ class CompletionFormatter:
         """Return None: a stream begins with text."""
 
     def choice(self, whole: OutputProcessor) -> dict[str, object]:
-        """Return a choice of the response in one piece."""
         has_logprobs, vocabulary = self._has_logprobs, self._vocabulary
         return {
             "index": whole.index,
@@ -57,7 +55,6 @@ class CompletionFormatter:
         }
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
-        """Return a choice of a chunk, which has the same fields."""
         return self.choice(new)
 
 

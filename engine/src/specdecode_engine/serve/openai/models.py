@@ -10,13 +10,11 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
-    """List the served model."""
     return {"object": "list", "data": [_describe(service_of(request))]}
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(name: str, request: Request) -> dict[str, object]:
-    """Describe the served model."""
     service = service_of(request)
     if name != service.served_name:
         raise errors.model_not_found(name, service.served_name)

@@ -143,7 +143,6 @@ class GenerationBody(ConstraintFields):
 
     @property
     def length_field(self) -> str:
-        """The field that `requested_tokens` comes from."""
         return "max_tokens"
 
     @property

@@ -1,7 +1,8 @@
-"""Probes, drain, /server_info and /metrics. None of these routes generates tokens."""
+"""Probes, drain, /server_info, /metrics and the speculation table. No route generates tokens."""
 
 import asyncio
 import ipaddress
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
@@ -13,6 +14,8 @@ from prometheus_client.exposition import choose_encoder
 
 from specdecode_api import names
 from specdecode_api.report import Degradation, Degradations, Degraded
+from specdecode_api.table import TableError
+from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.graphs.report import Eager, GraphReport
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.service import Service, service_of
@@ -22,6 +25,7 @@ router = APIRouter()
 MIN_STEPS = 200
 """Fewer decode steps than this give no meaningful share."""
 MISSED_SHARE = 0.1
+TABLE_SOURCE = f"PUT {names.PATH_TABLE}"
 
 
 @router.get(names.PATH_STARTUP)
@@ -131,7 +135,6 @@ def is_loopback(host: str) -> bool:
 
 @router.get(names.PATH_SERVER_INFO)
 async def server_info(request: Request) -> dict[str, object]:
-    """Describe the configuration and the state of this engine."""
     service = service_of(request)
     snapshot = await service.engine.refresh_snapshot()
     return {
@@ -150,9 +153,35 @@ async def server_info(request: Request) -> dict[str, object]:
 
 @router.get(names.PATH_METRICS)
 async def metrics(request: Request) -> Response:
-    """Return the metrics in the format that the scrape accepts."""
     service = service_of(request)
     await service.engine.refresh_snapshot()
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     body = encode(service.metrics.registry)
     return Response(body, headers={"content-type": content_type})
+
+
+@router.get(names.PATH_TABLE)
+async def get_table(request: Request) -> dict[str, object]:
+    return service_of(request).tables.describe()
+
+
+@router.put(names.PATH_TABLE)
+async def put_table(request: Request) -> dict[str, object]:
+    """Choose draft steps by another table from the next step on; running requests continue.
+
+    The body is a table in any of its forms. An invalid table is answered with 400 and all its
+    errors, a table that requires a restart with 409; the old table then stays in force.
+    """
+    service = service_of(request)
+    service.lifecycle.check_admission()
+    try:
+        document = json.loads(await request.body())
+    except ValueError as error:
+        raise errors.HttpError(400, f"the body is not valid JSON: {error}; send a table") from None
+    try:
+        await service.tables.apply_document(document, TABLE_SOURCE)
+    except TableError as error:
+        raise errors.HttpError(400, str(error), code="bad_table") from None
+    except TableRefused as error:
+        raise errors.HttpError(409, str(error), code="needs_restart") from None
+    return service.tables.describe()
