@@ -21,6 +21,12 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MOST_BYTES = 1 << 30
 
 
+class ConfigurationError(Exception):
+    """The boot file or the flags are invalid; the message lists every error with its field."""
+
+    reason = TerminationReason.BOOT_FILE_INVALID
+
+
 def termination_message_for(error: Exception) -> TerminationMessage:
     """Return the reason of the error's class, else ENGINE_FAILED, with the error's message."""
     reason = getattr(error, "reason", None)

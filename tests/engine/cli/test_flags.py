@@ -8,7 +8,8 @@ import pytest
 
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Policy
-from specdecode_engine.cli.flags import BootError, parse_flags
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.process import ConfigurationError
 
 NGRAM = ["--model-path", "/models/m", "--speculative-algorithm", "NGRAM"]
 TABLE = {"1": {"candidate_steps": [2, 4, 6]}, "8": {"candidate_steps": [0, 1]}}
@@ -29,7 +30,7 @@ def read(*arguments: str) -> SpeculationBoot:
 
 
 def refusal(*arguments: str) -> list[str]:
-    with pytest.raises(BootError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         parse_flags([*NGRAM, *arguments])
     return str(refused.value).splitlines()
 
@@ -152,7 +153,7 @@ def test_a_boot_file_without_a_start_has_the_middle_of_its_table(way, write) -> 
 
 def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
     table = {"1": {"candidate_steps": [1, -1]}}
-    with pytest.raises(BootError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         parse_flags(["--boot", boot(write, table=table)])
     assert str(refused.value).startswith("speculation.table.1.candidate_steps[1]: ")
     assert "\n" not in str(refused.value)
@@ -160,7 +161,9 @@ def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
 
 def test_plain_decoding_takes_no_table(write) -> None:
     arguments = ["--model-path", "/models/m", "--speculative-adaptive-config", write(TABLE)]
-    with pytest.raises(BootError, match="algorithm NONE does not draft: remove table_path"):
+    with pytest.raises(
+        ConfigurationError, match="algorithm NONE does not draft: remove table_path"
+    ):
         parse_flags(arguments)
 
 

@@ -14,12 +14,9 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
+from specdecode_engine.process import ConfigurationError
 
 log = logging.getLogger(__name__)
-
-
-class BootError(Exception):
-    """The boot file or the flags are invalid; the message lists every error with its field."""
 
 
 # flag, field of the boot file, type
@@ -87,7 +84,7 @@ def parse_flags(
         log_warnings: log warnings about the table.
 
     Raises:
-        BootError: lists every error.
+        ConfigurationError: lists every error.
         SystemExit: for --help and unknown flags.
     """
     options = vars(_parser().parse_args(arguments))
@@ -99,11 +96,11 @@ def parse_flags(
     try:
         boot = EngineBoot.model_validate(document)
     except ValidationError as error:
-        raise BootError(
+        raise ConfigurationError(
             "\n".join([*resolved.mistakes, *validation_errors(error, EngineBoot)])
         ) from None
     if resolved.mistakes:
-        raise BootError("\n".join(resolved.mistakes))
+        raise ConfigurationError("\n".join(resolved.mistakes))
     if log_warnings:
         for warning in resolved.warnings:
             log.warning("speculation table: %s", warning)
@@ -162,9 +159,9 @@ def _read(path: Path | None) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BootError(f"boot file {path} cannot be read: {error}") from None
+        raise ConfigurationError(f"boot file {path} cannot be read: {error}") from None
     if not isinstance(document, dict):
-        raise BootError(f"boot file {path} does not contain a JSON object")
+        raise ConfigurationError(f"boot file {path} does not contain a JSON object")
     return document
 
 

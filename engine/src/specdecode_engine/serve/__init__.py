@@ -5,9 +5,3 @@ Text exists only here, and torch does not: the server uses the core through the 
 lives on one event loop and needs no locks. Request bodies are pydantic models (`openai.protocol`)
 and become the requests of the engine; errors are in OpenAI's format (`errors`).
 """
-
-from specdecode_engine.serve.control.table_watch import ConfigurationError
-from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
-from specdecode_engine.serve.server import serve
-
-__all__ = ["ConfigurationError", "Core", "LoadedEngine", "Progress", "serve"]

@@ -1,4 +1,4 @@
-"""Probes, drain, /server_info, /metrics and the speculation table. No route generates tokens."""
+"""The routes that generate no tokens: probes, drain, /metrics, /server_info, models and tables."""
 
 import asyncio
 import ipaddress
@@ -185,3 +185,27 @@ async def put_table(request: Request) -> dict[str, object]:
     except TableRefused as error:
         raise errors.HttpError(409, str(error), code="needs_restart") from None
     return service.tables.describe()
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> dict[str, object]:
+    return {"object": "list", "data": [_describe_model(service_of(request))]}
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(name: str, request: Request) -> dict[str, object]:
+    service = service_of(request)
+    if name != service.served_name:
+        raise errors.model_not_found(name, service.served_name)
+    return _describe_model(service)
+
+
+def _describe_model(service: Service) -> dict[str, object]:
+    service.lifecycle.check_admission()
+    return {
+        "id": service.served_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "specdecode",
+        "max_model_len": service.engine.context_length,
+    }

@@ -69,14 +69,6 @@ def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
     return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
-def unauthorized(message: str) -> HttpError:
-    return HttpError(401, message, code="invalid_api_key")
-
-
-def generation_failed(message: str) -> HttpError:
-    return HttpError(500, message, "server_error", code="answer_failed")
-
-
 def from_validation(error: ValidationError) -> HttpError:
     """Name the first field that pydantic refused, with its value and what is allowed."""
     first = error.errors(include_url=False, include_context=False)[0]

@@ -17,10 +17,10 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import RequestRefused
 from specdecode_engine.serve import admin, errors
 from specdecode_engine.serve.control.api_keys import Authorization, NoApiKeys
-from specdecode_engine.serve.control.table_watch import ReadBoot
+from specdecode_engine.serve.control.tables import ReadBoot
 from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.serve.lifecycle import ServerLifecycle
-from specdecode_engine.serve.openai import chat, completions, models
+from specdecode_engine.serve.openai import chat, completions
 from specdecode_engine.serve.service import Load, OnFailure, Service
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(title="specdecode", openapi_url=None)
     app.state.service = service
     app.add_middleware(ConnectionDrain, lifecycle=service.lifecycle)
-    for module in (completions, chat, models, admin):
+    for module in (completions, chat, admin):
         app.include_router(module.router)
     known = (errors.HttpError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
     for kind in (*known, Exception):

@@ -9,8 +9,7 @@ from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, read_digests
-from specdecode_engine.serve.control.table_watch import ReadBoot, TableWatch
-from specdecode_engine.serve.control.tables import Tables
+from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.lifecycle import ServerLifecycle

@@ -34,8 +34,7 @@ class EngineMetrics:
         describe: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_InfoCollector(describe))
-        self.registry.register(_SnapshotCollector(read))
+        self.registry.register(_EngineCollector(read, describe))
         self._describe = describe
         self.first_token_s = self._histogram(requests.FIRST_TOKEN_SECONDS)
         self.inter_token_s = self._histogram(requests.INTER_TOKEN_SECONDS)
@@ -137,27 +136,20 @@ class TableLabels:
         return table
 
 
-class _InfoCollector(Collector):
-    """Exports when the process started and what the engine is."""
+class _EngineCollector(Collector):
+    """Exports what the engine is, when the process started, and the latest snapshot."""
 
-    def __init__(self, describe: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, read: Callable[[], CoreSnapshot], describe: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._read = read
         self._describe = describe
         self._started_s = time.time()
 
     def collect(self) -> Iterator[Metric]:
-        facts = self._describe()
+        facts, snapshot = self._describe(), self._read()
         yield _family(metrics.INFO, [(tuple(facts.get(n, "") for n in metrics.INFO.labels), 1.0)])
         yield _family(metrics.PROCESS_START, [((), self._started_s)])
-
-
-class _SnapshotCollector(Collector):
-    """Exports the values of the latest snapshot."""
-
-    def __init__(self, read: Callable[[], CoreSnapshot]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        snapshot = self._read()
         for each in CORE:
             values = snapshot.values.get(each, {} if each.labels else {(): 0.0})
             yield _family(each, values.items())

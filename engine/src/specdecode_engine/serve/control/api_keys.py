@@ -139,16 +139,18 @@ class Authorization:
             return None
         header = Headers(scope=scope).get("authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
-            return errors.unauthorized(
+            message = (
                 "this server requires an API key: send the header 'Authorization: Bearer KEY'; "
                 "OpenAI's clients send it when api_key or OPENAI_API_KEY is set"
             )
-        if not self._keys.allow(header[len(_SCHEME) :].strip()):
-            return errors.unauthorized(
+        elif not self._keys.allow(header[len(_SCHEME) :].strip()):
+            message = (
                 "the API key is not valid for this server: check it for typing errors, or request "
                 "a key from the server's administrator"
             )
-        return None
+        else:
+            return None
+        return errors.HttpError(401, message, code="invalid_api_key")
 
     def _is_owner(self, scope: Scope) -> bool:
         """Whether the operator, which wrote the boot file, replaces the table."""

@@ -165,7 +165,7 @@ class StreamingReply(Response):
 
     def _process(self, output: Output, choice: OutputProcessor, outputs: RequestStream) -> None:
         if output.error is not None:
-            raise errors.generation_failed(output.error)
+            raise errors.HttpError(500, output.error, "server_error", code="answer_failed")
         now_s, latency = self._service.clock(), self._latencies[output.request_id]
         before = choice.completion_tokens
         choice.push(output)
