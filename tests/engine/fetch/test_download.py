@@ -11,8 +11,7 @@ import pytest
 
 from specdecode_api.model_uri import parse_uri
 from specdecode_api.report import ModelRole, ModelState, TerminationReason
-from specdecode_engine.fetch.download import Download
-from specdecode_engine.fetch.folder import ModelFolder
+from specdecode_engine.fetch.download import Download, ModelFolder
 from specdecode_engine.fetch.hub import FetchError, Hub
 from specdecode_engine.fetch.progress import Counts
 

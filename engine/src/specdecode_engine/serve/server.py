@@ -150,11 +150,7 @@ def serve(
 ) -> int:
     """Listen at once, load the engine, serve until a signal; return the exit code of the process.
 
-    Args:
-        boot: the whole boot file.
-        load: builds the engine, on the engine's thread.
-        on_failure: called with the error that ends the engine, before the process ends.
-        reread: reads the configuration again; a changed table is then applied.
+    The arguments are those of `Service`.
     """
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]

@@ -29,11 +29,9 @@ class Service:
     """One engine and its server. Created on the event loop that it lives on.
 
     Args:
-        boot: the whole boot file.
         load: builds the engine, on the engine's thread.
         reread: reads the configuration again, to apply a changed table.
         stuck_seconds: a step that takes longer counts as dead.
-        clock: seconds, monotonic.
         on_failure: called with the error that ends the engine.
 
     Raises:

@@ -5,16 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from specdecode_api import metrics
-from specdecode_api.metrics import (
-    MAX_STRATA,
-    MAX_TABLES,
-    SUMS,
-    GrammarUse,
-    MetricSpec,
-    Sampling,
-    batch_band,
-    prompt_length,
-)
+from specdecode_api.metrics import SUMS, MetricSpec
 from specdecode_engine.batch.request import FinishReason, Output
 from specdecode_engine.batch.scheduler_output import StepOutput
 from specdecode_engine.batch.sequence import Sequence
@@ -54,7 +45,7 @@ class PerTableStats:
         """Put a table in force; the one that was not for longest gives way."""
         self.tables.setdefault(table, TableStats())
         self.tables.move_to_end(table)
-        if len(self.tables) > MAX_TABLES:
+        if len(self.tables) > metrics.MAX_TABLES:
             self.tables.popitem(last=False)
 
     def note(
@@ -69,7 +60,7 @@ class PerTableStats:
 
         A failed request is not counted: the output of its last step was dropped.
         """
-        band = batch_band(batch_size)
+        band = metrics.batch_band(batch_size)
         for emission, output in zip(emissions, outputs, strict=True):
             sequence, reason = emission.sequence, output.finish_reason
             sequence.stats.note(table, band, len(output.token_ids), seconds)
@@ -97,7 +88,9 @@ class PerTableStats:
             return
         table = self.tables.get(stats.table)
         stratum = _stratum(sequence, band)
-        if table is None or (stratum not in table.strata and len(table.strata) >= MAX_STRATA):
+        if table is None or (
+            stratum not in table.strata and len(table.strata) >= metrics.MAX_STRATA
+        ):
             self.unsorted_requests += 1
             return
         _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_band[band])
@@ -127,9 +120,9 @@ def _stratum(sequence: Sequence, band: int) -> Stratum:
     request = sequence.request
     return (
         str(band),
-        Sampling.SAMPLED if request.sampling.temperature > 0 else Sampling.GREEDY,
-        GrammarUse.FREE if request.grammar is None else GrammarUse.CONSTRAINED,
-        prompt_length(len(request.prompt_ids)),
+        metrics.Sampling.SAMPLED if request.sampling.temperature > 0 else metrics.Sampling.GREEDY,
+        metrics.GrammarUse.FREE if request.grammar is None else metrics.GrammarUse.CONSTRAINED,
+        metrics.prompt_length(len(request.prompt_ids)),
         request.label,
     )
 

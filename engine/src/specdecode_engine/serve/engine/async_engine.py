@@ -81,13 +81,9 @@ class RequestStream:
 
 
 class AsyncEngine:
-    """Everything that coroutines may ask of the core. Lives on one event loop.
+    """What coroutines may ask of the core. Lives on one event loop.
 
-    Args:
-        load: builds the core, on the engine thread.
-        on_ready: called on the event loop when the core can be used.
-        on_failure: called on the event loop when loading or a step raised.
-        clock: seconds, monotonic.
+    `load` runs on the engine thread, `on_ready` and `on_failure` on the event loop.
     """
 
     def __init__(

@@ -29,14 +29,8 @@ class OutputProcessor:
     """One choice of a response: turns the outputs of its sequence into text.
 
     `text` and `scored` are what was added since `clear`. Tokens are processed one at a time and in
-    order, so that text, end and token count do not depend on how many tokens a step adds.
-
-    Args:
-        index: index of the choice in the response.
-        vocabulary: the model's vocabulary.
-        stop: stop strings.
-        echo: the prompt's text where the choice begins with it.
-        prompt_ids: the prompt's token ids.
+    order, so that text, end and token count do not depend on how many tokens a step adds. `echo` is
+    the prompt's text where the choice begins with it.
     """
 
     def __init__(

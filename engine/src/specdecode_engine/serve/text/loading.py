@@ -15,17 +15,9 @@ from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcess
 # NFKC compose: a character stands for at most 4, which is the longest canonical decomposition.
 _COMPOSING, _COMPOSED_CHARS = ("NFC", "NFKC"), 4
 _LENGTH_KEEPING = (
-    *_COMPOSING,
-    "NFD",
-    "NFKD",
-    "ByteLevel",
-    "Digits",
-    "Metaspace",
-    "Prepend",
-    "Punctuation",
-    "Replace",
-    "Split",
-)
+    *_COMPOSING, "NFD", "NFKD", "ByteLevel", "Digits", "Metaspace", "Prepend", "Punctuation",
+    "Replace", "Split",
+)  # fmt: skip
 
 
 class TokenizerUnusable(Exception):
