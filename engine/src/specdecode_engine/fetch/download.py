@@ -213,7 +213,8 @@ class Download:
             partial.unlink()
         raise FetchError(
             TerminationReason.CHECKSUM_MISMATCH,
-            f"{self.uri}: {file.name} came with another content than the hub announces, twice; "
+            self.uri,
+            f"{file.name} came with another content than the hub announces, twice; "
             "look for a proxy or a mirror that changes files",
         )
 

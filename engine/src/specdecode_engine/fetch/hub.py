@@ -27,8 +27,8 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 class FetchError(Exception):
     """A download failed; the message names the model, the error and the remedy."""
 
-    def __init__(self, reason: TerminationReason, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, reason: TerminationReason, uri: str, message: str) -> None:
+        super().__init__(f"{uri}: {message}")
         self.reason = reason
 
 
@@ -111,23 +111,17 @@ def needed(files: Iterable[HubFile], uri: str) -> tuple[HubFile, ...]:
         FetchError: not a checkpoint in Hugging Face format with safetensors.
     """
     found = tuple(files)
-    chosen = tuple(
-        sorted((file for file in found if _is_needed(file.name)), key=attrgetter("name"))
-    )
+    chosen = sorted((file for file in found if _is_needed(file.name)), key=attrgetter("name"))
     names = {file.name for file in chosen}
+    invalid = TerminationReason.CHECKPOINT_INVALID
     if _CONFIG not in names:
-        raise FetchError(
-            TerminationReason.CHECKPOINT_INVALID,
-            f"{uri}: has no {_CONFIG}; name a model in Hugging Face format",
-        )
+        raise FetchError(invalid, uri, f"has no {_CONFIG}; name a model in Hugging Face format")
     if not any(name.endswith(".safetensors") for name in names):
         others = [file.name for file in found if file.name.endswith((".bin", ".gguf", ".pt"))]
         held = f"only {', '.join(sorted(others)[:3])}" if others else "no weights at all"
-        raise FetchError(
-            TerminationReason.CHECKPOINT_INVALID,
-            f"{uri}: has no safetensors, {held}; name a revision or a model that has them",
-        )
-    return chosen
+        remedy = "name a revision or a model that has them"
+        raise FetchError(invalid, uri, f"has no safetensors, {held}; {remedy}")
+    return tuple(chosen)
 
 
 def _is_needed(name: str) -> bool:
@@ -170,46 +164,39 @@ def explain(error: Exception, uri: str, has_token: bool) -> FetchError | None:
 def unreachable(uri: str, why: str) -> FetchError:
     """Return the error for a hub that does not respond, or not as expected."""
     remedy = "check the network, proxies and download.endpoint; it is tried again"
-    return FetchError(
-        TerminationReason.HUB_UNREACHABLE, f"{uri}: the hub cannot be read ({why}); {remedy}"
-    )
+    message = f"the hub cannot be read ({why}); {remedy}"
+    return FetchError(TerminationReason.HUB_UNREACHABLE, uri, message)
 
 
 def out_of_space(uri: str, why: str) -> FetchError:
     """Return the error for a model that does not fit into the cache."""
     remedy = "enlarge the volume or remove models from it, or raise download.cacheSizeLimit"
-    return FetchError(TerminationReason.OUT_OF_SPACE, f"{uri}: {why}; {remedy}")
+    return FetchError(TerminationReason.OUT_OF_SPACE, uri, f"{why}; {remedy}")
 
 
 def _answered(error: HfHubHTTPError, uri: str, has_token: bool) -> FetchError:
     status = error.response.status_code
     if isinstance(error, RevisionNotFoundError):
+        reason, text = TerminationReason.REVISION_NOT_FOUND, "the model has no such revision"
         remedy = "name a branch, a tag or a commit that it has, after the @"
-        return FetchError(
-            TerminationReason.REVISION_NOT_FOUND, f"{uri}: the model has no such revision; {remedy}"
-        )
-    if isinstance(error, GatedRepoError) and has_token:
+    elif isinstance(error, GatedRepoError) and has_token:
+        reason, text = TerminationReason.UNAUTHORIZED, f"the model is gated (HTTP {status})"
         remedy = "accept its terms on the hub with the account that the token belongs to"
-        return FetchError(
-            TerminationReason.UNAUTHORIZED, f"{uri}: the model is gated (HTTP {status}); {remedy}"
+    elif status in (401, 403) and has_token:
+        reason, text = TerminationReason.UNAUTHORIZED, f"the hub refuses the token (HTTP {status})"
+        remedy = "use one that may read this model"
+    elif status in (401, 403):
+        reason, text = (
+            TerminationReason.UNAUTHORIZED,
+            f"private, gated or not there (HTTP {status})",
         )
-    if status in (401, 403):
-        return FetchError(TerminationReason.UNAUTHORIZED, f"{uri}: {_refused(status, has_token)}")
-    if status == 404:
+        remedy = "put a token that may read it into a Secret and name that in download.tokenSecret"
+    elif status == 404:
+        reason, text = TerminationReason.MODEL_NOT_FOUND, "the hub has no such model"
         remedy = "check its spelling, and that the token may see it if it is private"
-        return FetchError(
-            TerminationReason.MODEL_NOT_FOUND, f"{uri}: the hub has no such model; {remedy}"
-        )
-    return unreachable(uri, f"HTTP {status}")
-
-
-def _refused(status: int, has_token: bool) -> str:
-    if has_token:
-        return f"the hub refuses the token (HTTP {status}); use one that may read this model"
-    return (
-        f"private, gated or not there (HTTP {status}); put a token that may read it into a Secret "
-        "and name that in download.tokenSecret"
-    )
+    else:
+        return unreachable(uri, f"HTTP {status}")
+    return FetchError(reason, uri, f"{text}; {remedy}")
 
 
 def _failed(error: OSError, uri: str) -> FetchError:
@@ -219,4 +206,4 @@ def _failed(error: OSError, uri: str) -> FetchError:
         # huggingface_hub raises this if the length of a response is not the announced one.
         return unreachable(uri, " ".join(str(error).split()))
     remedy = "the volume must be writable for user and group 65532"
-    return FetchError(TerminationReason.CACHE_NOT_WRITABLE, f"{uri}: {error}; {remedy}")
+    return FetchError(TerminationReason.CACHE_NOT_WRITABLE, uri, f"{error}; {remedy}")

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
@@ -23,60 +21,32 @@ device may take longer: the reader then gets the latest one."""
 
 
 class RequestStream:
-    """The outputs of requests that belong together, as they come; leaving aborts the unfinished.
+    """The outputs of requests that belong together, as they come."""
 
-    Entering waits until the core has accepted all requests, and raises the reason if it refuses
-    one; it then runs none.
-    """
-
-    def __init__(self, engine: "AsyncEngine", requests: tuple[Request, ...]) -> None:
-        self.requests = requests
-        self._engine = engine
-        self._running = {request.request_id for request in requests}
-        self._accepted: asyncio.Future[None] | None = None
+    def __init__(self, requests: tuple[Request, ...], accepted: asyncio.Future[None]) -> None:
+        self.running = {request.request_id for request in requests}
+        self.accepted = accepted
         self._queue: asyncio.Queue[Output | Exception] = asyncio.Queue()
-
-    async def __aenter__(self) -> Self:
-        self._accepted = self._engine.register(self)
-        try:
-            await self._accepted
-        except BaseException:
-            self._engine.unregister(self, self._running)
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._engine.unregister(self, self._running)
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self
 
     async def __anext__(self) -> Output:
-        while self._running:
+        while self.running:
             event = await self._queue.get()
             if isinstance(event, Exception):
                 raise event
-            if event.request_id not in self._running:
+            if event.request_id not in self.running:
                 continue  # the core produced it before `abort` reached it
             if event.finish_reason is not None:
-                self._running.discard(event.request_id)
+                self.running.discard(event.request_id)
             return event
         raise StopAsyncIteration
 
-    def abort(self, request_id: str) -> None:
-        """Abort one request; further outputs of it are dropped."""
-        self._running.discard(request_id)
-        self._engine.abort((request_id,))
-
     def put(self, event: Output | Exception) -> None:
         """Receive an output of one of the requests, or the error that ends the stream."""
-        if isinstance(event, Exception) and self._accepted is not None:
-            _settle(self._accepted, event)
+        if isinstance(event, Exception):
+            _settle(self.accepted, event)
         self._queue.put_nowait(event)
 
 
@@ -147,9 +117,30 @@ class AsyncEngine:
     def step_seconds(self) -> float:
         return self._thread.step_seconds()
 
-    def stream(self, requests: tuple[Request, ...]) -> RequestStream:
-        """Run requests that belong together; enter the result with `async with`."""
-        return RequestStream(self, requests)
+    @asynccontextmanager
+    async def stream(self, requests: tuple[Request, ...]) -> AsyncIterator[RequestStream]:
+        """Run requests that belong together, all or none; leaving aborts the unfinished.
+
+        Raises:
+            RequestRefused: the core refuses one of them.
+            EngineFailed: the core has failed.
+        """
+        accepted = self._call(lambda core: _submit(core, requests))
+        stream = RequestStream(requests, accepted)
+        self._streams |= dict.fromkeys(stream.running, stream)
+        try:
+            await accepted
+            yield stream
+        finally:
+            for request in requests:
+                del self._streams[request.request_id]
+            if stream.running:
+                self.abort(stream, sorted(stream.running))
+
+    def abort(self, stream: RequestStream, request_ids: Sequence[str]) -> None:
+        """Have the core drop requests of a stream; further outputs of them are dropped."""
+        stream.running -= set(request_ids)
+        self._thread.put(lambda core: _abort(core, request_ids))
 
     def fail_all(self, error: Exception) -> None:
         """End every stream with an error; leaving the streams aborts their requests."""
@@ -164,23 +155,6 @@ class AsyncEngine:
             EngineFailed: the core has failed.
         """
         await self._call(lambda core: core.reload(table))
-
-    def abort(self, request_ids: tuple[str, ...]) -> None:
-        self._thread.put(lambda core: _abort(core, request_ids))
-
-    def register(self, stream: RequestStream) -> asyncio.Future[None]:
-        """Submit the requests of a stream and deliver their outputs to it."""
-        if self._failure is None:
-            for request in stream.requests:
-                self._streams[request.request_id] = stream
-        return self._call(lambda core: _submit(core, stream.requests))
-
-    def unregister(self, stream: RequestStream, running: set[str]) -> None:
-        """Stop deliveries to a stream and abort the requests that still run."""
-        for request in stream.requests:
-            self._streams.pop(request.request_id, None)
-        if running:
-            self.abort(tuple(sorted(running)))
 
     def _call(self, command: Callable[[Core], None]) -> asyncio.Future[None]:
         """Run a command between two steps; the future has the reason if the core refuses it."""
@@ -229,14 +203,14 @@ def _submit(core: Core, requests: tuple[Request, ...]) -> None:
         try:
             core.submit(request)
         except Exception as error:
-            _abort(core, tuple(accepted.request_id for accepted in requests[:index]))
+            _abort(core, [accepted.request_id for accepted in requests[:index]])
             if isinstance(error, RequestRefused):
                 raise
             log.exception("the engine core failed to accept a request")
             raise EngineFailed("the engine core failed to accept the request") from error
 
 
-def _abort(core: Core, request_ids: tuple[str, ...]) -> None:
+def _abort(core: Core, request_ids: Sequence[str]) -> None:
     for request_id in request_ids:
         core.abort(request_id)
 

@@ -173,7 +173,7 @@ class StreamingReply(Response):
         if choice.finish_reason is not None:
             latency.observe_end(choice.finish_reason, now_s, output.table)
             if output.finish_reason is None:  # a stop string, which the engine knows nothing of
-                outputs.abort(output.request_id)
+                self._service.engine.abort(outputs, [output.request_id])
 
     @property
     def _prompt_tokens(self) -> int:
