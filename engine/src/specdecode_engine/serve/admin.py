@@ -49,32 +49,31 @@ async def probe_live(request: Request) -> Response:
 
 
 @router.get(names.PATH_DEGRADED)
-async def degraded(request: Request) -> Response:
+async def get_degraded(request: Request) -> Response:
     """Report degradations; a degraded engine serves."""
     service = service_of(request)
     snapshot = await service.engine.refresh_snapshot()
-    report = Degradations(degraded=tuple(_degradations(service, snapshot.graphs)))
+    found = _degradations(service, snapshot.graphs)
+    degraded = tuple(Degradation(reason=reason, message=text) for reason, text in found)
+    report = Degradations(degraded=degraded)
     return Response(report.model_dump_json(), media_type="application/json")
 
 
-def _degradations(service: Service, graphs: GraphReport) -> Iterator[Degradation]:
+def _degradations(service: Service, graphs: GraphReport) -> Iterator[tuple[Degraded, str]]:
     """Yield the degradations, the worst first."""
     keys, watch = service.keys, service.watch
     if keys is not None and keys.error:
-        yield Degradation(
-            reason=Degraded.API_KEYS_MISSING, message=f"every request is refused: {keys.error}"
-        )
-    if service.tables.latest_refusal:
-        text = f"the old table stays in force: {service.tables.latest_refusal}"
-        yield Degradation(reason=Degraded.TABLE_REFUSED, message=text)
+        yield Degraded.API_KEYS_MISSING, f"every request is refused: {keys.error}"
+    if refusal := service.tables.latest_refusal:
+        yield Degraded.TABLE_REFUSED, f"the old table stays in force: {refusal}"
     if watch is not None and watch.needs_restart:
-        text = f"changed, and requires a restart: {', '.join(watch.needs_restart)}"
-        yield Degradation(reason=Degraded.NEEDS_RESTART, message=text)
+        changed = ", ".join(watch.needs_restart)
+        yield Degraded.NEEDS_RESTART, f"changed, and requires a restart: {changed}"
     if reason := service.facts.get("cpu_kernels_missing"):
         text = f"torch is used instead of the C kernels and is several times slower: {reason}"
-        yield Degradation(reason=Degraded.CPU_KERNELS_MISSING, message=text)
+        yield Degraded.CPU_KERNELS_MISSING, text
     if text := missed_graphs(graphs):
-        yield Degradation(reason=Degraded.CUDA_GRAPHS_MISSED, message=text)
+        yield Degraded.CUDA_GRAPHS_MISSED, text
 
 
 def missed_graphs(graphs: GraphReport) -> str:

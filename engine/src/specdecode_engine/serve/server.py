@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 FLUSH_SECONDS = 5
+WATCH_SECONDS = 2.0
 CLOSE = (b"connection", b"close")
 JOIN_SECONDS = 5.0
 
@@ -94,9 +96,9 @@ class SignalledServer(uvicorn.Server):
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
         watch, keys = self._service.watch, self._service.keys
-        watching = [asyncio.create_task(watch.run())] if watch else []
-        if keys:
-            watching.append(asyncio.create_task(keys.watch()))
+        checks = [watch.check] if watch else []
+        checks += [keys.refresh] if keys else []
+        watching = [asyncio.create_task(_repeat(check)) for check in checks]
         await self.serve(sockets=[self._socket])
         for task in watching:
             task.cancel()
@@ -122,6 +124,12 @@ class SignalledServer(uvicorn.Server):
         self._service.engine.fail_all(
             errors.unavailable("this pod stopped before the response was complete", "draining", 1)
         )
+
+
+async def _repeat(check: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        await check()
 
 
 async def run(

@@ -63,14 +63,12 @@ class EngineMetrics:
         """Count a table that was offered: "applied" or "refused"."""
         self._reloads.labels(result=result).inc()
 
-    def count_call(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Count the tokens of one HTTP request, complete or cut short."""
+    def count_call(self, prompt_tokens: int, completion_tokens: int, unfinished: int = 0) -> None:
+        """Count the tokens of one HTTP request, and its choices that were cut short."""
         self._prompt_tokens.inc(prompt_tokens)
         self._completion_tokens.inc(completion_tokens)
-
-    def count_cut_short(self, number: int) -> None:
-        """Count requests that ended before their answer was complete."""
-        self.requests.labels(finish_reason="abort", table=self._table()).inc(number)
+        if unfinished:
+            self.requests.labels(finish_reason="abort", table=self._table()).inc(unfinished)
 
     def _table(self) -> str:
         return self.tables.use(self._describe().get(metrics.HASHES[1], ""))

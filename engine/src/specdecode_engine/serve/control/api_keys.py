@@ -25,7 +25,6 @@ from specdecode_engine.serve import errors
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 2.0
 _SCHEME = "bearer "
 _REMEDY = (
     "write the keys to it, one per line; in Kubernetes to the Secret that serving.apiKeys names, "
@@ -96,11 +95,6 @@ class ApiKeyStore:
         digest = _digest(key)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return any(matches)
-
-    async def watch(self, period_s: float = PERIOD_SECONDS) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            await self.refresh()
 
     async def refresh(self) -> None:
         """Read the keys again. If that fails, no key is valid: removing a file revokes its keys."""

@@ -24,7 +24,6 @@ from specdecode_engine.startup.policies import depth_table
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 2.0
 AT_START = "boot file or flags"
 TUNED = "tuned table of the boot file"
 CHANGED_FILE = "changed file"
@@ -165,8 +164,6 @@ class TableWatch:
 
     Args:
         boot: the configuration at start, with its table.
-        reread: reads the configuration again.
-        tables: applies a changed table.
     """
 
     def __init__(self, boot: EngineBoot, reread: ReadBoot, tables: Tables) -> None:
@@ -175,11 +172,6 @@ class TableWatch:
         self._reread = reread
         self._tables = tables
         self.needs_restart: tuple[str, ...] = ()
-
-    async def run(self, period_s: float = PERIOD_SECONDS) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            await self.check()
 
     async def check(self) -> None:
         """Check once; a configuration that was seen before is not applied or reported again."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Protocol
 
 from fastapi import Response
@@ -188,44 +188,37 @@ class StreamingReply(Response):
 
     def _count(self) -> None:
         """Count the request's tokens and its unfinished sequences in the metrics, at its end."""
-        metrics = self._service.metrics
-        metrics.count_call(self._prompt_tokens, self._completion_tokens)
         unfinished = sum(choice.finish_reason is None for choice in self._choices.values())
-        if unfinished:
-            metrics.count_cut_short(unfinished)
+        self._service.metrics.count_call(self._prompt_tokens, self._completion_tokens, unfinished)
 
     def _usage(self) -> dict[str, object]:
-        """Return OpenAI's usage, extended by the figures of speculation in `specdecode`."""
-        speculation = speculation_usage(self._choices.values())
+        """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
+
+        `accept_length` is generated tokens per sequence and decode step, the target's own included;
+        None without a decode step. The first token comes from prefill, which is no decode step.
+        """
+        choices = self._choices.values()
+        steps = sum(choice.rounds for choice in choices)
+        drafted = sum(choice.drafted for choice in choices)
+        accepted = sum(choice.accepted for choice in choices)
+        emitted = sum(choice.emitted for choice in choices)
         prompt_tokens, completion_tokens = self._prompt_tokens, self._completion_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "completion_tokens_details": {
-                "accepted_prediction_tokens": speculation["accepted_tokens"],
-                "rejected_prediction_tokens": speculation["wasted_tokens"],
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
             },
-            "specdecode": speculation,
+            "specdecode": {
+                "rounds": steps,
+                "drafted_tokens": drafted,
+                "accepted_tokens": accepted,
+                "accept_length": emitted / steps if steps else None,
+                "wasted_tokens": drafted - accepted,
+            },
         }
-
-
-def speculation_usage(choices: Collection[OutputProcessor]) -> dict[str, int | float | None]:
-    """Sum the figures of a request's sequences.
-
-    `accept_length` is generated tokens per sequence and decode step, the target's own included;
-    None without a decode step. The first token comes from prefill and belongs to no decode step.
-    """
-    steps = sum(choice.rounds for choice in choices)
-    drafted = sum(choice.drafted for choice in choices)
-    accepted = sum(choice.accepted for choice in choices)
-    return {
-        "rounds": steps,
-        "drafted_tokens": drafted,
-        "accepted_tokens": accepted,
-        "accept_length": sum(choice.emitted for choice in choices) / steps if steps else None,
-        "wasted_tokens": drafted - accepted,
-    }
 
 
 async def _run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
