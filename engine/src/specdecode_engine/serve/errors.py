@@ -16,7 +16,7 @@ SHOWN_VALUE_CHARS = 80
 
 
 class HttpError(Exception):
-    """An error response: the message, its status, and the delay before a retry where one helps."""
+    """An error response: status, body, and the delay before a retry where one helps."""
 
     def __init__(
         self,
@@ -29,27 +29,13 @@ class HttpError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
         self.code = code
-        self.retry_after_s = retry_after_s
-
-    def body(self) -> dict[str, object]:
-        """Return the body that OpenAI's clients expect."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        error = {"message": message, "type": kind, "param": param, "code": code}
+        self.body: dict[str, object] = {"error": error}
+        self._headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
 
     def response(self) -> JSONResponse:
-        retry = self.retry_after_s
-        headers = {} if retry is None else {"retry-after": str(retry)}
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse(self.body, self.status, self._headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> HttpError:

@@ -254,4 +254,4 @@ def _error_body(error: Exception) -> dict[str, object]:
     response = errors.from_exception(error)
     if response.code == "internal_error":
         log.error("a streamed response failed", exc_info=error)
-    return response.body()
+    return response.body
