@@ -195,7 +195,7 @@ class StreamingReply(Response):
         """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
 
         `accept_length` is generated tokens per sequence and decode step, the target's own included;
-        None without a decode step. The first token comes from prefill, which is no decode step.
+        None without a decode step. The first token comes from prefill.
         """
         choices = self._choices.values()
         steps = sum(choice.rounds for choice in choices)
