@@ -56,8 +56,7 @@ def engine_registry():
     values |= range_state_values([state]) | graph_values(graphs)
     metrics = EngineMetrics(lambda: CoreSnapshot(values))
     metrics.count_error(500)
-    metrics.count_call(3, 4)
-    metrics.count_cut_short(1)
+    metrics.count_call(3, 4, unfinished=1)
     metrics.count_table("applied")
     watch = RequestLatency(metrics, 0.0)
     for second in (1.0, 2.0):
