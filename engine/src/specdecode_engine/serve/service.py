@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.serve.control.api_keys import ApiKeyStore, read_digests
+from specdecode_engine.serve.control.api_keys import ApiKeyStore
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
@@ -48,7 +48,8 @@ class Service:
         on_failure: OnFailure = lambda error: None,
     ) -> None:
         self.boot = boot
-        self.keys = _keys(boot)
+        key_path = boot.server.api_key_path
+        self.keys = None if key_path is None else ApiKeyStore(Path(key_path))
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = ServerLifecycle()
@@ -56,7 +57,7 @@ class Service:
         self._on_failure = on_failure
         self._stuck_seconds = stuck_seconds
         self._text: TextProcessor | None = None
-        self._facts: Mapping[str, object] = {}
+        self.facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
         self.grammars = Grammars(lambda: self.text.token_bytes(self._eos_token_ids))
         self.engine = AsyncEngine(
@@ -79,12 +80,8 @@ class Service:
         assert self._text is not None, "the engine is not loaded"
         return self._text
 
-    @property
-    def facts(self) -> Mapping[str, object]:
-        return self._facts
-
     def describe(self) -> Mapping[str, str]:
-        """The configuration of this engine, by the labels of `series.INFO`."""
+        """The configuration of this engine, by the labels of `metrics.INFO`."""
         boot, speculation = self.boot, self.boot.speculation
         return {
             "config_hash": boot.config_hash,
@@ -96,8 +93,8 @@ class Service:
             "policy": speculation.policy.value,
             "topk": str(speculation.topk),
             "page_size": str(boot.memory.page_size),
-            "device": str(self._facts.get("device_name", "")),
-            "dtype": str(self._facts.get("dtype", "")),
+            "device": str(self.facts.get("device_name", "")),
+            "dtype": str(self.facts.get("dtype", "")),
         }
 
     @property
@@ -123,19 +120,12 @@ class Service:
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
         self.tables.start(loaded.core)
-        self._facts = loaded.facts
+        self.facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids
         return loaded.core
 
     def _note_progress(self, description: str) -> None:
         self.lifecycle.progress = description
-
-
-def _keys(boot: EngineBoot) -> ApiKeyStore | None:
-    if boot.server.api_key_path is None:
-        return None
-    path = Path(boot.server.api_key_path)
-    return ApiKeyStore(path, read_digests(path))
 
 
 def service_of(request: Request) -> Service:

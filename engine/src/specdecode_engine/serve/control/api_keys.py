@@ -78,16 +78,15 @@ def _digest(key: str) -> bytes:
 
 
 class ApiKeyStore:
-    """The valid keys. Owned by the event loop.
+    """The valid keys of a file or folder. Owned by the event loop.
 
-    Args:
-        path: the file or folder that the keys are read from.
-        digests: the digests of the keys at start.
+    Raises:
+        NoApiKeys: as `read_digests`.
     """
 
-    def __init__(self, path: Path, digests: Digests) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._digests = digests
+        self._digests = read_digests(path)
         self.error = ""
 
     def allow(self, key: str) -> bool:
