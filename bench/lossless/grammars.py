@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from specdecode_engine.grammar import Grammar, GrammarCompiler, GrammarKind, GrammarSource
-from specdecode_engine.serve.text.tokenizer import load_text_model
+from specdecode_engine.serve.text.loading import load_text_model
 
 _SCHEMA = {
     "type": "object",

@@ -11,8 +11,7 @@ from specdecode_api import metrics as engine_metrics
 from specdecode_api import names
 from specdecode_engine.adaptive.policy import RangeState, Reason
 from specdecode_engine.graphs.plan import GraphReport, GraphSetReport
-from specdecode_engine.stats.latency import RequestLatency
-from specdecode_engine.stats.prometheus import CORE, EngineMetrics
+from specdecode_engine.stats.prometheus import CORE, EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_state_values
 from specdecode_operator import children, resource
 from specdecode_operator.metrics import Metrics
@@ -57,8 +56,7 @@ def engine_registry():
     snapshot = CoreSnapshot(values | range_state_values([state]) | graph_values(graphs))
     metrics = EngineMetrics(lambda: snapshot)
     metrics.count_error(500)
-    metrics.count_call(3, 4)
-    metrics.count_cut_short(1)
+    metrics.count_call(3, 4, unfinished=1)
     metrics.count_table("applied")
     watch = RequestLatency(metrics, 0.0)
     for second in (1.0, 2.0):

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from specdecode_api.report import ModelReport, ModelRole, Progress
-from specdecode_engine.fetch.answering import answering
+from specdecode_engine.fetch.progress import answering
 from specdecode_operator.engine_client import MAX_BYTES, open_engine_client
 
 TOLD = Progress(models=(ModelReport(role=ModelRole.TARGET, uri="hf://a/b", bytes_done=7),))

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdecode_api.boot import EngineBoot
-from specdecode_api.report import TerminationMessage, TerminationReason
-from specdecode_engine.cli.flags import BootError, parse_flags
-from specdecode_engine.process.malloc import keep_freed_memory
-from specdecode_engine.process.termination_message import leave, termination_message_for
-from specdecode_engine.serve import ConfigurationError, LoadedEngine, Progress, serve
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.process import (
+    ConfigurationError,
+    keep_freed_memory,
+    leave,
+    termination_message_for,
+)
+from specdecode_engine.serve.engine.core import LoadedEngine, Progress
+from specdecode_engine.serve.server import serve
 
 FAILED = 1
 BAD_BOOT = 2
@@ -25,37 +29,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["fetch"]:
         # Imported here: serving does not need it.
-        from specdecode_engine.fetch import fetch
+        from specdecode_engine.fetch.command import fetch
 
         # Process 1 of a container receives only signals that it handles. Nothing is lost: the
         # next download resumes the files on disk.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(FAILED))
         return fetch(given[1:])
     try:
-        boot = read_boot(given, log_warnings=True)
+        boot = parse_flags(given, log_warnings=True)
     except ConfigurationError as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
-        leave(TerminationMessage(reason=TerminationReason.BOOT_FILE_INVALID, message=str(error)))
+        leave(termination_message_for(error))
         return BAD_BOOT
     keep_freed_memory()
     return serve(
         boot,
         lambda progress: _load(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
-        reread=lambda: read_boot(given),
+        reread=lambda: parse_flags(given),
     )
-
-
-def read_boot(arguments: Sequence[str], *, log_warnings: bool = False) -> EngineBoot:
-    """Read flags, boot file and speculation table.
-
-    Raises:
-        ConfigurationError: lists every error.
-    """
-    try:
-        return parse_flags(arguments, log_warnings=log_warnings)
-    except BootError as error:
-        raise ConfigurationError(str(error)) from None
 
 
 def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:

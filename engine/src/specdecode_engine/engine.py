@@ -10,13 +10,12 @@ from specdecode_engine.batch.request import (
     FinishReason,
     Output,
     Request,
-    RequestStats,
     TokenLogprobs,
 )
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.stats.counters import Counters, DecodeTotals
+from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
 from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
@@ -187,7 +186,7 @@ class EngineCore:
         accepted = [len(token_ids) - 1 for _, token_ids, _ in results]
         is_alone = step.is_alone
         self.counters.mixed_rounds += not is_alone
-        self.counters.count(step.decision, DecodeTotals.of(step.drafted, accepted, seconds))
+        self.counters.count(step.decision, step.drafted, accepted, seconds)
         counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
         self.per_table.note(step.table, batch_size, counted, seconds)
         pairs = zip(accepted, outputs, strict=True)
@@ -226,11 +225,7 @@ class EngineCore:
         if fault is not None:
             return self._fail(sequence, f"the grammar could not be followed: {fault}")
         self._append(step, sequence, kept)
-        if step.decision is not None:
-            rounds, drafted, accepted, emitted = sequence.stats
-            accepted += len(token_ids) - 1
-            drafted += step.drafted
-            sequence.stats = RequestStats(rounds + 1, drafted, accepted, emitted + count)
+        is_decode = step.decision is not None
         if reason is not None:
             self._finish(sequence, reason)
         return Output(
@@ -240,9 +235,11 @@ class EngineCore:
             _first_prompt_logprobs(sequence, count),
             reason,
             stop_token_id,
-            sequence.stats,
             None,
             step.table,
+            int(is_decode),
+            step.drafted if is_decode else 0,
+            len(token_ids) - 1 if is_decode else 0,
         )
 
     def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:
@@ -266,8 +263,12 @@ class EngineCore:
     def _fail(self, sequence: Sequence, error: str) -> Output:
         """End one sequence with an error; the others keep running."""
         self._finish(sequence, FinishReason.ERROR)
-        request_id, reason = sequence.request.request_id, FinishReason.ERROR
-        return Output(request_id, (), finish_reason=reason, stats=sequence.stats, error=error)
+        return Output(
+            request_id=sequence.request.request_id,
+            token_ids=(),
+            finish_reason=FinishReason.ERROR,
+            error=error,
+        )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         slot = sequence.slot

@@ -15,8 +15,8 @@ AFTER = {"1": TableEntry(candidate_steps=(0, 3)), "3": TableEntry(candidate_step
 
 
 def run(core, requests, change_at, abort_at):
-    """Run requests that arrive one per step; return the sequences in their final state."""
-    sequences, step = {}, 0
+    """Run requests that arrive one per step; return the final sequences and all outputs."""
+    sequences, outputs, step = {}, [], 0
     waiting = list(requests)
     while waiting or core.has_work():
         if waiting:
@@ -27,9 +27,9 @@ def run(core, requests, change_at, abort_at):
             core.reload(depth_table(AFTER, Policy.STATIC))
         if step == abort_at:
             core.abort(requests[1].request_id)
-        core.step()
+        outputs += core.step()
         step += 1
-    return list(sequences.values())
+    return list(sequences.values()), outputs
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -41,22 +41,23 @@ def test_portions_hold_every_round(checkpoints, overlap, change_at):
     }  # fmt: skip
     document["scheduling"]["overlap"] = overlap
     core = build_core(EngineBoot.model_validate(document))
-    sequences = run(core, requests_of(checkpoints.vocab, 6, 20), change_at, abort_at=7)
+    sequences, outputs = run(core, requests_of(checkpoints.vocab, 6, 20), change_at, abort_at=7)
     first = core.per_table.table if change_at is None else next(iter(core.per_table.tables))
     for sequence in sequences:
-        sums = sequence.bucket_stats._by_bucket.values()
-        assert sum(rounds for _, rounds, _ in sums) == sequence.stats.rounds
-        assert sum(tokens for tokens, _, _ in sums) == sequence.stats.emitted
-    counted = [each for each in sequences if each.stats.rounds]
-    mixed = [each for each in counted if each.bucket_stats.is_mixed]
+        own = [o for o in outputs if o.request_id == sequence.request.request_id and o.rounds]
+        by_bucket = sequence.stats.by_bucket.values()
+        assert sum(tokens for tokens, _, _ in by_bucket) == sum(len(o.token_ids) for o in own)
+        assert sum(rounds for _, rounds, _ in by_bucket) == sum(o.rounds for o in own)
+    counted = [each for each in sequences if each.stats.by_bucket]
+    mixed = [each for each in counted if each.stats.is_mixed]
     assert core.per_table.mixed_requests == len(mixed)
     assert bool(mixed) == (change_at == 9)
     for name, table in core.per_table.tables.items():
-        own = [s for s in counted if s.bucket_stats.table == name and not s.bucket_stats.is_mixed]
+        own = [s for s in counted if s.stats.table == name and not s.stats.is_mixed]
         requests = sum(sums[metrics.SUMS.index("requests")] for sums in table.strata.values())
         assert requests == len(own)
         tokens = sum(sums[metrics.SUMS.index("tokens")] for sums in table.strata.values())
-        assert tokens == sum(s.bucket_stats.main()[1][0] for s in own)
+        assert tokens == sum(s.stats.by_bucket[s.stats.main_bucket()][0] for s in own)
     drafted = {(band, steps) for band, steps in core.counters.depths}
     assert all(band in metrics.BATCH_BANDS and steps in (0, 3) for band, steps in drafted)
     rounds = sum(each.rounds for each in core.counters.depths.values())

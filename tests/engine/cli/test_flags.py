@@ -8,7 +8,8 @@ import pytest
 
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Policy
-from specdecode_engine.cli.flags import BootError, parse_flags
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.process import ConfigurationError
 
 NGRAM = ["--model-path", "/models/m", "--speculative-algorithm", "NGRAM"]
 TABLE = {"1": {"candidate_steps": [2, 4, 6]}, "8": {"candidate_steps": [0, 1]}}
@@ -29,7 +30,7 @@ def read(*arguments: str) -> SpeculationBoot:
 
 
 def refusal(*arguments: str) -> list[str]:
-    with pytest.raises(BootError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         parse_flags([*NGRAM, *arguments])
     return str(refused.value).splitlines()
 
@@ -152,7 +153,7 @@ def test_a_boot_file_without_a_start_has_the_middle_of_its_table(way, write) -> 
 
 def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
     table = {"1": {"candidate_steps": [1, -1]}}
-    with pytest.raises(BootError) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         parse_flags(["--boot", boot(write, table=table)])
     assert str(refused.value).startswith("speculation.table.1.candidate_steps[1]: ")
     assert "\n" not in str(refused.value)
@@ -160,7 +161,9 @@ def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
 
 def test_plain_decoding_takes_no_table(write) -> None:
     arguments = ["--model-path", "/models/m", "--speculative-adaptive-config", write(TABLE)]
-    with pytest.raises(BootError, match="algorithm NONE does not draft: remove table_path"):
+    with pytest.raises(
+        ConfigurationError, match="algorithm NONE does not draft: remove table_path"
+    ):
         parse_flags(arguments)
 
 
@@ -168,5 +171,31 @@ def test_help_names_every_algorithm_there_is(capsys) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    shown = said.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2].partition(" (boot")
+    shown = (
+        said.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2]
+        .partition("(one of ")[2]
+        .partition("; boot")
+    )
     assert set(shown[0].split(", ")) == AVAILABLE_ALGORITHMS
+
+
+def test_help_describes_each_flag_by_its_field_of_the_boot_file(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Port to listen on; 0 selects a free port (boot file: server.port)." in said
+    assert "Policy that chooses the draft steps (one of static, ema, goodput; boot file:" in said
+
+
+def test_disabling_flags_and_graph_sizes_reach_the_boot_file() -> None:
+    off = parse_flags(
+        [*NGRAM, "--disable-overlap-schedule", "--disable-radix-cache", "--disable-cuda-graph"]
+    )
+    assert (off.scheduling.overlap, off.memory.prefix_cache, off.graphs.mode) == (
+        False,
+        False,
+        "off",
+    )
+    sizes = parse_flags([*NGRAM, "--cuda-graph-bs", "1", "4"])
+    assert sizes.graphs.batch_sizes == (1, 4)
+    assert parse_flags([*NGRAM, "--cuda-graph-bs"]).graphs.batch_sizes == ()

@@ -11,10 +11,8 @@ import pytest
 
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole, ModelState, TerminationReason
-from specdecode_engine.fetch.download import Download
-from specdecode_engine.fetch.faults import FetchError
-from specdecode_engine.fetch.folder import ModelFolder
-from specdecode_engine.fetch.hub import Hub
+from specdecode_engine.fetch.download import Download, ModelFolder
+from specdecode_engine.fetch.hub import FetchError, Hub
 from specdecode_engine.fetch.progress import Counts
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

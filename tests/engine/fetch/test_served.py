@@ -7,12 +7,11 @@ import torch
 
 from specdecode_api.model_uri import HubLocation
 from specdecode_api.report import ModelRole
-from specdecode_engine.fetch.download import Download
-from specdecode_engine.fetch.folder import link
+from specdecode_engine.fetch.download import Download, link
 from specdecode_engine.fetch.hub import Hub
 from specdecode_engine.fetch.progress import Counts
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.serve.text.tokenizer import load_text_model
+from specdecode_engine.serve.text.loading import load_text_model
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 

@@ -23,7 +23,7 @@ async def main():
             await grammars.compile("guided", GrammarSource(GrammarKind(kind), text))
             print("compiled", flush=True)
         except HttpError as error:
-            print(error.status, error.message, flush=True)
+            print(error.status, error, flush=True)
 
 asyncio.run(main())
 """

@@ -5,7 +5,7 @@ import sys
 
 FAULTS = """
 import ctypes, resource, threading
-from specdecode_engine.process.malloc import keep_freed_memory
+from specdecode_engine.process import keep_freed_memory
 {}
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

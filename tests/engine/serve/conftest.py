@@ -18,6 +18,7 @@ from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.server import SignalledServer, listen
 from specdecode_engine.serve.service import Service
 from specdecode_engine.startup.build import build_core
+from specdecode_engine.stats.snapshot import CoreSnapshot
 from tests.engine.serve.echo_core import EchoCore
 
 CHAT_TEMPLATE = (
@@ -173,6 +174,11 @@ class RunningServer:
         )
         self._clients.append(client)
         return client
+
+    def snapshot(self) -> CoreSnapshot:
+        """The core's figures as of now."""
+        taking = self.service.engine.refresh_snapshot()
+        return asyncio.run_coroutine_threadsafe(taking, self._loop).result(10)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=10)

@@ -10,7 +10,6 @@ from specdecode_engine.batch.request import (
     Output,
     QueueFull,
     Request,
-    RequestStats,
     RequestTooLong,
     TokenLogprobs,
 )
@@ -110,8 +109,7 @@ class EchoCore:
         self._request_rounds += bool(token_ids)
         if reason is not None:
             del self._running[request.request_id]
-        emitted = start + len(token_ids)
-        rounds = -(-emitted // self._tokens_per_step)
+        rounds = int(bool(token_ids))
         return Output(
             request_id=request.request_id,
             token_ids=token_ids,
@@ -119,9 +117,9 @@ class EchoCore:
             prompt_logprobs=None if start else _score_prompt(request),
             finish_reason=reason,
             stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
-            stats=RequestStats(
-                rounds, rounds * (self._tokens_per_step - 1), emitted - rounds, emitted
-            ),
+            rounds=rounds,
+            drafted=rounds * (self._tokens_per_step - 1),
+            accepted=len(token_ids) - rounds,
         )
 
     def _next(self, request: Request, start: int) -> tuple[tuple[int, ...], FinishReason | None]:

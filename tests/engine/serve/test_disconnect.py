@@ -29,7 +29,7 @@ def send_raw(url, body):
 
 
 def running(server):
-    return server.service.engine.snapshot[RUNNING_REQUESTS]
+    return server.snapshot()[RUNNING_REQUESTS]
 
 
 @pytest.fixture
@@ -72,11 +72,11 @@ def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
 
 def test_the_real_core_frees_what_a_client_left(built_server, eventually):
     eventually(lambda: running(built_server) == 0)
-    free = built_server.service.engine.snapshot[KV_PAGES, "free"]
+    free = built_server.snapshot()[KV_PAGES, "free"]
     with send_raw(built_server.url, BODY | {"stream": True}):
         eventually(lambda: running(built_server) == 2)
     eventually(lambda: running(built_server) == 0)
-    assert built_server.service.engine.snapshot[KV_PAGES, "free"] == free
+    assert built_server.snapshot()[KV_PAGES, "free"] == free
 
 
 def test_others_are_not_disturbed(slow):

@@ -32,6 +32,10 @@ def run(load: Callable[[], Core]) -> EngineThread:
     return thread
 
 
+def submit(thread: EngineThread, request: Request) -> None:
+    thread.put(lambda core: core.submit(request))
+
+
 def end(thread: EngineThread) -> None:
     thread.stop()
     assert thread.join(30)
@@ -48,9 +52,9 @@ def test_an_idle_engine_captures_the_graphs_that_the_start_had_no_time_for(event
     core = build_poisoned(boot, 64)
     assert len(core.snapshot().graphs.pending) == 3
     thread = run(lambda: core)
-    eventually(lambda: thread.snapshot.graphs.pairs == 3)
-    assert thread.snapshot.graphs.pending == ()
+    eventually(lambda: core.snapshot().graphs.pairs == 3)
     end(thread)
+    assert thread.snapshot.graphs.pending == ()
 
 
 def test_deferred_work_waits_until_requests_end(eventually) -> None:
@@ -58,7 +62,7 @@ def test_deferred_work_waits_until_requests_end(eventually) -> None:
     thread = run(lambda: core)
     for number in range(5):
         params = SamplingParams(seed=0, max_tokens=8, temperature=0.0, ignore_eos=True)
-        thread.submit((Request(str(number), (1, 2, 3), params),), lambda _: None)
+        submit(thread, Request(str(number), (1, 2, 3), params))
     eventually(lambda: core.pieces == 0)
     assert core.steps > 0
     assert core.was_busy == [False] * 3
@@ -70,7 +74,18 @@ def test_an_engine_without_deferred_work_waits_for_commands_only(eventually) -> 
     thread = run(lambda: core)
     eventually(lambda: core.pieces == 0)
     params = SamplingParams(seed=0, max_tokens=2, temperature=0.0, ignore_eos=True)
-    thread.submit((Request("1", (1, 2, 3), params),), lambda _: None)
+    submit(thread, Request("1", (1, 2, 3), params))
     eventually(lambda: core.steps > 0 and not core.has_work())
     end(thread)
     assert core.was_busy[0] is False
+
+
+def test_scrapes_do_not_put_deferred_work_off(eventually) -> None:
+    core = DeferringCore(3)
+    thread = run(lambda: core)
+    deadline_s = time.monotonic() + 10
+    while core.pieces and time.monotonic() < deadline_s:
+        thread.put(thread.take_snapshot)
+        time.sleep(0.005)
+    assert core.pieces == 0
+    end(thread)

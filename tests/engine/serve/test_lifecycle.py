@@ -14,9 +14,9 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics.core import RUNNING_REQUESTS
-from specdecode_engine.serve.admin.health import is_loopback
-from specdecode_engine.serve.app import build_app
+from specdecode_engine.serve.admin import is_loopback
 from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.server import build_app
 from specdecode_engine.serve.service import Service
 from tests.engine.serve.echo_core import EchoCore
 
@@ -46,7 +46,7 @@ def read_stream(server, **fields):
 
 
 def wait_running(server, eventually):
-    eventually(lambda: server.service.engine.snapshot[RUNNING_REQUESTS] > 0)
+    eventually(lambda: server.snapshot()[RUNNING_REQUESTS] > 0)
 
 
 def test_probes_answer_while_the_model_loads(start_server, model_folder, eventually):

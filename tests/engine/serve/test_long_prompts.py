@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
-from specdecode_engine.serve.text.tokenizer import load_text_model, longest_token_chars
+from specdecode_engine.serve.text.loading import load_text_model, longest_token_chars
 
 TEXT = "the quick brown fox größer naïve 北京 😀 12345 and <|turn|> STOP\n"
 

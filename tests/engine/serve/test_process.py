@@ -16,7 +16,8 @@ import logging, sys
 sys.modules["torch"] = None  # the server does without, and starts sooner
 from pathlib import Path
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.serve import LoadedEngine, serve
+from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.server import serve
 from tests.engine.serve.echo_core import EchoCore
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)

@@ -11,8 +11,9 @@ from specdecode_api.speculation import AVAILABLE_POLICIES, Policy
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import Request, SamplingParams
-from specdecode_engine.cli.flags import BootError, parse_flags
+from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.process import ConfigurationError
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import draft_shapes
 from specdecode_engine.startup.policies import depth_table, make_policy
@@ -95,7 +96,9 @@ def test_a_table_is_loaded_from_where_it_is_given(tmp_path) -> None:
     }
     written = {key: entry.model_dump() for key, entry in read.entries.items()}
     assert start(tmp_path, num_steps=4, table=written).speculation.entries == read.entries
-    with pytest.raises(BootError, match=r"table.json: num_steps 3 .* use one of \[0, 1, 2, 4\]"):
+    with pytest.raises(
+        ConfigurationError, match=r"table.json: num_steps 3 .* use one of \[0, 1, 2, 4\]"
+    ):
         start(tmp_path, num_steps=3, table_path=str(path))
     assert list(start(tmp_path, policy="ema").speculation.entries) == ["1", "8", "32", "64"]
     assert start(tmp_path).speculation.entries == {}
@@ -150,5 +153,5 @@ def test_an_engine_that_adapts_gives_the_text_of_one_that_does_not_draft(checkpo
 
 
 def test_a_bad_file_is_refused_before_anything_is_loaded(tmp_path) -> None:
-    with pytest.raises(BootError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         start(tmp_path, num_steps=1, table_path=str(tmp_path))

@@ -8,9 +8,8 @@ from prometheus_client import generate_latest
 from specdecode_api import metrics as engine_metrics
 from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.stats.latency import RequestLatency
 from specdecode_engine.stats.per_table import PerTableStats
-from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 SUMS = list(engine_metrics.SUMS)

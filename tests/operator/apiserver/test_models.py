@@ -15,7 +15,7 @@ from specdecode_api.report import (
     TerminationMessage,
     TerminationReason,
 )
-from specdecode_engine.fetch.answering import answering
+from specdecode_engine.fetch.progress import answering
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.image_volumes import image_volumes

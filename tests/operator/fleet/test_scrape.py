@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from specdecode_api import metrics as engine_metrics
-from specdecode_engine.stats.latency import RequestLatency
-from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, exposition
 from specdecode_operator.fleet.prometheus import READ, open_prometheus
@@ -46,7 +45,7 @@ def registry():
     for second in (0.3, 0.304):
         watch.observe_tokens(1, second, "new")
     watch.observe_end("stop", 0.5, "new")
-    metrics.count_cut_short(1)
+    metrics.count_call(0, 0, unfinished=1)
     for status in (500, 500, 503, 400):  # 503 while it drains, 400 is the client's
         metrics.count_error(status)
     return metrics.registry

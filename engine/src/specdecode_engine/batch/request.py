@@ -68,15 +68,6 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-class RequestStats(NamedTuple):
-    """Speculation statistics of one request; `emitted` counts tokens of decode steps only."""
-
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    emitted: int = 0
-
-
 class Output(NamedTuple):
     """Tokens that one step added to one request; the last output carries the finish reason.
 
@@ -84,7 +75,8 @@ class Output(NamedTuple):
     and is also in `stop_token_id`, so that the server can leave it out of the text. `error` is the
     reason why a request failed, if that is its finish reason. `prompt_logprobs`, if requested, are
     in the first output, from the prompt's second token on: nothing precedes the first. `table` is
-    the hash of the table that was in force when the step was launched.
+    the hash of the table that was in force when the step was launched. `rounds` is 1 for a decode
+    step and 0 for a prefill, `drafted` and `accepted` count its draft tokens.
     """
 
     request_id: str
@@ -93,9 +85,11 @@ class Output(NamedTuple):
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
-    stats: RequestStats = RequestStats()
     error: str | None = None
     table: str = ""
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class RequestRefused(Exception):

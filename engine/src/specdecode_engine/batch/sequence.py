@@ -4,44 +4,40 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specdecode_engine.adaptive.policy import Decision
-from specdecode_engine.batch.request import FinishReason, Request, RequestStats, TokenLogprobs
+from specdecode_engine.batch.request import FinishReason, Request, TokenLogprobs
 
 
-class RequestBucketStats:
+class RequestStats:
     """Decode steps of one request per batch bucket, under the table that set its draft steps.
 
     A request counts once, in the bucket of most of its decode steps, with its numbers there: the
     requests of a stratum are then independent of each other and ran at comparable batch sizes.
+    `by_bucket` holds tokens, steps and seconds of each bucket.
     """
 
-    __slots__ = ("_by_bucket", "is_mixed", "table")
+    __slots__ = ("by_bucket", "is_mixed", "table")
 
     def __init__(self) -> None:
         self.table = ""
         self.is_mixed = False  # whether steps under more than one table decoded it
-        self._by_bucket: dict[int, list[float]] = {}  # tokens, steps, seconds
+        self.by_bucket: dict[int, list[float]] = {}
 
     def add(self, table: str, bucket: int, tokens: int, seconds: float) -> None:
         """Count a step: it kept `tokens` and took `seconds` for the whole batch."""
         if table != self.table:
             self.is_mixed = bool(self.table)
             self.table = table
-        sums = self._by_bucket.get(bucket)
+        sums = self.by_bucket.get(bucket)
         if sums is None:
-            sums = self._by_bucket[bucket] = [0, 0, 0.0]
+            sums = self.by_bucket[bucket] = [0, 0, 0.0]
         sums[0] += tokens
         sums[1] += 1
         sums[2] += seconds
 
-    def main(self) -> tuple[int, list[float]] | None:
-        """Return the bucket with the most steps, the smallest of equals; None without a step.
-
-        Returns:
-            The bucket, and its tokens, steps and seconds.
-        """
-        if not self._by_bucket:
-            return None
-        return max(self._by_bucket.items(), key=lambda item: (item[1][1], -item[0]))
+    def main_bucket(self) -> int | None:
+        """Return the bucket with the most steps, the smallest of equals; None without a step."""
+        steps = {bucket: sums[1] for bucket, sums in self.by_bucket.items()}
+        return max(steps, key=lambda bucket: (steps[bucket], -bucket)) if steps else None
 
 
 @dataclass(slots=True)
@@ -72,10 +68,9 @@ class Sequence:
     prefill_end: int = 0  # tokens to compute before the first decode step; set at admission
     in_flight_tokens: int = 0
     in_flight_rounds: int = 0
-    stats: RequestStats = field(default_factory=RequestStats)
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    bucket_stats: RequestBucketStats = field(default_factory=RequestBucketStats)
+    stats: RequestStats = field(default_factory=RequestStats)
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":

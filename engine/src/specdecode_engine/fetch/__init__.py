@@ -2,10 +2,5 @@
 
 The hub's own library speaks to the hub; what is on disk is ours, because the library forgets a
 file that was cut short and checks no content. A model lies in `CACHE/hf/ORG/NAME/COMMIT`, so that
-every pod and every deployment that names the same commit shares it. `files`, `faults` and
-`progress` decide, `hub` and `folder` do I/O, `download` ties them. No torch here.
+every pod and every deployment that names the same commit shares it. No torch here.
 """
-
-from specdecode_engine.fetch.command import fetch
-
-__all__ = ["fetch"]

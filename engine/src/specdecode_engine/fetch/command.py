@@ -11,13 +11,10 @@ from pathlib import Path
 
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole, ModelState, TerminationMessage, TerminationReason
-from specdecode_engine.fetch.answering import answering
-from specdecode_engine.fetch.download import Download
-from specdecode_engine.fetch.faults import FetchError
-from specdecode_engine.fetch.folder import ModelFolder, link
-from specdecode_engine.fetch.hub import Hub
-from specdecode_engine.fetch.progress import Counts
-from specdecode_engine.process.termination_message import leave
+from specdecode_engine.fetch.download import Download, ModelFolder, link
+from specdecode_engine.fetch.hub import FetchError, Hub
+from specdecode_engine.fetch.progress import Counts, answering
+from specdecode_engine.process import leave
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Download checkpoints from the Hugging Face Hub, with resume and checksums.",
         epilog="HF_TOKEN sets the access token and HF_ENDPOINT a mirror, as in huggingface_hub.",
     )
-    parser.add_argument(
-        "--target", type=_hub_uri, metavar="URI", help="Target: hf://ORG/NAME@REVISION."
-    )
-    parser.add_argument(
-        "--draft", type=_hub_uri, metavar="URI", help="Draft: hf://ORG/NAME@REVISION."
-    )
+    for role in ModelRole:
+        help_text = f"{role.capitalize()}: hf://ORG/NAME@REVISION."
+        parser.add_argument(f"--{role}", type=_hub_uri, metavar="URI", help=help_text)
     parser.add_argument("--cache", type=Path, required=True, metavar="DIR", help="Cache folder.")
     parser.add_argument("--links", type=Path, metavar="DIR", help="Link DIR/target, DIR/draft.")
     parser.add_argument("--pins", type=Path, metavar="FILE", help="JSON: URI to commit.")

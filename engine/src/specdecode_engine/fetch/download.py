@@ -1,11 +1,22 @@
-"""Downloads one model: resumes partial files and checks every file."""
+"""Downloads one model into the cache: resumes partial files and checks every file.
 
+The cache has a folder per commit, complete exactly when its marker is there.
+
+CACHE/hf/ORG/NAME/COMMIT/config.json …      checked files, moved here whole
+CACHE/hf/ORG/NAME/COMMIT/.partial/…         files in the middle of their download
+CACHE/hf/ORG/NAME/COMMIT/.complete.json     names and sizes, written last
+CACHE/hf/ORG/NAME/COMMIT.lock               held by the one that downloads
+"""
+
+import fcntl
 import hashlib
+import json
 import logging
 import os
+import shutil
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -14,10 +25,15 @@ from typing import Any
 
 from specdecode_api.model_uri import HubLocation
 from specdecode_api.report import ModelRole, ModelState, TerminationReason
-from specdecode_engine.fetch.faults import FetchError, explain, out_of_space
-from specdecode_engine.fetch.files import HubFile, needed
-from specdecode_engine.fetch.folder import ModelFolder
-from specdecode_engine.fetch.hub import Hub, Snapshot
+from specdecode_engine.fetch.hub import (
+    FetchError,
+    Hub,
+    HubFile,
+    Snapshot,
+    explained,
+    needed,
+    out_of_space,
+)
 from specdecode_engine.fetch.progress import Counts
 
 log = logging.getLogger(__name__)
@@ -26,6 +42,85 @@ STREAMS = 4
 """Concurrent downloads: one connection rarely saturates the network."""
 
 _BLOCK = 1 << 20
+_MARKER = ".complete.json"
+_PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """The cache folder of one commit of a repository."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, cache: Path, repository: str, commit: str) -> "ModelFolder":
+        """Return the folder without creating it."""
+        return cls(cache / "hf" / repository / commit)
+
+    def final(self, name: str) -> Path:
+        """Path of a file after its check."""
+        return self.path / name
+
+    def partial(self, name: str) -> Path:
+        """Path of a file during its download."""
+        return self.path / _PARTIAL / name
+
+    def complete_bytes(self) -> int | None:
+        """Size of the complete model; None if a file is missing or has another size."""
+        try:
+            sizes: dict[str, int] = json.loads(self.final(_MARKER).read_text())
+            present = all(self.final(name).stat().st_size == sizes[name] for name in sizes)
+        except (OSError, ValueError):
+            return None
+        return sum(sizes.values()) if present else None
+
+    def present_bytes(self, file: HubFile) -> int:
+        """Bytes of a file that are on disk, checked or not."""
+        for path in (self.final(file.name), self.partial(file.name)):
+            if path.exists():
+                return min(path.stat().st_size, file.bytes)
+        return 0
+
+    def missing_bytes(self, files: Sequence[HubFile]) -> int:
+        return sum(file.bytes - self.present_bytes(file) for file in files)
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.path).free
+
+    def open(self) -> None:
+        self.partial("").mkdir(parents=True, exist_ok=True)
+
+    def finish(self, files: Sequence[HubFile]) -> None:
+        """Mark the model as complete."""
+        shutil.rmtree(self.path / _PARTIAL, ignore_errors=True)
+        draft = self.final(_MARKER + ".new")
+        draft.write_text(json.dumps({file.name: file.bytes for file in files}))
+        os.replace(draft, self.final(_MARKER))
+
+    @contextmanager
+    def held(self, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock; call `on_wait` if another process has it.
+
+        The lock is released when its process ends. On a file system without locks, two downloads
+        may corrupt each other's files; the check of every file detects that.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_name(f"{self.path.name}.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def link(place: Path, folder: ModelFolder) -> None:
+    """Link `place` to the folder; an existing link is replaced."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    new = place.with_name(f".{place.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(folder.path)
+    os.replace(new, place)
 
 
 class _Cancelled(Exception):
@@ -52,7 +147,7 @@ class Download:
         Raises:
             FetchError: with a reason and a remedy; downloaded bytes are kept for the next attempt.
         """
-        with self._disk_explained():
+        with explained(self.uri, has_token=False):
             return self._known() or self._fetched()
 
     def _known(self) -> ModelFolder | None:
@@ -96,8 +191,10 @@ class Download:
             wait(tasks, return_when=FIRST_EXCEPTION)
             self.cancelled.set()  # no effect unless one of them failed
             pool.shutdown(cancel_futures=True)
-        for error in _errors(tasks):
-            raise error
+        for task in tasks:
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, _Cancelled):
+                raise error
         folder.finish(files)
 
     def _file(self, folder: ModelFolder, snapshot: Snapshot, file: HubFile) -> None:
@@ -116,7 +213,8 @@ class Download:
             partial.unlink()
         raise FetchError(
             TerminationReason.CHECKSUM_MISMATCH,
-            f"{self.uri}: {file.name} came with another content than the hub announces, twice; "
+            self.uri,
+            f"{file.name} came with another content than the hub announces, twice; "
             "look for a proxy or a mirror that changes files",
         )
 
@@ -129,15 +227,6 @@ class Download:
             into.seek(offset)
             self.hub.stream(snapshot, file, into, offset, self.uri)
 
-    @contextmanager
-    def _disk_explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            told = explain(error, self.uri, has_token=False)
-            assert told is not None, "every error of the operating system is explained"
-            raise told from error
-
 
 class _Counted(FileIO):
     """A file that reports its size, and raises on writes after the download is cancelled."""
@@ -148,7 +237,6 @@ class _Counted(FileIO):
         self._name = name
 
     def write(self, data: Any) -> int:
-        """Write all of `data`."""
         if self._download.cancelled.is_set():
             raise _Cancelled
         view = memoryview(data)
@@ -176,11 +264,3 @@ def _digest(path: Path, digest: Any) -> str:
         while block := opened.read(_BLOCK):
             digest.update(block)
     return str(digest.hexdigest())
-
-
-def _errors(tasks: Sequence[Future[None]]) -> Iterator[BaseException]:
-    """Yield the errors of failed files; files cancelled because of them are left out."""
-    for task in tasks:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, _Cancelled):
-            yield error

@@ -1,20 +1,45 @@
-"""All requests to the hub: the files of a revision and their contents."""
+"""The Hugging Face Hub: the files of a revision, their contents, and what its errors mean."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import BinaryIO
 
+import httpx2
 from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from specdecode_api.model_uri import HubLocation
-from specdecode_engine.fetch.faults import FetchError, explain, unreachable
-from specdecode_engine.fetch.files import HubFile
+from specdecode_api.report import TerminationReason
 
 ANSWER_TIMEOUT_S = 30.0
+
+_SUFFIXES = (".safetensors", ".json", ".jinja")
+_CONFIG = "config.json"
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class FetchError(Exception):
+    """A download failed; the message names the model, the error and the remedy."""
+
+    def __init__(self, reason: TerminationReason, uri: str, message: str) -> None:
+        super().__init__(f"{uri}: {message}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file of a repository. Large files have a SHA-256, others a git blob id."""
+
+    name: str
+    bytes: int
+    sha256: str | None
+    git_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +70,7 @@ class Hub:
         Raises:
             FetchError: with a reason and a remedy.
         """
-        with self._explained(uri):
+        with explained(uri, self._token is not None):
             found = self._api.model_info(
                 location.repository,
                 revision=location.revision,
@@ -72,20 +97,37 @@ class Hub:
         url = hf_hub_url(
             snapshot.repository, file.name, revision=snapshot.commit, endpoint=self._api.endpoint
         )
-        with self._explained(uri):
+        with explained(uri, self._token is not None):
             http_get(url, into, resume_size=offset, headers=headers, expected_size=file.bytes)
 
-    @contextmanager
-    def _explained(self, uri: str) -> Iterator[None]:
-        try:
-            yield
-        except FetchError:
-            raise
-        except Exception as error:
-            told = explain(error, uri, has_token=self._token is not None)
-            if told is None:
-                raise
-            raise told from error
+
+def needed(files: Iterable[HubFile], uri: str) -> tuple[HubFile, ...]:
+    """Choose the files to download, ordered by name.
+
+    Folders are left out because they contain other formats; so are consolidated weights, which
+    some publishers provide in addition to the same weights in shards.
+
+    Raises:
+        FetchError: not a checkpoint in Hugging Face format with safetensors.
+    """
+    found = tuple(files)
+    chosen = sorted((file for file in found if _is_needed(file.name)), key=attrgetter("name"))
+    names = {file.name for file in chosen}
+    invalid = TerminationReason.CHECKPOINT_INVALID
+    if _CONFIG not in names:
+        raise FetchError(invalid, uri, f"has no {_CONFIG}; name a model in Hugging Face format")
+    if not any(name.endswith(".safetensors") for name in names):
+        others = [file.name for file in found if file.name.endswith((".bin", ".gguf", ".pt"))]
+        held = f"only {', '.join(sorted(others)[:3])}" if others else "no weights at all"
+        remedy = "name a revision or a model that has them"
+        raise FetchError(invalid, uri, f"has no safetensors, {held}; {remedy}")
+    return tuple(chosen)
+
+
+def _is_needed(name: str) -> bool:
+    # Names that begin with a dot are reserved for this cache.
+    is_left_out = "/" in name or name.startswith((".", "consolidated"))
+    return name.endswith(_SUFFIXES) and not is_left_out
 
 
 def _file(told: RepoSibling, uri: str) -> HubFile:
@@ -93,3 +135,75 @@ def _file(told: RepoSibling, uri: str) -> HubFile:
         raise unreachable(uri, f"it reports no size for {told.rfilename}")
     sha256 = told.lfs.sha256 if told.lfs else None
     return HubFile(told.rfilename, told.size, sha256, told.blob_id)
+
+
+@contextmanager
+def explained(uri: str, has_token: bool) -> Iterator[None]:
+    """Convert errors of the hub, the network and the disk to `FetchError`; others pass."""
+    try:
+        yield
+    except Exception as error:
+        found = explain(error, uri, has_token)
+        if found is None:
+            raise
+        raise found from error
+
+
+def explain(error: Exception, uri: str, has_token: bool) -> FetchError | None:
+    """Convert an error to a `FetchError` for the model `uri`; None for an unexpected error."""
+    # The order matters: a hub error is also an HTTP error and an OSError.
+    if isinstance(error, HfHubHTTPError):
+        return _answered(error, uri, has_token)
+    if isinstance(error, httpx2.HTTPError):
+        return unreachable(uri, f"{type(error).__name__}: {error}")
+    if isinstance(error, OSError):
+        return _failed(error, uri)
+    return None
+
+
+def unreachable(uri: str, why: str) -> FetchError:
+    """Return the error for a hub that does not respond, or not as expected."""
+    remedy = "check the network, proxies and download.endpoint; it is tried again"
+    message = f"the hub cannot be read ({why}); {remedy}"
+    return FetchError(TerminationReason.HUB_UNREACHABLE, uri, message)
+
+
+def out_of_space(uri: str, why: str) -> FetchError:
+    """Return the error for a model that does not fit into the cache."""
+    remedy = "enlarge the volume or remove models from it, or raise download.cacheSizeLimit"
+    return FetchError(TerminationReason.OUT_OF_SPACE, uri, f"{why}; {remedy}")
+
+
+def _answered(error: HfHubHTTPError, uri: str, has_token: bool) -> FetchError:
+    status = error.response.status_code
+    if isinstance(error, RevisionNotFoundError):
+        reason, text = TerminationReason.REVISION_NOT_FOUND, "the model has no such revision"
+        remedy = "name a branch, a tag or a commit that it has, after the @"
+    elif isinstance(error, GatedRepoError) and has_token:
+        reason, text = TerminationReason.UNAUTHORIZED, f"the model is gated (HTTP {status})"
+        remedy = "accept its terms on the hub with the account that the token belongs to"
+    elif status in (401, 403) and has_token:
+        reason, text = TerminationReason.UNAUTHORIZED, f"the hub refuses the token (HTTP {status})"
+        remedy = "use one that may read this model"
+    elif status in (401, 403):
+        reason, text = (
+            TerminationReason.UNAUTHORIZED,
+            f"private, gated or not there (HTTP {status})",
+        )
+        remedy = "put a token that may read it into a Secret and name that in download.tokenSecret"
+    elif status == 404:
+        reason, text = TerminationReason.MODEL_NOT_FOUND, "the hub has no such model"
+        remedy = "check its spelling, and that the token may see it if it is private"
+    else:
+        return unreachable(uri, f"HTTP {status}")
+    return FetchError(reason, uri, f"{text}; {remedy}")
+
+
+def _failed(error: OSError, uri: str) -> FetchError:
+    if error.errno in _NO_SPACE:
+        return out_of_space(uri, f"no space is left for it ({error})")
+    if error.errno is None:
+        # huggingface_hub raises this if the length of a response is not the announced one.
+        return unreachable(uri, " ".join(str(error).split()))
+    remedy = "the volume must be writable for user and group 65532"
+    return FetchError(TerminationReason.CACHE_NOT_WRITABLE, uri, f"{error}; {remedy}")

@@ -3,11 +3,5 @@
 Text exists only here, and torch does not: the server uses the core through the protocol in
 `engine.core`. The core runs in one thread of its own (`engine.engine_thread`); everything else
 lives on one event loop and needs no locks. Request bodies are pydantic models (`openai.protocol`)
-and become one `GenerationRequest`; errors are in OpenAI's format (`errors`).
+and become the requests of the engine; errors are in OpenAI's format (`errors`).
 """
-
-from specdecode_engine.serve.control.table_watch import ConfigurationError
-from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
-from specdecode_engine.serve.server import serve
-
-__all__ = ["ConfigurationError", "Core", "LoadedEngine", "Progress", "serve"]

@@ -16,7 +16,7 @@ SHOWN_VALUE_CHARS = 80
 
 
 class HttpError(Exception):
-    """An error response: the message, its status, and the delay before a retry where one helps."""
+    """An error response: status, body, and the delay before a retry where one helps."""
 
     def __init__(
         self,
@@ -29,59 +29,30 @@ class HttpError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
         self.code = code
-        self.retry_after_s = retry_after_s
-
-    def body(self) -> dict[str, object]:
-        """Return the body that OpenAI's clients expect."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        error = {"message": message, "type": kind, "param": param, "code": code}
+        self.body: dict[str, object] = {"error": error}
+        self._headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
 
     def response(self) -> JSONResponse:
-        """Return the HTTP response."""
-        retry = self.retry_after_s
-        headers = {} if retry is None else {"retry-after": str(retry)}
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse(self.body, self.status, self._headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> HttpError:
-    """A field of the request is invalid."""
     return HttpError(400, message, param=param, code=code)
 
 
 def too_long(message: str, param: str) -> HttpError:
-    """Prompt and generated tokens exceed the context."""
     return invalid(param, message, "context_length_exceeded")
 
 
 def model_not_found(model: str, served_name: str) -> HttpError:
-    """The request names another model than the served one."""
     message = f"model {model!r} is not served here; use {served_name!r}"
     return HttpError(404, message, param="model", code="model_not_found")
 
 
 def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
-    """This pod accepts no requests now."""
     return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
-
-
-def unauthorized(message: str) -> HttpError:
-    """An API key is missing or wrong."""
-    return HttpError(401, message, code="invalid_api_key")
-
-
-def generation_failed(message: str) -> HttpError:
-    """This response cannot be completed; the engine continues to serve."""
-    return HttpError(500, message, "server_error", code="answer_failed")
 
 
 def from_validation(error: ValidationError) -> HttpError:

@@ -86,7 +86,6 @@ class ServerLifecycle:
             await self.wait_for_change()
 
     async def wait_for_change(self) -> None:
-        """Wait until the state or the number of running requests changes."""
         await self._changed.wait()
 
     def _notify(self) -> None:

@@ -4,24 +4,68 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.serve import errors
-from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.connection_drain import close_idle
-from specdecode_engine.serve.control.api_keys import NoApiKeys
-from specdecode_engine.serve.control.table_watch import ReadBoot
+from specdecode_engine.batch.request import RequestRefused
+from specdecode_engine.serve import admin, errors
+from specdecode_engine.serve.control.api_keys import Authorization, NoApiKeys
+from specdecode_engine.serve.control.tables import ReadBoot
+from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_engine.serve.lifecycle import ServerLifecycle
+from specdecode_engine.serve.openai import chat, completions
 from specdecode_engine.serve.service import Load, OnFailure, Service
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 FLUSH_SECONDS = 5
+WATCH_SECONDS = 2.0
+CLOSE = (b"connection", b"close")
 JOIN_SECONDS = 5.0
+
+
+def build_app(service: Service) -> FastAPI:
+    app = FastAPI(title="specdecode", openapi_url=None)
+    app.state.service = service
+    app.add_middleware(ConnectionDrain, lifecycle=service.lifecycle)
+    for module in (completions, chat, admin):
+        app.include_router(module.router)
+    known = (errors.HttpError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
+    for kind in (*known, Exception):
+        app.add_exception_handler(kind, errors.respond_to_error)
+    if service.keys is not None:
+        app.add_middleware(Authorization, keys=service.keys, owner=service.boot.server.owner)
+    return app
+
+
+class ConnectionDrain:
+    """ASGI middleware that adds `Connection: close` to the responses of a draining pod.
+
+    A Service balances connections, not requests: a client with an open connection returns to this
+    pod until the connection ends, even after the pod's endpoint was removed. Idle connections are
+    closed when the pod stops. A request can still be lost if it is on its way meanwhile.
+    """
+
+    def __init__(self, app: ASGIApp, lifecycle: ServerLifecycle) -> None:
+        self._app = app
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_close(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._lifecycle.is_draining:
+                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_close)
 
 
 class SignalledServer(uvicorn.Server):
@@ -52,9 +96,9 @@ class SignalledServer(uvicorn.Server):
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
         watch, keys = self._service.watch, self._service.keys
-        watching = [asyncio.create_task(watch.run())] if watch else []
-        if keys:
-            watching.append(asyncio.create_task(keys.watch()))
+        checks = [watch.check] if watch else []
+        checks += [keys.refresh] if keys else []
+        watching = [asyncio.create_task(_repeat(check)) for check in checks]
         await self.serve(sockets=[self._socket])
         for task in watching:
             task.cancel()
@@ -63,7 +107,8 @@ class SignalledServer(uvicorn.Server):
     async def _end(self) -> int:
         lifecycle = self._service.lifecycle
         await lifecycle.wait_for_end()
-        close_idle(self.server_state.connections)
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()  # at once when idle, else after the current response
         if lifecycle.failure is None:
             await self._drain()
         self.should_exit = True
@@ -79,6 +124,12 @@ class SignalledServer(uvicorn.Server):
         self._service.engine.fail_all(
             errors.unavailable("this pod stopped before the response was complete", "draining", 1)
         )
+
+
+async def _repeat(check: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        await check()
 
 
 async def run(
@@ -107,11 +158,7 @@ def serve(
 ) -> int:
     """Listen at once, load the engine, serve until a signal; return the exit code of the process.
 
-    Args:
-        boot: the whole boot file.
-        load: builds the engine, on the engine's thread.
-        on_failure: called with the error that ends the engine, before the process ends.
-        reread: reads the configuration again; a changed table is then applied.
+    The arguments are those of `Service`.
     """
     sock = listen(boot.server.host, boot.server.port)
     host, port = sock.getsockname()[:2]

@@ -2,22 +2,20 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.serve.control.api_keys import ApiKeyStore, read_digests
-from specdecode_engine.serve.control.table_watch import ReadBoot, TableWatch
-from specdecode_engine.serve.control.tables import Tables
+from specdecode_engine.serve.control.api_keys import ApiKeyStore
+from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.lifecycle import ServerLifecycle
-from specdecode_engine.serve.openai.admission import RequestLimits
 from specdecode_engine.serve.text.grammars import Grammars
-from specdecode_engine.serve.text.tokenizer import TextProcessor, load_text_model
+from specdecode_engine.serve.text.loading import load_text_model
+from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
 
 # Longer than any step, the first one with its compilation included.
@@ -31,11 +29,9 @@ class Service:
     """One engine and its server. Created on the event loop that it lives on.
 
     Args:
-        boot: the whole boot file.
         load: builds the engine, on the engine's thread.
         reread: reads the configuration again, to apply a changed table.
         stuck_seconds: a step that takes longer counts as dead.
-        clock: seconds, monotonic.
         on_failure: called with the error that ends the engine.
 
     Raises:
@@ -52,7 +48,8 @@ class Service:
         on_failure: OnFailure = lambda error: None,
     ) -> None:
         self.boot = boot
-        self.keys = _keys(boot)
+        key_path = boot.server.api_key_path
+        self.keys = None if key_path is None else ApiKeyStore(Path(key_path))
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = ServerLifecycle()
@@ -60,7 +57,7 @@ class Service:
         self._on_failure = on_failure
         self._stuck_seconds = stuck_seconds
         self._text: TextProcessor | None = None
-        self._facts: Mapping[str, object] = {}
+        self.facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
         self.grammars = Grammars(lambda: self.text.token_bytes(self._eos_token_ids))
         self.engine = AsyncEngine(
@@ -75,7 +72,6 @@ class Service:
 
     @property
     def served_name(self) -> str:
-        """The name of the model in requests."""
         return self.boot.model.served_name or Path(self.boot.model.path).name
 
     @property
@@ -84,13 +80,8 @@ class Service:
         assert self._text is not None, "the engine is not loaded"
         return self._text
 
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """The loaded engine's facts about itself, for /server_info."""
-        return self._facts
-
     def describe(self) -> Mapping[str, str]:
-        """The configuration of this engine, by the labels of `series.INFO`."""
+        """The configuration of this engine, by the labels of `metrics.INFO`."""
         boot, speculation = self.boot, self.boot.speculation
         return {
             "config_hash": boot.config_hash,
@@ -102,21 +93,14 @@ class Service:
             "policy": speculation.policy.value,
             "topk": str(speculation.topk),
             "page_size": str(boot.memory.page_size),
-            "device": str(self._facts.get("device_name", "")),
-            "dtype": str(self._facts.get("dtype", "")),
+            "device": str(self.facts.get("device_name", "")),
+            "dtype": str(self.facts.get("dtype", "")),
         }
 
-    @cached_property
-    def limits(self) -> RequestLimits:
-        """What one request may ask for; available once the engine is loaded, then constant."""
-        scheduling = self.boot.scheduling
-        return RequestLimits(
-            served_name=self.served_name,
-            context_length=self.engine.context_length,
-            vocab_size=self.text.vocab_size,
-            max_sequences=scheduling.max_running_requests + scheduling.max_queued_requests,
-            defaults=self.text.defaults,
-        )
+    @property
+    def max_sequences(self) -> int:
+        """The most sequences of one HTTP request: as many as can run and wait."""
+        return self.boot.scheduling.max_running_requests + self.boot.scheduling.max_queued_requests
 
     def dead_reason(self) -> str | None:
         """Return why the process should be restarted, or None while it is alive."""
@@ -136,7 +120,7 @@ class Service:
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
         self.tables.start(loaded.core)
-        self._facts = loaded.facts
+        self.facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids
         return loaded.core
 
@@ -144,15 +128,7 @@ class Service:
         self.lifecycle.progress = description
 
 
-def _keys(boot: EngineBoot) -> ApiKeyStore | None:
-    if boot.server.api_key_path is None:
-        return None
-    path = Path(boot.server.api_key_path)
-    return ApiKeyStore(path, read_digests(path))
-
-
 def service_of(request: Request) -> Service:
-    """Return the service that received a request."""
     service = request.app.state.service
     assert isinstance(service, Service)
     return service

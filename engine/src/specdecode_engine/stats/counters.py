@@ -1,12 +1,56 @@
-"""What the engine counts over its life, in all and per range of batch sizes."""
+"""What the engine counts over its life, in all and per range of batch sizes; and its load.
 
+    load = (running + waiting requests) / (max_running_requests x recent accept length)
+
+A decode step adds as many tokens to each request as the accept length, so a request of an engine
+with twice the accept length needs half the steps. Requests by `max_running_requests` alone would be
+the same for both, and an autoscaler that keeps that level lets the time per token double when the
+accept length halves. With the division, a constant load is a constant time per token.
+
+1 is a full engine without speculation. A full engine with accept length 3 has 1/3, and 2/3 with as
+many requests waiting. A target is the wanted share of `max_running_requests`, divided by the accept
+length at which the target latency was measured: 0.8 / 3.
+"""
+
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specdecode_api.metrics import batch_band
 from specdecode_engine.adaptive.acceptance import count_by_position
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
-from specdecode_engine.stats.load_metric import RecentSteps
+
+MEMORY_STEPS = 1000.0
+"""Request steps after which the weight of an old step is 1/e."""
+
+
+def load(requests: int, max_running: int, accept_length: float) -> float:
+    """Compute the load; 0 before the engine is loaded, when `max_running` is 0."""
+    return requests / (max_running * max(1.0, accept_length)) if max_running else 0.0
+
+
+@dataclass(slots=True)
+class RecentSteps:
+    """Tokens and request steps, exponentially decayed."""
+
+    tokens: float = 0.0
+    request_rounds: float = 0.0
+
+    def count(self, tokens: int, request_rounds: int) -> None:
+        """Count a decode step of `request_rounds` requests that added `tokens` to their answers.
+
+        Both decay alike, so that the accept length is a ratio of sums: a mean of ratios would give
+        a step of one request the weight of a step of many.
+        """
+        kept = math.exp(-request_rounds / MEMORY_STEPS)
+        self.tokens = self.tokens * kept + tokens
+        self.request_rounds = self.request_rounds * kept + request_rounds
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens that a decode step adds to a request; 1 before the first step."""
+        return self.tokens / self.request_rounds if self.request_rounds else 1.0
 
 
 @dataclass(slots=True)
@@ -23,33 +67,6 @@ class DecodeTotals:
     accepted_tokens: int = 0
     emitted_tokens: int = 0
     seconds: float = 0.0
-
-    @classmethod
-    def of(cls, drafted: int, accepted: Sequence[int], seconds: float) -> "DecodeTotals":
-        """Count one decode step.
-
-        Args:
-            drafted: tokens drafted per request.
-            accepted: by request; each got one more token, the bonus.
-        """
-        requests, accepted_tokens = len(accepted), sum(accepted)
-        return cls(
-            rounds=1,
-            request_rounds=requests,
-            drafted_tokens=drafted * requests,
-            accepted_tokens=accepted_tokens,
-            emitted_tokens=accepted_tokens + requests,
-            seconds=seconds,
-        )
-
-    def add(self, other: "DecodeTotals") -> None:
-        """Add the totals of `other`."""
-        self.rounds += other.rounds
-        self.request_rounds += other.request_rounds
-        self.drafted_tokens += other.drafted_tokens
-        self.accepted_tokens += other.accepted_tokens
-        self.emitted_tokens += other.emitted_tokens
-        self.seconds += other.seconds
 
     @property
     def wasted_tokens(self) -> int:
@@ -89,35 +106,54 @@ class Counters:
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)
     recent: RecentSteps = field(default_factory=RecentSteps)
-    ranges: dict[int, DecodeTotals] = field(default_factory=dict)  # by lower bound
-    switches: dict[tuple[int, Reason], int] = field(default_factory=dict)
-    depths: dict[tuple[int, int], StepTotals] = field(default_factory=dict)  # by band, depth
-    positions: dict[tuple[int, int], PositionStats] = field(default_factory=dict)
+    ranges: dict[int, DecodeTotals] = field(  # by lower bound
+        default_factory=lambda: defaultdict(DecodeTotals)
+    )
+    switches: dict[tuple[int, Reason], int] = field(default_factory=lambda: defaultdict(int))
+    depths: dict[tuple[int, int], StepTotals] = field(  # by band, depth
+        default_factory=lambda: defaultdict(StepTotals)
+    )
+    positions: dict[tuple[int, int], PositionStats] = field(
+        default_factory=lambda: defaultdict(PositionStats)
+    )
     latest: Decision | None = None  # of the newest decode step
 
     def decide(self, decision: Decision) -> None:
         """Record the decision that a step is launched under; a change of depth is a switch."""
         if self.latest is not None and self.latest.num_steps != decision.num_steps:
-            key = (decision.range_start, decision.reason)
-            self.switches[key] = self.switches.get(key, 0) + 1
+            self.switches[decision.range_start, decision.reason] += 1
         self.latest = decision
 
-    def count(self, decision: Decision, totals: DecodeTotals) -> None:
-        """Count a finished step, in total and for the range that decided it."""
-        self.decode.add(totals)
-        self.recent.count(totals.emitted_tokens, totals.request_rounds)
-        self.ranges.setdefault(decision.range_start, DecodeTotals()).add(totals)
+    def count(
+        self, decision: Decision, drafted: int, accepted: Sequence[int], seconds: float
+    ) -> None:
+        """Count a finished step, in total and for the range that decided it.
+
+        Args:
+            drafted: tokens drafted per request.
+            accepted: by request; each got one more token, the bonus.
+        """
+        requests, accepted_tokens = len(accepted), sum(accepted)
+        emitted = accepted_tokens + requests
+        for totals in (self.decode, self.ranges[decision.range_start]):
+            totals.rounds += 1
+            totals.request_rounds += requests
+            totals.drafted_tokens += drafted * requests
+            totals.accepted_tokens += accepted_tokens
+            totals.emitted_tokens += emitted
+            totals.seconds += seconds
+        self.recent.count(emitted, requests)
 
     def learn(self, feedback: Feedback) -> None:
         """Count what a finished step measured of its depth and its draft, under any policy."""
         band, num_steps = batch_band(feedback.batch_size), feedback.decision.num_steps
         if feedback.has_cost():
-            depth = self.depths.setdefault((band, num_steps), StepTotals())
+            depth = self.depths[band, num_steps]
             depth.rounds += 1
             depth.request_rounds += feedback.batch_size
             depth.busy_seconds += feedback.seconds
         reached, accepted = count_by_position(feedback.accepted, num_steps)
         for place, trials in enumerate(reached):
-            position = self.positions.setdefault((band, place + 1), PositionStats())
+            position = self.positions[band, place + 1]
             position.reached += trials
             position.accepted += accepted[place]

@@ -5,16 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from specdecode_api import metrics
-from specdecode_api.metrics import (
-    MAX_STRATA,
-    MAX_TABLES,
-    SUMS,
-    GrammarUse,
-    MetricSpec,
-    Sampling,
-    batch_band,
-    prompt_length,
-)
+from specdecode_api.metrics import SUMS, MetricSpec
 from specdecode_engine.batch.request import FinishReason, Output
 from specdecode_engine.batch.sequence import Sequence
 
@@ -53,7 +44,7 @@ class PerTableStats:
         """Put a table in force; the one that was not for longest gives way."""
         self.tables.setdefault(table, TableStats())
         self.tables.move_to_end(table)
-        if len(self.tables) > MAX_TABLES:
+        if len(self.tables) > metrics.MAX_TABLES:
             self.tables.popitem(last=False)
 
     def note(
@@ -67,10 +58,10 @@ class PerTableStats:
 
         A failed request is not counted: the output of its last step was dropped.
         """
-        band = batch_band(batch_size)
+        band = metrics.batch_band(batch_size)
         for sequence, output in outputs:
             reason = output.finish_reason
-            sequence.bucket_stats.add(table, band, len(output.token_ids), seconds)
+            sequence.stats.add(table, band, len(output.token_ids), seconds)
             if reason is not None and reason is not FinishReason.ERROR:
                 self.close(sequence)
 
@@ -86,20 +77,21 @@ class PerTableStats:
         Requests whose client disconnected count too: leaving them out would hide the slowest
         requests of a slow table, whose clients time out.
         """
-        portions = sequence.bucket_stats
-        found = portions.main()
-        if found is None:
+        stats = sequence.stats
+        band = stats.main_bucket()
+        if band is None:
             return
-        if portions.is_mixed:
+        if stats.is_mixed:
             self.mixed_requests += 1
             return
-        band, portion = found
-        table = self.tables.get(portions.table)
+        table = self.tables.get(stats.table)
         stratum = _stratum(sequence, band)
-        if table is None or (stratum not in table.strata and len(table.strata) >= MAX_STRATA):
+        if table is None or (
+            stratum not in table.strata and len(table.strata) >= metrics.MAX_STRATA
+        ):
             self.unsorted_requests += 1
             return
-        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), portion)
+        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_bucket[band])
 
     def values(self) -> dict[MetricSpec, Mapping[tuple[str, ...], float]]:
         """Return the present values of its series by label values."""
@@ -126,15 +118,14 @@ def _stratum(sequence: Sequence, band: int) -> Stratum:
     request = sequence.request
     return (
         str(band),
-        Sampling.SAMPLED if request.sampling.temperature > 0 else Sampling.GREEDY,
-        GrammarUse.FREE if request.grammar is None else GrammarUse.CONSTRAINED,
-        prompt_length(len(request.prompt_ids)),
+        metrics.Sampling.SAMPLED if request.sampling.temperature > 0 else metrics.Sampling.GREEDY,
+        metrics.GrammarUse.FREE if request.grammar is None else metrics.GrammarUse.CONSTRAINED,
+        metrics.prompt_length(len(request.prompt_ids)),
         request.label,
     )
 
 
-def _add(sums: list[float], portion: list[float]) -> None:
-    tokens, rounds, seconds = portion
+def _add(sums: list[float], tokens: float, rounds: float, seconds: float) -> None:
     products = (
         1, tokens, rounds, seconds, tokens * tokens, rounds * rounds, seconds * seconds,
         tokens * rounds, seconds * tokens,

@@ -34,8 +34,7 @@ class EngineMetrics:
         describe: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_InfoCollector(describe))
-        self.registry.register(_SnapshotCollector(read))
+        self.registry.register(_EngineCollector(read, describe))
         self._describe = describe
         self.first_token_s = self._histogram(requests.FIRST_TOKEN_SECONDS)
         self.inter_token_s = self._histogram(requests.INTER_TOKEN_SECONDS)
@@ -64,17 +63,48 @@ class EngineMetrics:
         """Count a table that was offered: "applied" or "refused"."""
         self._reloads.labels(result=result).inc()
 
-    def count_call(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Count the tokens of one HTTP request, complete or cut short."""
+    def count_call(self, prompt_tokens: int, completion_tokens: int, unfinished: int = 0) -> None:
+        """Count the tokens of one HTTP request, and its choices that were cut short."""
         self._prompt_tokens.inc(prompt_tokens)
         self._completion_tokens.inc(completion_tokens)
-
-    def count_cut_short(self, number: int) -> None:
-        """Count requests that ended before their answer was complete."""
-        self.requests.labels(finish_reason="abort", table=self._table()).inc(number)
+        if unfinished:
+            self.requests.labels(finish_reason="abort", table=self._table()).inc(unfinished)
 
     def _table(self) -> str:
         return self.tables.use(self._describe().get(metrics.HASHES[1], ""))
+
+
+class RequestLatency:
+    """Observes time to first token, inter-token latency and request latency.
+
+    Args:
+        started_s: when the HTTP request arrived.
+    """
+
+    def __init__(self, metrics: EngineMetrics, started_s: float) -> None:
+        self._metrics = metrics
+        self._started_s = started_s
+        self._latest_s: float | None = None
+
+    def observe_tokens(self, tokens: int, now_s: float, table: str) -> None:
+        """Observe `tokens` more tokens, of a step under `table`."""
+        if not tokens:
+            return
+        metrics = self._metrics
+        table = metrics.tables.use(table)
+        if self._latest_s is None:
+            metrics.first_token_s.labels(table).observe(now_s - self._started_s)
+        else:
+            inter_token_s = metrics.inter_token_s.labels(table)
+            for _ in range(tokens):
+                inter_token_s.observe((now_s - self._latest_s) / tokens)
+        self._latest_s = now_s
+
+    def observe_end(self, finish_reason: str, now_s: float, table: str) -> None:
+        metrics = self._metrics
+        table = metrics.tables.use(table)
+        metrics.requests.labels(finish_reason=finish_reason, table=table).inc()
+        metrics.request_s.labels(table).observe(now_s - self._started_s)
 
 
 class TableLabels:
@@ -104,27 +134,20 @@ class TableLabels:
         return table
 
 
-class _InfoCollector(Collector):
-    """Exports when the process started and what the engine is."""
+class _EngineCollector(Collector):
+    """Exports what the engine is, when the process started, and the latest snapshot."""
 
-    def __init__(self, describe: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, read: Callable[[], CoreSnapshot], describe: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._read = read
         self._describe = describe
         self._started_s = time.time()
 
     def collect(self) -> Iterator[Metric]:
-        facts = self._describe()
+        facts, snapshot = self._describe(), self._read()
         yield _family(metrics.INFO, [(tuple(facts.get(n, "") for n in metrics.INFO.labels), 1.0)])
         yield _family(metrics.PROCESS_START, [((), self._started_s)])
-
-
-class _SnapshotCollector(Collector):
-    """Exports the values of the latest snapshot."""
-
-    def __init__(self, read: Callable[[], CoreSnapshot]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        snapshot = self._read()
         for each in CORE:
             values = snapshot.values.get(each, {} if each.labels else {(): 0.0})
             yield _family(each, values.items())

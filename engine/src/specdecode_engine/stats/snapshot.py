@@ -8,8 +8,7 @@ from specdecode_api.metrics import MetricSpec, core, depths
 from specdecode_engine.adaptive.policy import RangeState
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.stats.counters import Counters, DecodeTotals
-from specdecode_engine.stats.load_metric import load
+from specdecode_engine.stats.counters import Counters, DecodeTotals, load
 from specdecode_engine.stats.per_table import PerTableStats
 
 Labels = tuple[str, ...]

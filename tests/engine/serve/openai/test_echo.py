@@ -7,7 +7,7 @@ import pytest
 
 from specdecode_engine.batch.request import TokenLogprobs
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
-from specdecode_engine.serve.text.vocabulary import Vocabulary
+from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 PROMPT = "the quick brown fox jumps over the größer lazy dog"
 
@@ -137,7 +137,7 @@ def test_a_stop_in_the_prompt_ends_nothing(client):
 def test_offsets_leave_out_the_space_that_sentencepiece_writes_first(sentencepiece):
     ids = tuple(sentencepiece.token_to_id(piece) for piece in ("<s>", "▁the", "▁fox", ",", "b"))
     processor = OutputProcessor(2, Vocabulary(sentencepiece), (), "the fox,b", ids)
-    delta = processor.echo_delta(tuple(TokenLogprobs(token_id, -1.0, ()) for token_id in ids[1:]))
-    assert (delta.index, delta.text, delta.finish_reason) == (2, "the fox,b", None)
-    assert [token.text_offset for token in delta.scored] == [0, 0, 3, 7, 8]
-    assert [token.logprobs is None for token in delta.scored] == [True] + 4 * [False]
+    processor.add_echo(tuple(TokenLogprobs(token_id, -1.0, ()) for token_id in ids[1:]))
+    assert (processor.index, processor.text, processor.finish_reason) == (2, "the fox,b", None)
+    assert [token.text_offset for token in processor.scored] == [0, 0, 3, 7, 8]
+    assert [token.logprobs is None for token in processor.scored] == [True] + 4 * [False]

@@ -2,6 +2,11 @@
 
 Only digests are kept, all of the same length, and a request's key is compared with each of them,
 so that the time of a refusal reveals nothing about any key. No key is ever logged or shown.
+
+Protected are the client API, `/v1/…`, and writes to the speculation table; the operator replaces
+the table without a key by naming the custom resource that owns the engine. Probes, metrics and
+`/server_info` are open: the kubelet and Prometheus have no key, and a NetworkPolicy can restrict
+them. `/drain` needs no key and is accepted from loopback only.
 """
 
 import asyncio
@@ -10,11 +15,17 @@ import hmac
 import logging
 from pathlib import Path
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specdecode_api import names
 from specdecode_api.report import TerminationReason
+from specdecode_engine.serve import errors
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 2.0
+_SCHEME = "bearer "
 _REMEDY = (
     "write the keys to it, one per line; in Kubernetes to the Secret that serving.apiKeys names, "
     "for example with: kubectl create secret generic NAME --from-literal=keys=KEY"
@@ -67,16 +78,15 @@ def _digest(key: str) -> bytes:
 
 
 class ApiKeyStore:
-    """The valid keys. Owned by the event loop.
+    """The valid keys of a file or folder. Owned by the event loop.
 
-    Args:
-        path: the file or folder that the keys are read from.
-        digests: the digests of the keys at start.
+    Raises:
+        NoApiKeys: as `read_digests`.
     """
 
-    def __init__(self, path: Path, digests: Digests) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._digests = digests
+        self._digests = read_digests(path)
         self.error = ""
 
     def allow(self, key: str) -> bool:
@@ -84,12 +94,6 @@ class ApiKeyStore:
         digest = _digest(key)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return any(matches)
-
-    async def watch(self, period_s: float = PERIOD_SECONDS) -> None:
-        """Read the keys every `period_s`."""
-        while True:
-            await asyncio.sleep(period_s)
-            await self.refresh()
 
     async def refresh(self) -> None:
         """Read the keys again. If that fails, no key is valid: removing a file revokes its keys."""
@@ -104,3 +108,51 @@ class ApiKeyStore:
         if found != self._digests:
             self._digests = found
             log.info("API keys were replaced; %d are valid now", len(found))
+
+
+class Authorization:
+    """ASGI middleware that refuses requests without a valid API key before their body is read."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeyStore, owner: str | None = None) -> None:
+        self._app = app
+        self._keys = keys
+        self._owner = owner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        response = await errors.respond_to_error(Request(scope), refusal)
+        response.headers["www-authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> errors.HttpError | None:
+        if not is_guarded(scope["method"], scope["path"]) or self._is_owner(scope):
+            return None
+        header = Headers(scope=scope).get("authorization", "")
+        if header[: len(_SCHEME)].lower() != _SCHEME:
+            message = (
+                "this server requires an API key: send the header 'Authorization: Bearer KEY'; "
+                "OpenAI's clients send it when api_key or OPENAI_API_KEY is set"
+            )
+        elif not self._keys.allow(header[len(_SCHEME) :].strip()):
+            message = (
+                "the API key is not valid for this server: check it for typing errors, or request "
+                "a key from the server's administrator"
+            )
+        else:
+            return None
+        return errors.HttpError(401, message, code="invalid_api_key")
+
+    def _is_owner(self, scope: Scope) -> bool:
+        """Whether the operator, which wrote the boot file, replaces the table."""
+        if self._owner is None or scope["path"] != names.PATH_TABLE:
+            return False
+        header = Headers(scope=scope).get(names.HEADER_OWNER, "")
+        return hmac.compare_digest(header.encode(), self._owner.encode())
+
+
+def is_guarded(method: str, path: str) -> bool:
+    is_client_api = path == "/v1" or path.startswith("/v1/")
+    return is_client_api or (path == names.PATH_TABLE and method not in ("GET", "HEAD"))

@@ -4,31 +4,31 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TypeVar
 
-from specdecode_engine.adaptive.policy import TableRefused
-from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.request import Output, Request, RequestRefused
+from specdecode_engine.batch.request import Output
 from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 log = logging.getLogger(__name__)
 
-# A snapshot takes a noticeable part of a short step, and metrics are scraped every few seconds.
-SNAPSHOT_SECONDS = 0.1
+T = TypeVar("T")
+
 IDLE_SECONDS = 0.05
-"""Time without work or commands before each piece of deferred work, which could delay a request:
-longer than the gap between two requests of a client that sends one after another."""
+"""Time without work before each piece of deferred work, which could delay a request: longer than
+the gap between two requests of a client that sends one after another."""
 
 Command = Callable[[Core], None]
-"""Runs on the engine thread, between two steps."""
-OnResult = Callable[[Exception | None], None]
-"""Called on the engine thread with the error of a command, None when it succeeded."""
+"""Runs on the engine thread, between two steps, at once when idle; what it raises is fatal."""
 
 
 class EngineThread:
     """Loads a core and steps it while it has work; waits for commands while it has none.
 
-    `submit`, `abort`, `reload` and `stop` may be called from any thread.
+    `put` and `stop` may be called from any thread. `snapshot` is the latest one that was taken, at
+    `snapshot_s`: when the core was loaded, by `take_snapshot` as a command, and when the thread
+    ended. A step takes none.
 
     Args:
         load: builds the core, on this thread.
@@ -56,25 +56,18 @@ class EngineThread:
         self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._step_started_s: float | None = None
+        self._worked_s = 0.0
         self.context_length = 0
+        self.is_serving = False
         self.snapshot = CoreSnapshot()
-        self._snapshot_s = 0.0
+        self.snapshot_s = clock()
 
     def start(self) -> None:
-        """Start loading."""
         self._thread.start()
 
-    def submit(self, requests: tuple[Request, ...], on_result: OnResult) -> None:
-        """Queue all of the requests in the core, or none of them."""
-        self._queue.put(lambda core: on_result(_submit(core, requests)))
-
-    def abort(self, request_ids: tuple[str, ...]) -> None:
-        """Drop requests."""
-        self._queue.put(lambda core: _abort(core, request_ids))
-
-    def reload(self, table: RangeTable, on_result: OnResult) -> None:
-        """Choose draft steps by another table."""
-        self._queue.put(lambda core: on_result(_reload(core, table)))
+    def put(self, command: Command) -> None:
+        """Run a command as soon as possible, after those that came before it."""
+        self._queue.put(command)
 
     def stop(self) -> None:
         """End the thread after the current step."""
@@ -86,7 +79,6 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def step_seconds(self) -> float:
@@ -98,18 +90,22 @@ class EngineThread:
         try:
             core = self._load()
             self.context_length = core.context_length
-            self.snapshot = core.snapshot()
+            self.take_snapshot(core)
         except Exception as error:
             log.error("the engine did not load: %s", _one_line(error))
             log.debug("traceback of the load", exc_info=True)
             self._on_failure(error)
             return
+        self.is_serving = True
         try:
             self._on_ready()
             self._serve(core)
         except Exception as error:
             log.exception("the engine core failed; the engine stops")
+            self._end(core)
             self._on_failure(EngineFailed(f"{type(error).__name__} in the engine core"))
+        else:
+            self._end(core)
 
     def _serve(self, core: Core) -> None:
         while True:
@@ -117,30 +113,25 @@ class EngineThread:
                 if command is None:
                     return
                 command(core)
-            outputs = self._step(core) if core.has_work() else []
-            self._take_snapshot(core)
-            if outputs:
+            if core.has_work() and (outputs := self._timed(core.step)):
                 self._on_outputs(outputs)
 
-    def _take_snapshot(self, core: Core) -> None:
-        """Take a snapshot when the thread is about to wait, else every `SNAPSHOT_SECONDS`."""
-        now_s = self._clock()
-        if not core.has_work() or now_s - self._snapshot_s >= SNAPSHOT_SECONDS:
-            self.snapshot = core.snapshot()
-            self._snapshot_s = now_s
+    def take_snapshot(self, core: Core) -> None:
+        """Bring `snapshot` up to date."""
+        self.snapshot, self.snapshot_s = core.snapshot(), self._clock()
 
-    def _step(self, core: Core) -> list[Output]:
-        self._step_started_s = self._clock()
-        outputs = core.step()
-        self._step_started_s = None
-        return outputs
+    def _end(self, core: Core) -> None:
+        """Keep the final figures; a core that failed may be unable to report any."""
+        self.is_serving = False
+        with suppress(Exception):
+            self.take_snapshot(core)
 
-    def _idle_step(self, core: Core) -> bool:
+    def _timed(self, function: Callable[[], T]) -> T:
         self._step_started_s = self._clock()
-        is_any_left = core.idle_step()
+        result = function()
         self._step_started_s = None
-        self._take_snapshot(core)
-        return is_any_left
+        self._worked_s = self._clock()
+        return result
 
     def _commands(self, core: Core) -> Iterator[Command | None]:
         if not core.has_work():
@@ -152,40 +143,18 @@ class EngineThread:
                 return
 
     def _wait(self, core: Core) -> Command | None:
-        """Wait for a command; meanwhile the core does its deferred work."""
+        """Wait for a command; meanwhile the core does its deferred work.
+
+        Commands do not put it off: a scrape is one.
+        """
         is_deferred = True
         while is_deferred:
+            idle_s = self._clock() - self._worked_s
             try:
-                return self._queue.get(timeout=IDLE_SECONDS)
+                return self._queue.get(timeout=max(0.0, IDLE_SECONDS - idle_s))
             except queue.Empty:
-                is_deferred = self._idle_step(core)
+                is_deferred = self._timed(core.idle_step)
         return self._queue.get()
-
-
-def _submit(core: Core, requests: tuple[Request, ...]) -> Exception | None:
-    for index, request in enumerate(requests):
-        try:
-            core.submit(request)
-        except Exception as error:
-            _abort(core, tuple(accepted.request_id for accepted in requests[:index]))
-            if isinstance(error, RequestRefused):
-                return error
-            log.exception("the engine core failed to accept a request")
-            return EngineFailed("the engine core failed to accept the request")
-    return None
-
-
-def _reload(core: Core, table: RangeTable) -> Exception | None:
-    try:
-        core.reload(table)
-    except TableRefused as error:
-        return error
-    return None
-
-
-def _abort(core: Core, request_ids: tuple[str, ...]) -> None:
-    for request_id in request_ids:
-        core.abort(request_id)
 
 
 def _one_line(error: Exception) -> str:

@@ -5,27 +5,23 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from specdecode_engine.serve.openai.admission import EncodedPrompt
-from specdecode_engine.serve.openai.handler import GenerationApi, generate
-from specdecode_engine.serve.openai.logprobs import chat_logprobs
-from specdecode_engine.serve.openai.output_processor import Delta, ScoredToken
-from specdecode_engine.serve.openai.protocol import ChatBody, ChatMessage
-from specdecode_engine.serve.text.tokenizer import TextProcessor
-from specdecode_engine.serve.text.vocabulary import Vocabulary
+from specdecode_engine.serve.openai.admission import EncodedPrompt, generate
+from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
+from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB, ChatBody, ChatMessage
+from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
 
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
-    """Answer a conversation."""
-    return await generate(request, API)
+    return await generate(request, ChatBody, _read_prompts, ChatFormatter)
 
 
 def _read_prompts(
     body: ChatBody, text: TextProcessor, context_length: int
 ) -> tuple[EncodedPrompt, ...]:
-    rendered = text.chat.render([_for_template(message) for message in body.messages])
+    rendered = text.render_chat([_for_template(message) for message in body.messages])
     text.check_length(rendered, body.prompt_field, context_length)
     return ((text.encode(rendered, add_special_tokens=False), ""),)
 
@@ -47,12 +43,10 @@ class ChatFormatter:
         self._has_logprobs = bool(body.logprobs)
 
     def first_choice(self, index: int) -> dict[str, object]:
-        """Return the choice with the role, which precedes the text of a stream."""
         first = {"role": "assistant", "content": ""}
         return {"index": index, "delta": first, "logprobs": None, "finish_reason": None}
 
-    def choice(self, whole: Delta) -> dict[str, object]:
-        """Return a choice of the response in one piece."""
+    def choice(self, whole: OutputProcessor) -> dict[str, object]:
         return {
             "index": whole.index,
             "message": {"role": "assistant", "content": whole.text, "refusal": None},
@@ -60,17 +54,32 @@ class ChatFormatter:
             "finish_reason": whole.finish_reason,
         }
 
-    def chunk_choice(self, delta: Delta) -> dict[str, object]:
-        """Return a choice of a chunk."""
+    def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
         return {
-            "index": delta.index,
-            "delta": {"content": delta.text} if delta.text else {},
-            "logprobs": self._logprobs(delta.scored),
-            "finish_reason": delta.finish_reason,
+            "index": new.index,
+            "delta": {"content": new.text} if new.text else {},
+            "logprobs": self._logprobs(new.scored),
+            "finish_reason": new.finish_reason,
         }
 
     def _logprobs(self, scored: Sequence[ScoredToken]) -> dict[str, object] | None:
         return chat_logprobs(scored, self._vocabulary) if self._has_logprobs else None
 
 
-API = GenerationApi(ChatBody, _read_prompts, ChatFormatter)
+def chat_logprobs(scored: Sequence[ScoredToken], vocabulary: Vocabulary) -> dict[str, object]:
+    """Return the format of chat completions: one record per token, with the bytes of its text."""
+    records = [token.logprobs for token in scored if token.logprobs is not None]
+    content = [
+        _chat_token(record.token_id, record.logprob, vocabulary)
+        | {"top_logprobs": [_chat_token(*likely, vocabulary) for likely in record.top]}
+        for record in records
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _chat_token(token_id: int, logprob: float, vocabulary: Vocabulary) -> dict[str, object]:
+    return {
+        "token": vocabulary.shown(token_id),
+        "logprob": max(logprob, LOWEST_LOGPROB),
+        "bytes": list(vocabulary.text_bytes(token_id)) or None,
+    }

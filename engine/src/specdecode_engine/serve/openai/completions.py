@@ -1,22 +1,21 @@
 """POST /v1/completions: text or token ids in, text out."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request, Response
 
-from specdecode_engine.serve.openai.admission import EncodedPrompt
-from specdecode_engine.serve.openai.handler import GenerationApi, generate
-from specdecode_engine.serve.openai.logprobs import completion_logprobs
-from specdecode_engine.serve.openai.output_processor import Delta
-from specdecode_engine.serve.openai.protocol import CompletionBody
-from specdecode_engine.serve.text.tokenizer import TextProcessor
-from specdecode_engine.serve.text.vocabulary import Vocabulary
+from specdecode_engine.batch.request import TokenLogprobs
+from specdecode_engine.serve.openai.admission import EncodedPrompt, generate
+from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
+from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB, CompletionBody
+from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
 
 router = APIRouter()
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
-    """Continue each prompt."""
-    return await generate(request, API)
+    return await generate(request, CompletionBody, _read_prompts, CompletionFormatter)
 
 
 def _read_prompts(
@@ -46,8 +45,7 @@ class CompletionFormatter:
     def first_choice(self, index: int) -> None:
         """Return None: a stream begins with text."""
 
-    def choice(self, whole: Delta) -> dict[str, object]:
-        """Return a choice of the response in one piece."""
+    def choice(self, whole: OutputProcessor) -> dict[str, object]:
         has_logprobs, vocabulary = self._has_logprobs, self._vocabulary
         return {
             "index": whole.index,
@@ -56,9 +54,27 @@ class CompletionFormatter:
             "finish_reason": whole.finish_reason,
         }
 
-    def chunk_choice(self, delta: Delta) -> dict[str, object]:
-        """Return a choice of a chunk, which has the same fields."""
-        return self.choice(delta)
+    def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
+        return self.choice(new)
 
 
-API = GenerationApi(CompletionBody, _read_prompts, CompletionFormatter)
+def completion_logprobs(scored: Sequence[ScoredToken], vocabulary: Vocabulary) -> dict[str, object]:
+    """Return the format of completions: parallel lists; the top ones include the sampled token.
+
+    The first token of a prompt has null in both lists of log-probabilities: nothing precedes it.
+    """
+    records = [token.logprobs for token in scored]
+    return {
+        "tokens": [vocabulary.shown(token.token_id) for token in scored],
+        "token_logprobs": [record and max(record.logprob, LOWEST_LOGPROB) for record in records],
+        "top_logprobs": [record and _top(record, vocabulary) for record in records],
+        "text_offset": [token.text_offset for token in scored],
+    }
+
+
+def _top(record: TokenLogprobs, vocabulary: Vocabulary) -> dict[str, float]:
+    sampled = (record.token_id, record.logprob)
+    return {
+        vocabulary.shown(token_id): max(logprob, LOWEST_LOGPROB)
+        for token_id, logprob in (*record.top, sampled)
+    }

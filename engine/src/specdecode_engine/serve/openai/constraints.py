@@ -11,6 +11,8 @@ from specdecode_engine.serve import errors
 Schema = dict[str, Any] | str
 Choices = Annotated[list[str], Field(min_length=1, max_length=4096)]
 
+_ANY_OBJECT = GrammarSource(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+
 
 class JsonSchemaFormat(BaseModel):
     """OpenAI's `json_schema`; keywords that cannot be enforced are refused if it is strict."""
@@ -95,7 +97,7 @@ def _read_response_format(
     if response_format is None or response_format.type == "text":
         return {}
     if response_format.type == "json_object":
-        return {field: _any_object()}
+        return {field: _ANY_OBJECT}
     if getattr(response_format, response_format.type) is None:
         raise errors.invalid(
             f"{field}.{response_format.type}",
@@ -120,12 +122,8 @@ def _read_structured_outputs(outputs: StructuredOutputs | None) -> dict[str, Gra
         f"{field}.regex": _source(GrammarKind.REGEX, outputs.regex),
         f"{field}.choice": _choice(outputs.choice),
         f"{field}.grammar": _source(GrammarKind.EBNF, outputs.grammar),
-        f"{field}.json_object": _any_object() if outputs.json_object else None,
+        f"{field}.json_object": _ANY_OBJECT if outputs.json_object else None,
     }
-
-
-def _any_object() -> GrammarSource:
-    return GrammarSource(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
 
 
 def _schema(schema: Schema | None, is_strict: bool = True) -> GrammarSource | None:

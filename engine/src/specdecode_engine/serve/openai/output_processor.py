@@ -1,12 +1,16 @@
-"""The text of one sequence: an echo of its prompt, then its tokens as they arrive."""
+"""The text of one sequence: an echo of its prompt, then its tokens as they arrive.
 
+Tokens become text without incomplete characters, and stop strings are found across tokens.
+"""
+
+import codecs
 from dataclasses import dataclass
 from itertools import accumulate
 
-from specdecode_engine.batch.request import FinishReason, Output, RequestStats, TokenLogprobs
-from specdecode_engine.serve.text.detokenizer import Detokenizer
-from specdecode_engine.serve.text.stop_strings import StopStringScanner
-from specdecode_engine.serve.text.vocabulary import Vocabulary
+from specdecode_engine.batch.request import FinishReason, Output, TokenLogprobs
+from specdecode_engine.serve.text.tokenizer import Vocabulary
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +25,12 @@ class ScoredToken:
     logprobs: TokenLogprobs | None
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """Text that is added to choice `index` of a response."""
-
-    index: int
-    text: str
-    scored: tuple[ScoredToken, ...]
-    finish_reason: FinishReason | None
-
-
 class OutputProcessor:
-    """Turns the outputs of one sequence into deltas, whose texts join to the text of the choice.
+    """One choice of a response: turns the outputs of its sequence into text.
 
-    Tokens are processed one at a time and in order, so that text, end and token count do not
-    depend on how many tokens a step adds.
-
-    Args:
-        index: index of the choice in the response.
-        vocabulary: the model's vocabulary.
-        stop: stop strings.
-        echo: the prompt's text where the choice begins with it.
-        prompt_ids: the prompt's token ids.
+    `text` and `scored` are what was added since `clear`. Tokens are processed one at a time and in
+    order, so that text, end and token count do not depend on how many tokens a step adds. `echo` is
+    the prompt's text where the choice begins with it.
     """
 
     def __init__(
@@ -53,30 +41,39 @@ class OutputProcessor:
         echo: str = "",
         prompt_ids: tuple[int, ...] = (),
     ) -> None:
-        self.completion_tokens = 0
+        self.index = index
+        self.scored: list[ScoredToken] = []
         self.finish_reason: FinishReason | None = None
-        self.stats = RequestStats()
+        self.completion_tokens = 0
+        self.rounds = self.drafted = self.accepted = self.emitted = 0  # of decode steps
         self.echo = echo
-        self._index = index
         self._vocabulary = vocabulary
         self._prompt_ids = prompt_ids
         self._detokenizer = Detokenizer(vocabulary)
         self._scanner = StopStringScanner(stop) if stop else None
         self._text_offset = len(echo)
+        self._pieces: list[str] = []
 
-    def echo_delta(self, logprobs: tuple[TokenLogprobs, ...] | None = None) -> Delta:
-        """Return the echo of the prompt; `logprobs`, where given, begin with its second token."""
-        scored: tuple[ScoredToken, ...] = ()
+    @property
+    def text(self) -> str:
+        """The text that was added since `clear`."""
+        return "".join(self._pieces)
+
+    def clear(self) -> None:
+        """Drop text and log-probabilities: they were sent."""
+        self._pieces = []
+        self.scored = []
+
+    def add_echo(self, logprobs: tuple[TokenLogprobs, ...] | None = None) -> None:
+        """Add the echo of the prompt; `logprobs`, where given, begin with its second token."""
+        self._pieces.append(self.echo)
         if logprobs is not None:
             columns = zip(self._prompt_ids, self._prompt_offsets(), (None, *logprobs), strict=True)
-            scored = tuple(ScoredToken(*column) for column in columns)
-        return Delta(self._index, self.echo, scored, None)
+            self.scored += (ScoredToken(*column) for column in columns)
 
-    def push(self, output: Output) -> Delta:
+    def push(self, output: Output) -> None:
         """Process the next output of the engine."""
-        self.stats = output.stats
-        texts: list[str] = []
-        scored: list[ScoredToken] = []
+        self._count(output)
         is_stopped = False
         for position, token_id in enumerate(output.token_ids):
             self.completion_tokens += 1
@@ -85,24 +82,29 @@ class OutputProcessor:
                 break
             if output.logprobs is not None:
                 logprobs = output.logprobs[position]
-                scored.append(ScoredToken(token_id, self._text_offset, logprobs))
-            is_stopped = self._append(self._detokenizer.push(token_id), texts)
+                self.scored.append(ScoredToken(token_id, self._text_offset, logprobs))
+            is_stopped = self._append(self._detokenizer.push(token_id))
             if is_stopped:
                 break
         if output.finish_reason is not None and not is_stopped:
-            is_stopped = self._append(self._detokenizer.flush(), texts)
+            is_stopped = self._append(self._detokenizer.flush())
             if self._scanner is not None:
-                texts.append(self._scanner.flush())
+                self._pieces.append(self._scanner.flush())
         self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
-        return Delta(self._index, "".join(texts), tuple(scored), self.finish_reason)
 
-    def _append(self, piece: str, texts: list[str]) -> bool:
-        """Add a piece of text to `texts`; return whether a stop string ends the text in it."""
+    def _count(self, output: Output) -> None:
+        self.rounds += output.rounds
+        self.drafted += output.drafted
+        self.accepted += output.accepted
+        self.emitted += output.rounds * len(output.token_ids)
+
+    def _append(self, piece: str) -> bool:
+        """Add a piece of text; return whether a stop string ends the text in it."""
         self._text_offset += len(piece)
         if self._scanner is None:
-            texts.append(piece)
+            self._pieces.append(piece)
             return False
-        texts.append(self._scanner.push(piece))
+        self._pieces.append(self._scanner.push(piece))
         return self._scanner.is_stopped
 
     def _prompt_offsets(self) -> list[int]:
@@ -117,3 +119,62 @@ class OutputProcessor:
         surplus = len(decoded) - len(self.echo) if decoded.endswith(self.echo) else 0
         starts = accumulate((len(piece) for piece in pieces[:-1]), initial=-surplus)
         return [min(max(start, 0), len(self.echo)) for start in starts]
+
+
+class Detokenizer:
+    """The text of one sequence so far.
+
+    The pieces of all tokens, then that of `flush`, join to the whole text. Bytes that are not
+    valid UTF-8 become U+FFFD as soon as that is certain.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = _utf8(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """Return the characters that this token completes."""
+        return self._decoder.decode(self._vocabulary.text_bytes(token_id))
+
+    def flush(self) -> str:
+        """Return the replacement of an incomplete character at the end, if there is one."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStringScanner:
+    """Searches a text that arrives in pieces for the earliest stop string.
+
+    Holds back the longest end of the text that could still become a stop string. `is_stopped` is
+    set once a stop string ended the text.
+    """
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        assert all(stop), "an empty stop string would end every text"
+        self.is_stopped = False
+        self._stop = stop
+        self._held = ""
+
+    def push(self, piece: str) -> str:
+        """Add the next piece; return the text that can be released now."""
+        text = self._held + piece
+        starts = [start for stop in self._stop if (start := text.find(stop)) >= 0]
+        if starts:
+            self.is_stopped = True
+            self._held = ""
+            return text[: min(starts)]
+        released = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[released:]
+        return text[:released]
+
+    def flush(self) -> str:
+        """Release the text that is held back: the text has ended without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest proper prefix of `stop` that the text ends with."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

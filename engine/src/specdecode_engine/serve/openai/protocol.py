@@ -24,6 +24,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 INT64 = 2**63
 DEFAULT_COMPLETION_TOKENS = 16
+# JSON has no infinity; OpenAI writes this value for a probability of 0.
+LOWEST_LOGPROB = -9999.0
 TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 Prompt = str | tuple[int, ...]
@@ -125,6 +127,11 @@ class GenerationBody(ConstraintFields):
         return self
 
     @property
+    def is_constrained(self) -> bool:
+        """Whether a field of structured output is set."""
+        return not self.model_fields_set.isdisjoint(ConstraintFields.model_fields)
+
+    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -136,7 +143,6 @@ class GenerationBody(ConstraintFields):
 
     @property
     def length_field(self) -> str:
-        """The field that `requested_tokens` comes from."""
         return "max_tokens"
 
     @property

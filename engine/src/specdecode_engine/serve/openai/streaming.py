@@ -3,20 +3,21 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Protocol
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from specdecode_engine.batch.request import Output, RequestStats
+from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.engine.async_engine import RequestStream
-from specdecode_engine.serve.openai.admission import GenerationRequest
-from specdecode_engine.serve.openai.output_processor import Delta, OutputProcessor
+from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.service import Service
-from specdecode_engine.stats.latency import RequestLatency
+from specdecode_engine.stats.prometheus import RequestLatency
 
 log = logging.getLogger(__name__)
 
@@ -39,98 +40,11 @@ class ResponseFormatter(Protocol):
     def first_choice(self, index: int) -> dict[str, object] | None:
         """Return the choice that opens a stream before any text; None where there is none."""
 
-    def choice(self, whole: Delta) -> dict[str, object]:
+    def choice(self, whole: OutputProcessor) -> dict[str, object]:
         """Return a choice of the response in one piece."""
 
-    def chunk_choice(self, delta: Delta) -> dict[str, object]:
-        """Return a choice of a chunk."""
-
-
-class ResponseStream:
-    """The deltas of a request that the engine has accepted, all its choices interleaved."""
-
-    def __init__(
-        self, service: Service, generation: GenerationRequest, outputs: RequestStream
-    ) -> None:
-        self._service = service
-        self._generation = generation
-        self._outputs = outputs
-        vocabulary, stop = service.text.vocabulary, generation.stop
-        requests = enumerate(zip(generation.requests, generation.echoes, strict=True))
-        self._processors = {
-            request.request_id: OutputProcessor(index, vocabulary, stop, echo, request.prompt_ids)
-            for index, (request, echo) in requests
-        }
-        self._latencies = {
-            request_id: RequestLatency(service.metrics, generation.started_s)
-            for request_id in self._processors
-        }
-
-    async def deltas(self) -> AsyncIterator[Delta]:
-        """Yield the non-empty deltas until every sequence has ended.
-
-        The echo of a prompt comes first: at once, or with log-probabilities, at the sequence's
-        first output.
-        """
-        for request in self._generation.requests:
-            processor = self._processors[request.request_id]
-            if processor.echo and request.sampling.prompt_logprobs is None:
-                yield processor.echo_delta()
-        async for output in self._outputs:
-            delta = self._process(output)
-            if output.prompt_logprobs is not None:
-                yield self._processors[output.request_id].echo_delta(output.prompt_logprobs)
-            if delta.text or delta.scored or delta.finish_reason:
-                yield delta
-
-    def _process(self, output: Output) -> Delta:
-        if output.error is not None:
-            raise errors.generation_failed(output.error)
-        request_id, now_s = output.request_id, self._service.clock()
-        processor, latency = self._processors[request_id], self._latencies[request_id]
-        before = processor.completion_tokens
-        delta = processor.push(output)
-        latency.observe_tokens(processor.completion_tokens - before, now_s, output.table)
-        if delta.finish_reason is not None:
-            latency.observe_end(delta.finish_reason, now_s, output.table)
-            if output.finish_reason is None:  # a stop string, which the engine knows nothing of
-                self._outputs.abort(request_id)
-        return delta
-
-    async def choices(self) -> list[Delta]:
-        """Wait for the end of every sequence; return each choice as one delta."""
-        parts: list[list[Delta]] = [[] for _ in self._processors]
-        async for delta in self.deltas():
-            parts[delta.index].append(delta)
-        return [_join(index, deltas) for index, deltas in enumerate(parts)]
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens of all sequences so far, stop tokens included."""
-        return sum(processor.completion_tokens for processor in self._processors.values())
-
-    def count(self) -> None:
-        """Count the request's tokens and its unfinished sequences in the metrics, at its end."""
-        metrics, processors = self._service.metrics, self._processors.values()
-        metrics.count_call(self._generation.prompt_tokens, self.completion_tokens)
-        unfinished = sum(processor.finish_reason is None for processor in processors)
-        if unfinished:
-            metrics.count_cut_short(unfinished)
-
-    def usage(self) -> dict[str, object]:
-        """Return OpenAI's usage, extended by the figures of speculation in `specdecode`."""
-        speculation = speculation_usage(processor.stats for processor in self._processors.values())
-        prompt_tokens, completion_tokens = self._generation.prompt_tokens, self.completion_tokens
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "completion_tokens_details": {
-                "accepted_prediction_tokens": speculation["accepted_tokens"],
-                "rejected_prediction_tokens": speculation["wasted_tokens"],
-            },
-            "specdecode": speculation,
-        }
+    def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
+        """Return a choice of a chunk: what was added since the last one."""
 
 
 class StreamingReply(Response):
@@ -138,99 +52,173 @@ class StreamingReply(Response):
 
     The headers of a stream are sent once the engine has accepted the request, so that a refusal
     has its own status.
+
+    Args:
+        requests: the engine's requests; choice i of the response is that of `requests[i]`.
+        prompt_texts: the text that each choice begins with: its prompt, or nothing.
+        started_s: when the HTTP request arrived, on the service's clock.
     """
 
     def __init__(
-        self, service: Service, generation: GenerationRequest, formatter: ResponseFormatter
+        self,
+        service: Service,
+        body: GenerationBody,
+        requests: tuple[Request, ...],
+        prompt_texts: Sequence[str],
+        formatter: ResponseFormatter,
+        started_s: float,
     ) -> None:
         super().__init__()
         self._service = service
-        self._generation = generation
+        self._body = body
+        self._requests = requests
         self._formatter = formatter
+        self._created = int(time.time())
+        vocabulary, stop = service.text.vocabulary, tuple(body.stop or ())
+        choices = enumerate(zip(requests, prompt_texts, strict=True))
+        self._choices = {
+            request.request_id: OutputProcessor(index, vocabulary, stop, echo, request.prompt_ids)
+            for index, (request, echo) in choices
+        }
+        self._latencies = {
+            request.request_id: RequestLatency(service.metrics, started_s) for request in requests
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not await _run_until_disconnect(receive, self._respond(scope, receive, send)):
-            log.debug("client disconnected; request %s aborted", self._generation.request_id)
+            log.debug("client disconnected; request %s aborted", self._requests[0].request_id)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service, generation = self._service, self._generation
-        with service.lifecycle.count_request():
-            async with service.engine.stream(generation.requests) as outputs:
-                stream = ResponseStream(service, generation, outputs)
+        engine = self._service.engine
+        with self._service.lifecycle.count_request():
+            async with engine.stream(self._requests) as outputs:
                 try:
-                    if generation.is_stream:
-                        await self._send_events(stream, send)
+                    if self._body.stream:
+                        await self._send_events(outputs, send)
                     else:
-                        await JSONResponse(await self._whole(stream))(scope, receive, send)
+                        await JSONResponse(await self._whole(outputs))(scope, receive, send)
                 finally:
-                    stream.count()
+                    self._count()
 
-    async def _whole(self, stream: ResponseStream) -> dict[str, object]:
-        choices = [self._formatter.choice(choice) for choice in await stream.choices()]
-        head = self._head(self._formatter.object_type)
-        return head | {"choices": choices, "usage": stream.usage()}
+    async def _whole(self, outputs: RequestStream) -> dict[str, object]:
+        async for _ in self._changed_choices(outputs):
+            pass
+        choices = [self._formatter.choice(choice) for choice in self._choices.values()]
+        return self._head(self._formatter.object_type) | {
+            "choices": choices,
+            "usage": self._usage(),
+        }
 
-    async def _send_events(self, stream: ResponseStream, send: Send) -> None:
+    async def _send_events(self, outputs: RequestStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         try:
-            await self._send_chunks(stream, send)
+            await self._send_chunks(outputs, send)
             await _send_event(send, b"[DONE]")
         except Exception as error:
             self._service.metrics.count_error(errors.from_exception(error).status)
             await _send_event(send, _json(_error_body(error)))
         await send({"type": "http.response.body", "body": b""})
 
-    async def _send_chunks(self, stream: ResponseStream, send: Send) -> None:
-        formatter, include_usage = self._formatter, self._generation.include_usage
+    async def _send_chunks(self, outputs: RequestStream, send: Send) -> None:
+        formatter, include_usage = self._formatter, self._body.include_usage
         head = self._head(formatter.chunk_type)
         if include_usage:
             head["usage"] = None
-        for index in range(len(self._generation.requests)):
+        for index in range(len(self._requests)):
             if (first := formatter.first_choice(index)) is not None:
                 await _send_event(send, _json(head | {"choices": [first]}))
-        async for delta in stream.deltas():
-            chunk = head | {"choices": [formatter.chunk_choice(delta)]}
+        async for choice in self._changed_choices(outputs):
+            chunk = head | {"choices": [formatter.chunk_choice(choice)]}
+            choice.clear()
             await _send_event(send, _json(chunk))
         if include_usage:
-            await _send_event(send, _json(head | {"choices": [], "usage": stream.usage()}))
+            await _send_event(send, _json(head | {"choices": [], "usage": self._usage()}))
 
     def _head(self, object_type: str) -> dict[str, object]:
         """Return the fields that every object of the response begins with."""
-        generation = self._generation
         return {
-            "id": f"{self._formatter.id_prefix}-{generation.request_id}",
+            "id": f"{self._formatter.id_prefix}-{self._requests[0].request_id}",
             "object": object_type,
-            "created": generation.created,
-            "model": generation.model,
+            "created": self._created,
+            "model": self._service.served_name,
         }
 
+    async def _changed_choices(self, outputs: RequestStream) -> AsyncIterator[OutputProcessor]:
+        """Yield each choice that was added to, until all have ended.
 
-def speculation_usage(stats: Iterable[RequestStats]) -> dict[str, int | float | None]:
-    """Sum the figures of a request's sequences.
+        The echo of a prompt comes first: at once, or with log-probabilities, at the sequence's
+        first output.
+        """
+        for request in self._requests:
+            choice = self._choices[request.request_id]
+            if choice.echo and request.sampling.prompt_logprobs is None:
+                choice.add_echo()
+                yield choice
+        async for output in outputs:
+            choice = self._choices[output.request_id]
+            if output.prompt_logprobs is not None:
+                choice.add_echo(output.prompt_logprobs)
+                yield choice
+            self._process(output, choice, outputs)
+            if choice.text or choice.scored or choice.finish_reason:
+                yield choice
 
-    `accept_length` is generated tokens per sequence and decode step, the target's own included;
-    None without a decode step. The first token comes from prefill and belongs to no decode step.
-    """
-    known = list(stats)
-    steps = sum(one.rounds for one in known)
-    drafted = sum(one.drafted for one in known)
-    accepted = sum(one.accepted for one in known)
-    return {
-        "rounds": steps,
-        "drafted_tokens": drafted,
-        "accepted_tokens": accepted,
-        "accept_length": sum(one.emitted for one in known) / steps if steps else None,
-        "wasted_tokens": drafted - accepted,
-    }
+    def _process(self, output: Output, choice: OutputProcessor, outputs: RequestStream) -> None:
+        if output.error is not None:
+            raise errors.HttpError(500, output.error, "server_error", code="answer_failed")
+        now_s, latency = self._service.clock(), self._latencies[output.request_id]
+        before = choice.completion_tokens
+        choice.push(output)
+        latency.observe_tokens(choice.completion_tokens - before, now_s, output.table)
+        if choice.finish_reason is not None:
+            latency.observe_end(choice.finish_reason, now_s, output.table)
+            if output.finish_reason is None:  # a stop string, which the engine knows nothing of
+                self._service.engine.abort(outputs, [output.request_id])
 
+    @property
+    def _prompt_tokens(self) -> int:
+        """Tokens of all prompts, each counted once for any number of choices."""
+        prompts = self._requests[:: self._body.n or 1]
+        return sum(len(request.prompt_ids) for request in prompts)
 
-def _join(index: int, deltas: list[Delta]) -> Delta:
-    return Delta(
-        index,
-        text="".join(delta.text for delta in deltas),
-        scored=tuple(token for delta in deltas for token in delta.scored),
-        finish_reason=deltas[-1].finish_reason if deltas else None,
-    )
+    @property
+    def _completion_tokens(self) -> int:
+        """Tokens of all sequences so far, stop tokens included."""
+        return sum(choice.completion_tokens for choice in self._choices.values())
+
+    def _count(self) -> None:
+        """Count the request's tokens and its unfinished sequences in the metrics, at its end."""
+        unfinished = sum(choice.finish_reason is None for choice in self._choices.values())
+        self._service.metrics.count_call(self._prompt_tokens, self._completion_tokens, unfinished)
+
+    def _usage(self) -> dict[str, object]:
+        """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
+
+        `accept_length` is generated tokens per sequence and decode step, the target's own included;
+        None without a decode step. The first token comes from prefill.
+        """
+        choices = self._choices.values()
+        steps = sum(choice.rounds for choice in choices)
+        drafted = sum(choice.drafted for choice in choices)
+        accepted = sum(choice.accepted for choice in choices)
+        emitted = sum(choice.emitted for choice in choices)
+        prompt_tokens, completion_tokens = self._prompt_tokens, self._completion_tokens
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
+            },
+            "specdecode": {
+                "rounds": steps,
+                "drafted_tokens": drafted,
+                "accepted_tokens": accepted,
+                "accept_length": emitted / steps if steps else None,
+                "wasted_tokens": drafted - accepted,
+            },
+        }
 
 
 async def _run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
@@ -266,4 +254,4 @@ def _error_body(error: Exception) -> dict[str, object]:
     response = errors.from_exception(error)
     if response.code == "internal_error":
         log.error("a streamed response failed", exc_info=error)
-    return response.body()
+    return response.body

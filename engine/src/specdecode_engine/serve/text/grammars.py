@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from specdecode_engine.grammar import (
     STACK_BYTES,
@@ -56,8 +55,9 @@ class Grammars:
 
     async def _prepare(self) -> GrammarCompiler:
         if self._compiler is None:
-            work = partial(_make_compiler, self._read_tokens)
-            self._compiler = asyncio.get_running_loop().run_in_executor(self._pool, work)
+            self._compiler = asyncio.get_running_loop().run_in_executor(
+                self._pool, lambda: GrammarCompiler(self._read_tokens())
+            )
         # Shielded: a client that disconnects must not cancel the preparation for others.
         return await asyncio.shield(self._compiler)
 
@@ -73,7 +73,3 @@ def _start_threads() -> ThreadPoolExecutor:
     finally:
         threading.stack_size(default_bytes)
     return pool
-
-
-def _make_compiler(read_tokens: Callable[[], TokenBytes]) -> GrammarCompiler:
-    return GrammarCompiler(read_tokens())

@@ -1,44 +1,107 @@
-"""The text processing of a checkpoint: tokenizer, chat template, sampling defaults."""
+"""Text to token ids and back: the tokenizer, the bytes of each token, the chat template.
+
+Tokenizers decode lists, not tokens, since a token may end inside a character. The two families in
+use have exact bytes per token: byte-level BPE spells bytes in an alphabet of printable characters;
+sentencepiece spells a space as U+2581 and a lone byte as `<0xE2>`. For anything else, a token's
+bytes are what it appends to another token.
+"""
 
 import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from specdecode_api.report import TerminationReason
 from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.text.chat_template import ChatTemplate, Render
-from specdecode_engine.serve.text.vocabulary import Vocabulary
 
-# Normalizers and pre-tokenizers after which a text has no fewer characters, except that NFC and
-# NFKC compose: a character stands for at most 4, which is the longest canonical decomposition.
-_COMPOSING, _COMPOSED_CHARS = ("NFC", "NFKC"), 4
-_LENGTH_KEEPING = (
-    *_COMPOSING,
-    "NFD",
-    "NFKD",
-    "ByteLevel",
-    "Digits",
-    "Metaspace",
-    "Prepend",
-    "Punctuation",
-    "Replace",
-    "Split",
-)
+LONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class TokenizerUnusable(Exception):
-    """The checkpoint's tokenizer cannot be used; the message names the folder and the remedy."""
+class Vocabulary:
+    """The bytes of every token; special tokens have none."""
 
-    reason: ClassVar[TerminationReason] = TerminationReason.CHECKPOINT_INVALID
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.size = tokenizer.get_vocab_size(with_added_tokens=True)
+        self._tokenizer = tokenizer
+        decoders = _decoder_names(json.loads(tokenizer.to_str())["decoder"])
+        self._alphabet = _byte_alphabet() if "ByteLevel" in decoders else None
+        self._has_lone_bytes = "ByteFallback" in decoders
+        added = tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._anchor = None if self._alphabet else self._find_anchor()
+        self._known: dict[int, bytes] = {}
 
-    def __init__(self, folder: Path, error: str) -> None:
-        super().__init__(f"{folder}: its tokenizer {error}; save a tokenizer.json in this folder")
+    def text_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to the text: none for special and unknown tokens."""
+        return b"" if token_id in self.special_ids else self.spelling(token_id)
+
+    def spelling(self, token_id: int) -> bytes:
+        """Return the bytes of a token; of a special one, its name."""
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._spell(token_id)
+        return known
+
+    def shown(self, token_id: int) -> str:
+        """Return a token as text, with a replacement for an incomplete character."""
+        return self.spelling(token_id).decode(errors="replace")
+
+    def _spell(self, token_id: int) -> bytes:
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""
+        if token_id in self.special_ids:
+            return token.encode()
+        if self._alphabet is not None:
+            return _spell_byte_level(token, self._alphabet)
+        lone = LONE_BYTE.fullmatch(token) if self._has_lone_bytes else None
+        return bytes([int(lone[1], 16)]) if lone else self._appended(token_id)
+
+    def _appended(self, token_id: int) -> bytes:
+        if self._anchor is None:
+            return self._tokenizer.decode([token_id]).encode()
+        before = self._tokenizer.decode([self._anchor])
+        after = self._tokenizer.decode([self._anchor, token_id])
+        return after[len(before) :].encode()
+
+    def _find_anchor(self) -> int | None:
+        for token_id in range(self.size):
+            token = self._tokenizer.id_to_token(token_id)
+            if token and token.isalnum() and token_id not in self.special_ids:
+                return token_id
+        return None
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return byte-level BPE's alphabet: printable Latin-1 unchanged, other bytes from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update((chr(256 + index), byte) for index, byte in enumerate(others))
+    assert set(alphabet) == set(ByteLevel.alphabet())
+    return alphabet
+
+
+def _spell_byte_level(token: str, alphabet: dict[str, int]) -> bytes:
+    try:
+        return bytes([alphabet[char] for char in token])
+    except KeyError:  # an added token is stored as plain text
+        return token.encode()
+
+
+def _decoder_names(decoder: dict[str, object] | None) -> set[str]:
+    if decoder is None:
+        return set()
+    inner = decoder.get("decoders")
+    names = {str(decoder["type"])}
+    for part in inner if isinstance(inner, list) else []:
+        names |= _decoder_names(part)
+    return names
 
 
 class SamplingDefaults(BaseModel):
@@ -63,7 +126,7 @@ class TextProcessor:
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    chat: ChatTemplate
+    apply_chat_template: Callable[[list[dict[str, Any]]], str] | None
     defaults: SamplingDefaults
     vocab_size: int
     longest_token_chars: int | None
@@ -78,6 +141,25 @@ class TextProcessor:
             [text], add_special_tokens=add_special_tokens
         )
         return tuple(encoding.ids)
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
+        """Return the prompt for the assistant's next message, by the checkpoint's chat template.
+
+        Raises:
+            HttpError: there is no template, or it refuses the messages.
+        """
+        if self.apply_chat_template is None:
+            raise errors.invalid(
+                "messages",
+                "this model has no chat template; use /v1/completions",
+                "no_chat_template",
+            )
+        try:
+            return self.apply_chat_template(list(messages))
+        except Exception as error:  # a template is a program and may raise anything
+            raise errors.invalid(
+                "messages", f"the model's chat template refuses the messages: {error}"
+            ) from error
 
     def check_length(self, text: str, field: str, context_length: int) -> None:
         """Refuse a text that cannot fit the context, before encoding it.
@@ -109,110 +191,3 @@ class TextProcessor:
             special_ids=self.vocabulary.special_ids.intersection(ids),
             eos_ids=eos_ids.intersection(ids),
         )
-
-
-def load_text_model(folder: Path) -> TextProcessor:
-    """Read a checkpoint folder in the Hugging Face layout.
-
-    Raises:
-        TokenizerUnusable: the folder has no tokenizer that this engine can use.
-    """
-    # Imported here: it takes seconds, while the server already answers probes.
-    from transformers import AutoTokenizer
-
-    try:
-        wrapped = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TokenizerUnusable(folder, f"cannot be read ({error})") from error
-    tokenizer = getattr(wrapped, "backend_tokenizer", None)
-    if not isinstance(tokenizer, Tokenizer):
-        raise TokenizerUnusable(folder, "is not a fast tokenizer")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return TextProcessor(
-        tokenizer=tokenizer,
-        vocabulary=Vocabulary(tokenizer),
-        chat=ChatTemplate(_renderer(wrapped) if wrapped.chat_template else None),
-        defaults=_read_defaults(folder / "generation_config.json"),
-        vocab_size=_read_vocab_size(folder / "config.json") or tokenizer.get_vocab_size(),
-        longest_token_chars=longest_token_chars(tokenizer),
-    )
-
-
-def longest_token_chars(tokenizer: Tokenizer) -> int | None:
-    """Return how many characters of a text one token stands for at most, None for any number.
-
-    A token stands for no more characters than its spelling has: byte-level ones spell a byte as a
-    character. Unbounded are tokens that strip white space around them, unknown tokens (they fuse,
-    or stand for a whole word), and normalizers or pre-tokenizers that shorten a text.
-    """
-    parts = json.loads(tokenizer.to_str())
-    strips = any(token["lstrip"] or token["rstrip"] for token in parts["added_tokens"])
-    if strips or not (_spells_every_byte(tokenizer, parts) and _keeps_length(parts)):
-        return None
-    composes = any(stage["type"] in _COMPOSING for stage in _stages(parts))
-    longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)))
-    return longest * (_COMPOSED_CHARS if composes else 1)
-
-
-def _spells_every_byte(tokenizer: Tokenizer, parts: dict[str, Any]) -> bool:
-    """Whether no text is ever unknown to the model."""
-    if parts["model"].get("byte_fallback"):
-        return all(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
-    has_bytes = "ByteLevel" in {part["type"] for part in _stages(parts)}
-    return has_bytes and all(
-        tokenizer.token_to_id(char) is not None for char in ByteLevel.alphabet()
-    )
-
-
-def _keeps_length(parts: dict[str, Any]) -> bool:
-    """Whether nothing before the model removes or merges characters of a text."""
-    for stage in _stages(parts):
-        if stage["type"] not in _LENGTH_KEEPING or stage.get("behavior") == "Removed":
-            return False
-        if stage["type"] == "Replace" and not _replaces_no_shorter(stage):
-            return False
-    return True
-
-
-def _replaces_no_shorter(stage: dict[str, Any]) -> bool:
-    pattern = stage["pattern"].get("String")
-    return pattern is not None and len(stage["content"]) >= len(pattern)
-
-
-def _stages(parts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the normalizers and pre-tokenizers, those of sequences one by one."""
-    stages: list[dict[str, Any]] = []
-    todo = [part for part in (parts["normalizer"], parts["pre_tokenizer"]) if part]
-    while todo:
-        part = todo.pop()
-        inner = part.get("normalizers") or part.get("pretokenizers")
-        if inner:
-            todo += inner
-        else:
-            stages.append(part)
-    return stages
-
-
-def _renderer(wrapped: Any) -> Render:
-    return lambda messages: str(
-        wrapped.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    )
-
-
-def _read_defaults(path: Path) -> SamplingDefaults:
-    given = {name: value for name, value in _read_json(path).items() if value is not None}
-    return SamplingDefaults.model_validate(given)
-
-
-def _read_vocab_size(path: Path) -> int | None:
-    config = _read_json(path)
-    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    return size if isinstance(size, int) else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}

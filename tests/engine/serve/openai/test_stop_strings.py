@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdecode_engine.batch.request import FinishReason, Output
-from specdecode_engine.serve.openai.output_processor import OutputProcessor
-from specdecode_engine.serve.text.stop_strings import StopStringScanner
-from specdecode_engine.serve.text.vocabulary import Vocabulary
+from specdecode_engine.serve.openai.output_processor import OutputProcessor, StopStringScanner
+from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3).map(tuple)
 PIECES = st.lists(st.text("ab", max_size=3), max_size=12)
@@ -70,9 +69,10 @@ def outputs(ids, sizes, end):
 def read(vocabulary, stops, steps):
     processor, text = OutputProcessor(0, vocabulary, stops), ""
     for output in steps:
-        delta = processor.push(output)
-        text += delta.text
-        if delta.finish_reason is not None:
+        processor.push(output)
+        text += processor.text
+        processor.clear()
+        if processor.finish_reason is not None:
             break
     return text, processor.finish_reason, processor.completion_tokens
 

@@ -148,7 +148,7 @@ def test_a_call_is_compared_with_every_key_in_constant_time(file, monkeypatch):
         return real(a, b)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    keys = ApiKeyStore(file, read_digests(file))
+    keys = ApiKeyStore(file)
     for key in (KEY, OTHER, "x", ""):
         compared.clear()
         keys.allow(key)
@@ -175,7 +175,7 @@ def test_a_bad_file_is_refused_with_the_remedy(text, said, tmp_path):
 
 def test_keys_that_become_unreadable_count_no_longer_until_they_are_back(file):
     async def scenario():
-        keys = ApiKeyStore(file, read_digests(file))
+        keys = ApiKeyStore(file)
         text = file.read_text()
         file.unlink()
         await keys.refresh()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdecode_engine.serve.text.detokenizer import Detokenizer
-from specdecode_engine.serve.text.vocabulary import Vocabulary
+from specdecode_engine.serve.openai.output_processor import Detokenizer
+from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 REPLACEMENT = "\ufffd"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=REPLACEMENT))

@@ -7,7 +7,7 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import Degradations, Degraded
 from specdecode_engine.graphs.plan import GraphReport
-from specdecode_engine.serve.admin.degraded import missed_graphs
+from specdecode_engine.serve.admin import missed_graphs
 from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_kernels.cpu import library
 from tests.engine.serve.conftest import EXAMPLES

@@ -6,7 +6,7 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.stats.load_metric import MEMORY_STEPS, RecentSteps, load
+from specdecode_engine.stats.counters import MEMORY_STEPS, RecentSteps, load
 from specdecode_engine.stats.prometheus import EngineMetrics
 from tests.engine.whole_engine import boot_of, requests_of
 

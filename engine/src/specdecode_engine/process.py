@@ -1,0 +1,61 @@
+"""The process itself: its memory allocator, and the message that it leaves when it ends.
+
+The message is written to a file if the environment names one. In a pod the file is the container's
+termination log, which Kubernetes copies to the pod's status.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from specdecode_api import names
+from specdecode_api.report import TerminationMessage, TerminationReason
+
+log = logging.getLogger(__name__)
+
+# Numbers of glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_MOST_BYTES = 1 << 30
+
+
+class ConfigurationError(Exception):
+    """The boot file or the flags are invalid; the message lists every error with its field."""
+
+    reason = TerminationReason.BOOT_FILE_INVALID
+
+
+def termination_message_for(error: Exception) -> TerminationMessage:
+    """Return the reason of the error's class, else ENGINE_FAILED, with the error's message."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, TerminationReason):
+        return TerminationMessage(reason=reason, message=str(error))
+    return TerminationMessage(
+        reason=TerminationReason.ENGINE_FAILED, message=f"{type(error).__name__}: {error}"
+    )
+
+
+def leave(words: TerminationMessage, environment: Mapping[str, str] = os.environ) -> None:
+    """Write `words` to the file that the environment names, if any."""
+    path = environment.get(names.VARIABLE_TERMINATION_MESSAGE_PATH)
+    if not path:
+        return
+    try:
+        Path(path).write_bytes(words.encode())
+    except OSError as error:
+        log.warning("cannot leave the reason of this end in %s: %s", path, error)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc return no memory to the kernel; no effect with another C library.
+
+    Call it before any thread starts. Otherwise the arena of a thread returns the buffers of a step,
+    and the next step gets them back page by page, with a page fault each that zeroes the page.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_ARENA_MAX, 1)
+        mallopt(_MMAP_THRESHOLD, _MOST_BYTES)
+        mallopt(_TRIM_THRESHOLD, _MOST_BYTES)

@@ -1,1 +1,0 @@
-"""The process itself: memory allocator and termination message."""

@@ -1,1 +1,0 @@
-"""Routes for probes, metrics and the speculation table."""

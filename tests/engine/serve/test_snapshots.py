@@ -1,0 +1,138 @@
+"""Snapshots of the core's figures: taken for readers, not by steps, and soon or not at all."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from specdecode_api.metrics.core import EMITTED_TOKENS, RUNNING_REQUESTS
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.serve.engine.async_engine import SNAPSHOT_WAIT_SECONDS, AsyncEngine
+from specdecode_engine.serve.engine.core import LoadedEngine
+from tests.engine.serve.echo_core import EchoCore
+
+FIELDS = {"model": "echo", "prompt": "the quick brown fox"}
+SAMPLE = "specdecode_emitted_tokens_total "
+
+
+class CountingCore(EchoCore):
+    """Counts its snapshots; a step takes `step_seconds`, which may change."""
+
+    snapshots = 0
+
+    def snapshot(self):
+        self.snapshots += 1
+        return super().snapshot()
+
+
+@pytest.fixture
+def core():
+    return CountingCore(tokens_per_step=3)
+
+
+@pytest.fixture
+def server(core, start_server, model_folder):
+    return start_server(lambda _: LoadedEngine(core, model_folder))
+
+
+def emitted(server):
+    lines = server.get("/metrics").text.splitlines()
+    return next(float(line.removeprefix(SAMPLE)) for line in lines if line.startswith(SAMPLE))
+
+
+def test_a_request_takes_no_snapshot(server, core):
+    before = core.snapshots
+    server.client.completions.create(**FIELDS, max_tokens=60)
+    assert core.snapshots == before
+
+
+def test_a_scrape_right_after_an_answer_counts_all_of_its_tokens(server):
+    total = 0
+    for max_tokens in range(1, 30):
+        server.client.completions.create(**FIELDS, max_tokens=max_tokens)
+        total += max_tokens
+        assert emitted(server) == total
+
+
+def test_the_real_core_counts_an_answer_before_the_next_scrape(built_server):
+    for max_tokens in (1, 2, 7):
+        before = emitted(built_server)
+        options = {"max_tokens": max_tokens, "extra_body": {"ignore_eos": True}}
+        built_server.client.completions.create(**FIELDS, **options)
+        # The first token is the prefill's.
+        assert emitted(built_server) - before == max_tokens - 1
+
+
+def test_a_scrape_in_a_long_step_returns_the_last_figures_in_time(server, core, eventually):
+    server.client.completions.create(**FIELDS, max_tokens=12)
+    assert emitted(server) == 12
+    core._step_seconds = 6 * SNAPSHOT_WAIT_SECONDS
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.client.completions.create, **FIELDS, max_tokens=3)
+        eventually(lambda: server.service.engine.step_seconds() > 0)
+        for path in ("/metrics", "/server_info", "/health/degraded"):
+            started_s = time.monotonic()
+            answer = server.get(path)
+            assert time.monotonic() - started_s < 2 * SNAPSHOT_WAIT_SECONDS
+            assert answer.status_code == 200
+            if path == "/metrics":
+                assert SAMPLE + "12.0" in answer.text
+            if path == "/server_info":
+                assert answer.json()["snapshot_age_seconds"] >= SNAPSHOT_WAIT_SECONDS
+        started_s = time.monotonic()
+        assert server.get("/health/live").status_code == 200
+        assert time.monotonic() - started_s < SNAPSHOT_WAIT_SECONDS
+        asked.result()
+    assert emitted(server) == 15
+
+
+async def test_readers_that_wait_together_share_one_snapshot(core):
+    engine = AsyncEngine(lambda: core, lambda: None, lambda error: None)
+    engine.start()
+    while not engine.context_length:
+        await asyncio.sleep(0.01)
+    core._step_seconds = 0.2
+    params = SamplingParams(seed=0, max_tokens=3, temperature=0.0, ignore_eos=True)
+    async with engine.stream((Request("1", (1, 2, 3), params),)) as outputs:
+        before = core.snapshots
+        found = await asyncio.gather(*(engine.refresh_snapshot() for _ in range(50)))
+        assert core.snapshots - before == 1
+        assert {id(snapshot) for snapshot in found} == {id(engine.snapshot)}
+        async for _ in outputs:
+            pass
+    assert (await engine.refresh_snapshot())[EMITTED_TOKENS] == 3
+    assert core.snapshots - before == 2
+    assert await engine.close(5)
+
+
+def test_nobody_waits_for_a_snapshot_before_the_engine_is_loaded(
+    start_server, model_folder, core, eventually
+):
+    def load(progress):
+        time.sleep(1)
+        return LoadedEngine(core, model_folder)
+
+    server = start_server(load, is_ready=False)
+    eventually(lambda: server.get("/health/live").status_code == 200)
+    started_s = time.monotonic()
+    assert emitted(server) == 0
+    assert time.monotonic() - started_s < SNAPSHOT_WAIT_SECONDS
+    assert server.snapshot()[RUNNING_REQUESTS] == 0
+    server.wait_ready()
+
+
+def test_the_figures_after_the_end_are_the_final_ones(server):
+    server.client.completions.create(**FIELDS, max_tokens=20)
+    server.stop()
+    assert server.exit_code.result(20) == 0
+    assert server.service.engine.snapshot[EMITTED_TOKENS] == 20
+
+
+def test_the_figures_of_a_failed_engine_are_the_final_ones(start_server, model_folder):
+    core = CountingCore(tokens_per_step=3, failing_step=5)
+    server = start_server(lambda _: LoadedEngine(core, model_folder))
+    answer = server.post("/v1/completions", json=FIELDS | {"max_tokens": 60})
+    assert answer.status_code == 500
+    assert server.exit_code.result(20) == 1
+    assert server.service.engine.snapshot[EMITTED_TOKENS] == 12
