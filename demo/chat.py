@@ -79,7 +79,7 @@ def accept_length(metrics: str) -> float:
         for family in text_string_to_metric_families(metrics)
         for sample in family.samples
     }
-    rounds = totals.get("specdecode_request_rounds_total", 0)
-    if not rounds:
+    steps = totals.get("specdecode_request_steps_total", 0)
+    if not steps:
         raise DemoFailed("/metrics counts no decode step yet; send a request first")
-    return totals["specdecode_emitted_tokens_total"] / rounds
+    return totals["specdecode_emitted_tokens_total"] / steps

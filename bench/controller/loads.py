@@ -43,7 +43,7 @@ class Segment:
     sizes: tuple[int, ...]
     moods: tuple[tuple[Crowd, ...], ...]
     kv_per_request: int = 512
-    mood_rounds: int = 8
+    mood_steps: int = 8
 
     def expected(self, mood: int) -> list[float]:
         """Tokens per request in a step of depth 0 … `DEEPEST`."""

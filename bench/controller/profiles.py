@@ -16,7 +16,7 @@ class Profile:
     draft_step_s: Callable[[int], float]  # takes the batch size
     kv_token_s: float
     draft_row_s: float  # of a row that the draft has missed and catches up on
-    late_rounds: int  # results that are still on their way when the next step is planned
+    late_steps: int  # results that are still on their way when the next step is planned
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expect the time of a step."""
@@ -24,9 +24,9 @@ class Profile:
         rows = batch_size * (num_steps + 1)
         return self.target_s(rows) + drafting + self.kv_token_s * kv_tokens
 
-    def catching_up_s(self, batch_size: int, missed_rounds: int) -> float:
+    def catching_up_s(self, batch_size: int, missed_steps: int) -> float:
         """Expect how much longer the first draft after steps without one takes."""
-        return self.draft_row_s * batch_size * min(missed_rounds, MISSED_AT_MOST)
+        return self.draft_row_s * batch_size * min(missed_steps, MISSED_AT_MOST)
 
 
 def h100_dense_8b() -> Profile:
@@ -42,7 +42,7 @@ def h100_dense_8b() -> Profile:
         lambda batch_size: 0.3e-3,
         39.26e-9,
         1.0e-6,
-        late_rounds=1,
+        late_steps=1,
     )
 
 
@@ -68,7 +68,7 @@ def cpu_82m() -> Profile:
         lambda batch_size: 0.57e-3 * target_s(batch_size) / target_s(1),
         36_864 / 38e9,
         0.044e-3,
-        late_rounds=0,
+        late_steps=0,
     )
 
 
@@ -87,7 +87,7 @@ def moe() -> Profile:
         touched = 128.0 * (1.0 - (1.0 - 8.0 / 128.0) ** rows)
         return 1.5e-3 + (2.4 + 0.453 * touched) / 2350.0 + 17.3e-6 * rows
 
-    return Profile("moe", target_s, lambda batch_size: 0.3e-3, 33e-9, 1.0e-6, late_rounds=1)
+    return Profile("moe", target_s, lambda batch_size: 0.3e-3, 33e-9, 1.0e-6, late_steps=1)
 
 
 def all_profiles() -> tuple[Profile, ...]:

@@ -8,7 +8,7 @@ from controller.policies import Build
 from controller.profiles import Profile
 from specdecode_engine.adaptive.policy import Feedback
 
-BATCH_SIZE, ROUNDS, REPEATS = 64, 500, 7
+BATCH_SIZE, DECODE_STEPS, REPEATS = 64, 500, 7
 KV_TOKENS = 512 * BATCH_SIZE
 
 
@@ -18,11 +18,11 @@ def measure_decision(build: Build, profile: Profile) -> float:
     The least of seven means of 500 steps, in processor time.
     """
     draw = random.Random(0)
-    lengths = [tuple(draw.choices(range(DEEPEST + 1), k=BATCH_SIZE)) for _ in range(ROUNDS)]
+    lengths = [tuple(draw.choices(range(DEEPEST + 1), k=BATCH_SIZE)) for _ in range(DECODE_STEPS)]
     depths = range(DEEPEST + 1)
     accepted = [[tuple(min(n, steps) for n in batch) for steps in depths] for batch in lengths]
     times = [profile.seconds(BATCH_SIZE, steps, KV_TOKENS) for steps in depths]
-    noise = [draw.gauss(1.0, 0.04) for _ in range(ROUNDS)]
+    noise = [draw.gauss(1.0, 0.04) for _ in range(DECODE_STEPS)]
     policy = build(profile, 0)
     means = []
     for _ in range(REPEATS):
@@ -32,5 +32,5 @@ def measure_decision(build: Build, profile: Profile) -> float:
             steps = decision.num_steps
             seconds = times[steps] * factor
             policy.observe(Feedback(decision, BATCH_SIZE, KV_TOKENS, batch[steps], seconds))
-        means.append((time.process_time() - started) / ROUNDS)
+        means.append((time.process_time() - started) / DECODE_STEPS)
     return 1e6 * min(means)

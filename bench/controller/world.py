@@ -116,7 +116,7 @@ class World:
                     seconds * self._noise(),
                 )
             )
-            if len(late) > self._profile.late_rounds:
+            if len(late) > self._profile.late_steps:
                 policy.observe(late.popleft())
         return tally
 
@@ -129,7 +129,7 @@ class World:
             over += segment.rounds * self._profile.seconds(size, 3, kv)
             while tally.seconds < over:
                 size = segment.sizes[number % len(segment.sizes)]
-                if len(segment.moods) > 1 and self._random.random() * segment.mood_rounds < 1.0:
+                if len(segment.moods) > 1 and self._random.random() * segment.mood_steps < 1.0:
                     mood = self._random.randrange(len(segment.moods))
                 yield self._moment(place, size, mood)
                 number += 1

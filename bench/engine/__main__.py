@@ -15,7 +15,7 @@ from engine.adaptive import QUICK as QUICK_ADAPTIVE
 from engine.adaptive import measure_adaptive
 from engine.algorithms import measure_algorithms
 from engine.crossing import measure_crossing
-from peers.host_round import measure_host_rounds
+from peers.host_step import measure_host_steps
 from peers.report import RESULTS, Report, write_results
 from peers.versus import FULL, QUICK, measure_versus
 from radix.timing import measure as measure_radix
@@ -56,7 +56,7 @@ def _measure(
             yield dict(versus.figures) if dtype == HEADLINE else {dtype: versus.figures}
     elif section == "host":
         prefix = measure_radix(PAGE_SIZE, 0, 0, repeats=100)
-        rounds = measure_host_rounds(100 if quick else 400)
+        rounds = measure_host_steps(100 if quick else 400)
         yield {"prefix_match_us": prefix["match_us"], "scheduler_us": rounds}
     elif section == "adaptive":
         yield {"adaptive": measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)}

@@ -30,7 +30,7 @@ class Extent:
     size: Size
     answer_tokens: int
     repeats: int
-    learning_rounds: int
+    learning_steps: int
     fixed_steps: tuple[int, ...] = FIXED_STEPS
 
 
@@ -38,10 +38,10 @@ QUICK = Extent(
     Size(4, 256, heads=4),
     answer_tokens=24,
     repeats=2,
-    learning_rounds=100,
+    learning_steps=100,
     fixed_steps=(0, 3, 7),
 )
-FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, learning_rounds=300)
+FULL = Extent(Size(12, 768, heads=12), answer_tokens=128, repeats=5, learning_steps=300)
 
 
 def measure_adaptive(extent: Extent) -> dict[str, dict[str, float]]:
@@ -84,7 +84,7 @@ def _measure_cell(
     def run(core: EngineCore, seed: int) -> float:
         return _rate(core, batch_size, extent, seed)
 
-    learner = Learner(ADAPTIVE, extent.learning_rounds)
+    learner = Learner(ADAPTIVE, extent.learning_steps)
     rates = interleave(cores, run, extent.repeats, learner, label)
     best = rates.best(extent.fixed_steps)
     return {

@@ -33,7 +33,7 @@ def measure_crossing(extent: Extent) -> dict[str, float]:
     def run(core: EngineCore, seed: int) -> float:
         return _rate(core, extent.size.vocab, seed)
 
-    learner = Learner(ADAPTIVE, extent.learning_rounds)
+    learner = Learner(ADAPTIVE, extent.learning_steps)
     rates = interleave(cores, run, extent.repeats, learner, f"1 and {MOST} in turns")
     best = rates.best(SIDES)
     return {

@@ -61,7 +61,7 @@ def interleave(
 
 
 def _learn(core: EngineCore, run: Run, rounds: int) -> None:
-    seed, goal = -1, core.counters.decode.rounds + rounds
-    while core.counters.decode.rounds < goal:
+    seed, goal = -1, core.counters.decode.steps + rounds
+    while core.counters.decode.steps < goal:
         run(core, seed)
         seed -= 1

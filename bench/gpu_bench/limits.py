@@ -44,7 +44,7 @@ class Traffic:
         return max(read, 2 * self.parameters * rows / floors.gemm_flop_per_s)
 
 
-def round_seconds(
+def step_seconds(
     target: Traffic, draft: Traffic, floors: Floors, batch: int, num_steps: int, kv_tokens: float
 ) -> float:
     """Least time of a step: one verify of num_steps + 1 rows each and num_steps draft passes."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.profiling import DictatedDepth, decoding
+from specdecode_engine.startup.profiling import FixedSteps, decoding
 
-WARM_UP_ROUNDS = 3
+WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundTimes:
+class StepTimes:
     """How long steps took, and what they emitted."""
 
     device_s: float  # median, by events on the device
@@ -40,35 +40,35 @@ class RoundTimes:
 @contextmanager
 def decoding_under(core: EngineCore, load: Load, policy: AdaptivePolicy) -> Iterator[None]:
     """Let the load decode under a policy; ends it, and puts the engine's own policy back."""
-    own, core.scheduler.depth = core.scheduler.depth, policy
+    own, core.scheduler.policy = core.scheduler.policy, policy
     try:
         with decoding(core, load.batch, load.prompt_tokens):
             yield
     finally:
-        core.scheduler.depth = own
+        core.scheduler.policy = own
 
 
-def time_rounds(
+def time_steps(
     core: EngineCore,
     load: Load,
     num_steps: int,
     clock: Callable[[], float],
     sync: Callable[[], None],
-) -> RoundTimes:
+) -> StepTimes:
     """Time steps of one depth."""
-    dictated = DictatedDepth(num_steps)
+    dictated = FixedSteps(num_steps)
     with decoding_under(core, load, dictated):
-        for _ in range(WARM_UP_ROUNDS):
+        for _ in range(WARM_UP_STEPS):
             core.step()
-        dictated.heard.clear()
+        dictated.observed.clear()
         wall_s, tokens = _run(core, load.rounds, clock, sync)
-        heard = [one for one in dictated.heard if one.batch_size == load.batch]
-    if not heard:
+        observed = [one for one in dictated.observed if one.batch_size == load.batch]
+    if not observed:
         raise RuntimeError(f"no step of {load.batch} requests came back: {load}")
-    return RoundTimes(
-        device_s=statistics.median(one.seconds for one in heard),
+    return StepTimes(
+        device_s=statistics.median(one.seconds for one in observed),
         wall_s=wall_s / load.rounds,
-        kv_tokens=statistics.median(one.kv_tokens for one in heard),
+        kv_tokens=statistics.median(one.kv_tokens for one in observed),
         tokens=tokens,
         rounds=load.rounds,
     )

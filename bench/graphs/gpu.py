@@ -42,7 +42,7 @@ class GpuResult:
         return self.equal and self.graph_steps > 0 and self.eager_steps == 0
 
 
-class EveryDepth(StaticPolicy):
+class EveryNumSteps(StaticPolicy):
     """Takes the candidates of the batch's range in turn."""
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
@@ -75,8 +75,8 @@ def compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
         eager_steps=sum(report.eager_steps.values()),
         graph_bytes=report.num_bytes,
         capture_seconds=report.seconds,
-        step_ms=1000 * seconds / captured.counters.decode.rounds,
-        eager_step_ms=1000 * plain_seconds / eager.counters.decode.rounds,
+        step_ms=1000 * seconds / captured.counters.decode.steps,
+        eager_step_ms=1000 * plain_seconds / eager.counters.decode.steps,
     )
 
 
@@ -96,7 +96,7 @@ def _core(algorithm: str, topk: int, device: str, dtype: str, mode: str) -> Engi
         "device": device,
     }
     core = build_poisoned(EngineBoot.model_validate(document))
-    core.scheduler.depth = EveryDepth(0, core.scheduler.depth.table)
+    core.scheduler.policy = EveryNumSteps(0, core.scheduler.policy.table)
     return core
 
 
@@ -107,7 +107,7 @@ def _run(core: EngineCore) -> tuple[dict[str, list[int]], float]:
     for place, size in enumerate((BATCHES[0], *BATCHES)):
         if place == 1:
             started_s = time.monotonic()
-            core.counters.decode.rounds = 0
+            core.counters.decode.steps = 0
         for number in range(size):
             name = f"{place}/{number}"
             prompt = tuple(5 + (number * 31 + step * 7) % 200 for step in range(3 + 4 * number))

@@ -30,19 +30,19 @@ class Tally:
         self.requests = 0
         self.rounds = 0
         self.emitted = 0
-        self.retracted = 0
+        self.preempted = 0
         self.hit_tokens = 0
         self.graph_steps = 0
-        self.mixed_rounds = 0
+        self.mixed_steps = 0
         self.switches = 0
         self.seen: Counter[str] = Counter()
 
     def count(self, case: Case, core: EngineCore) -> None:
         """Add one case."""
         self.requests += len(case.requests)
-        self.rounds += core.counters.decode.request_rounds
+        self.rounds += core.counters.decode.request_steps
         self.emitted += core.counters.decode.emitted_tokens
-        self.retracted += core.scheduler.retracted_total
+        self.preempted += core.scheduler.preempted_total
         for name in (
             "algorithm",
             "policy",
@@ -60,13 +60,13 @@ class Tally:
         report = core.context.graphs.report()
         self.switches += sum(core.counters.switches.values())
         self.graph_steps += report.graph_steps
-        self.mixed_rounds += core.counters.mixed_rounds
+        self.mixed_steps += core.counters.mixed_steps
         for reason, steps in report.eager_steps.items():
             self.seen[f"eager steps: {reason}"] += steps
         self.seen["graphs captured when idle"] += (
             case.graphs == "static" and not case.graph_max_seconds and report.pairs > 0
         )
-        self.seen["preempted by force"] += len(case.retracted_at_steps)
+        self.seen["preempted by force"] += len(case.preempted_at_steps)
         self.hit_tokens += core.scheduler.cache.hit_tokens
         self.seen["depth changes with batch size"] += bool(case.table)
         for request in case.requests:
@@ -119,7 +119,7 @@ def _compare_all(options: argparse.Namespace) -> int:
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
         core = build_speculative(case, models)
-        answers = run_case(core, case.requests, case.retracted_at_steps)
+        answers = run_case(core, case.requests, case.preempted_at_steps)
         tally.count(case, core)
         for request, answer in zip(case.requests, answers, strict=True):
             tally.mismatches += _differs(case, request, answer, plain_core, models, tokenizer)
@@ -158,10 +158,10 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "attention_backend": options.attention_backend,
         "kv_cache_dtype": options.kv_cache_dtype,
         "requests": tally.requests,
-        "retracted": tally.retracted,
+        "retracted": tally.preempted,
         "prefix_hit_tokens": tally.hit_tokens,
         "graph_steps": tally.graph_steps,
-        "mixed_rounds": tally.mixed_rounds,
+        "mixed_steps": tally.mixed_steps,
         "switches": tally.switches,
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }

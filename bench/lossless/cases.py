@@ -39,8 +39,8 @@ class Case:
     pool_tokens: int
     overlap: bool
     prefix_cache: bool
-    switches_depth: bool  # at every step, at random
-    retracted_at_steps: tuple[int, ...]
+    switches_num_steps: bool  # at every step, at random
+    preempted_at_steps: tuple[int, ...]
     requests: tuple[CaseRequest, ...]
     graphs: str  # off or static
     graph_batch_sizes: tuple[int, ...] | None
@@ -80,8 +80,8 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         pool_tokens=longest + rng.choice((0, 8, 40, 4000)),
         overlap=rng.random() < 0.5,
         prefix_cache=rng.random() < 0.8,
-        switches_depth=rng.random() < 0.3,
-        retracted_at_steps=tuple(sorted(rng.sample(range(2, 30), rng.choice((0, 0, 1, 3))))),
+        switches_num_steps=rng.random() < 0.3,
+        preempted_at_steps=tuple(sorted(rng.sample(range(2, 30), rng.choice((0, 0, 1, 3))))),
         requests=requests,
         graphs=rng.choice(("off", "static", "static")),
         graph_batch_sizes=_draw_batch_sizes(rng),

@@ -72,8 +72,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "max_seconds": case.graph_max_seconds,
     }
     core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
-    if case.switches_depth:
-        core.scheduler.depth = RandomDepth(tuple(core.shapes), case.number)
+    if case.switches_num_steps:
+        core.scheduler.policy = RandomNumSteps(tuple(core.shapes), case.number)
     return core
 
 
@@ -104,7 +104,7 @@ def _build(
     return build_poisoned(boot, pool_tokens)
 
 
-class RandomDepth(StaticPolicy):
+class RandomNumSteps(StaticPolicy):
     """Chooses a random depth at every step."""
 
     def __init__(self, depths: tuple[int, ...], seed: int) -> None:
@@ -117,7 +117,7 @@ class RandomDepth(StaticPolicy):
 
 
 def run_case(
-    core: EngineCore, requests: tuple[CaseRequest, ...], retracted_at_steps: tuple[int, ...] = ()
+    core: EngineCore, requests: tuple[CaseRequest, ...], preempted_at_steps: tuple[int, ...] = ()
 ) -> list[Answer]:
     """Run all requests to their ends, each arriving, aborted and preempted at its step."""
     answers = [Answer() for _ in requests]
@@ -125,8 +125,8 @@ def run_case(
         for _ in range(IDLE_STEPS):
             if not core.has_work():
                 core.idle_step()
-        if step in retracted_at_steps and core.scheduler.running:
-            core.retract(core.scheduler.running[step % len(core.scheduler.running)])
+        if step in preempted_at_steps and core.scheduler.running:
+            core.preempt(core.scheduler.running[step % len(core.scheduler.running)])
         for number, request in enumerate(requests):
             if request.arrives_at_step == step:
                 core.submit(

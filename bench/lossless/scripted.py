@@ -40,10 +40,10 @@ class ScriptedDrafter:
         self._vocab = vocab
         self._right = right
 
-    def open(self, slot: int, rows: int = 0) -> None:
+    def open(self, req_index: int, rows: int = 0) -> None:
         """Nothing is kept per slot."""
 
-    def is_complete(self, slot: int) -> bool:
+    def is_complete(self, req_index: int) -> bool:
         """There are no rows that could lack anything."""
         return True
 
@@ -68,8 +68,8 @@ class ScriptedDrafter:
         self, batch: DecodeBatch, row: int, shape: DraftShape
     ) -> tuple[list[int], list[int]]:
         length = int(batch.lengths[row])
-        slots = batch.slots[row].expand(length + 1)
-        committed = tuple(self._table.tokens_at(slots, torch.arange(length + 1)).tolist())
+        req_indices = batch.req_indices[row].expand(length + 1)
+        committed = tuple(self._table.tokens_at(req_indices, torch.arange(length + 1)).tolist())
         text = next((t for t in self._texts if t[: length + 1] == committed), committed)
         rng = random.Random(f"{len(text)}/{length}")
         levels = _level_sizes(rng, shape)
@@ -105,16 +105,16 @@ class ScriptedDrafter:
         is_right: bool,
     ) -> list[tuple[int, int]]:
         """Make one level: (token, parent) of each node, siblings all different."""
-        slots = sorted(rng.sample([parent for parent in before for _ in range(topk)], size))
+        req_indices = sorted(rng.sample([parent for parent in before for _ in range(topk)], size))
         level: list[tuple[int, int]] = []
-        for parent in sorted(set(slots)):
-            count = slots.count(parent)
+        for parent in sorted(set(req_indices)):
+            count = req_indices.count(parent)
             others = [token for token in range(self._vocab) if token != truth]
             children = rng.sample(others, count)
             if parent == trunk and is_right:
                 children[rng.randrange(count)] = truth
             level += [(token, parent) for token in children]
-        if is_right and trunk is not None and trunk not in slots:
+        if is_right and trunk is not None and trunk not in req_indices:
             level[0] = (truth, trunk)  # the trunk continues although the sample left it out
             level.sort(key=lambda node: node[1])
         return level

@@ -72,7 +72,7 @@ class Trials:
     def heard_requests(self, name: str) -> float:
         """Requests of both arms that its judge has counted."""
         trial = self._trial(name)
-        return request_count(pool(each.evidence for each in trial.heard)) if trial else 0.0
+        return request_count(pool(each.evidence for each in trial.observed)) if trial else 0.0
 
     def _trial(self, name: str) -> Trial | None:
         text = self.records.get(record_name(name))

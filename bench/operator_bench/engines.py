@@ -81,7 +81,7 @@ class Engine:
         return CoreSnapshot(
             {
                 each: {labels: values[place] for labels, values in sums.items()}
-                for place, each in enumerate(metrics.PORTIONS)
+                for place, each in enumerate(metrics.REQUEST_SUMS)
             }
         )
 

@@ -24,8 +24,8 @@ def contest_figures(
     plain = Entry(OWN, "plain", "single")
     batch = Entry(OWN, "batch", "batch")
     mixed = Entry(OWN, "mixed", "mixed")
-    speculative = best_depth(samples, OWN)
-    assisted, drafted = (best_depth(samples, peer) for peer in (TRANSFORMERS, OPENVINO))
+    speculative = best_num_steps(samples, OWN)
+    assisted, drafted = (best_num_steps(samples, peer) for peer in (TRANSFORMERS, OPENVINO))
     return {
         "plain_b1_vs_transformers": ratio(samples, plain, _of(plain, TRANSFORMERS)),
         "plain_b1_vs_openvino": ratio(samples, plain, _of(plain, OPENVINO)),
@@ -53,7 +53,7 @@ def ratio(samples: Samples, own: Entry | None, other: Entry | None) -> Figure:
     return round(statistics.median(both), 3) if both else None
 
 
-def best_depth(samples: Samples, contestant: str) -> Entry | None:
+def best_num_steps(samples: Samples, contestant: str) -> Entry | None:
     """Return the depth with the greatest median rate on the single request."""
     entries = samples.entries(contestant, "speculative", "single")
     return max(entries, key=lambda entry: median_rate(samples, entry), default=None)

@@ -17,7 +17,7 @@ from peers.contest import (
     mismatches,
     run_contest,
 )
-from peers.figures import Figure, Model, best_depth, contest_figures, rate_rows
+from peers.figures import Figure, Model, best_num_steps, contest_figures, rate_rows
 from peers.floors import Floors, Limits
 from peers.installation import LOCKS, PeerUnavailable, ensure_environment
 from peers.llama_gguf import write_llama_gguf
@@ -83,7 +83,7 @@ def measure_versus(extent: Extent, dtype: str) -> Versus:
     model = Model(extent.size.streamed * BYTES[dtype])
     versus.figures = contest_figures(samples, widths, floors, model)
     versus.rates = rate_rows(samples)
-    versus.depths = dict(_best_depths(samples))
+    versus.depths = dict(_best_num_steps(samples))
     versus.unavailable |= samples.reasons
     versus.floors = tuple(floors)
     if dtype == "float32":
@@ -137,9 +137,9 @@ def _gguf(checkpoint: Path) -> str:
     return str(folder / "model.gguf")
 
 
-def _best_depths(samples: Samples) -> Iterator[tuple[str, int]]:
+def _best_num_steps(samples: Samples) -> Iterator[tuple[str, int]]:
     for contestant in (OWN, TRANSFORMERS, OPENVINO):
-        best = best_depth(samples, contestant)
+        best = best_num_steps(samples, contestant)
         if best is not None:
             yield contestant, best.depth
 

@@ -65,15 +65,15 @@ def run_fleet(
     weights = np.array(candidate.time_weights)[kind]
     accept = ACCEPT[kind] * np.exp(rng.normal(0.0, REQUEST_SPREAD, len(slot)))
     accept = np.where(is_new, np.maximum(1.0, accept * candidate.accept), accept)
-    slower = np.where(is_new, candidate.rounds_time**weights, 1.0)
+    slower = np.where(is_new, candidate.steps_time**weights, 1.0)
     rounds = 1.0 + np.floor(rng.exponential(MEAN_ROUNDS, len(slot)))
     noise = rng.normal(0.0, 1.2, len(slot)) * np.sqrt(rounds) * (accept > 1.05)
     tokens = np.maximum(rounds, np.round(accept * rounds + noise))
     # Requests that last longer share the pod with more others.
     busy = np.where(tried, candidate.cost, 1.0) * speed * load[:, None]
     batch = BATCH * busy[slot, pod] * np.exp(rng.normal(0.0, BATCH_SPREAD, len(slot)))
-    round_s = ROUND_S * (1.0 + PER_REQUEST * batch) * slower * speed[slot, pod]
-    seconds = rounds * round_s * np.exp(rng.normal(0.0, TIME_SPREAD, len(slot)))
+    step_s = ROUND_S * (1.0 + PER_REQUEST * batch) * slower * speed[slot, pod]
+    seconds = rounds * step_s * np.exp(rng.normal(0.0, TIME_SPREAD, len(slot)))
 
     band = np.searchsorted(BANDS, np.maximum(1.0, batch), side="right") - 1
     place = slot * pods + pod

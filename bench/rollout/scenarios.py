@@ -26,21 +26,21 @@ class Candidate:
     """
 
     name: str
-    rounds_time: float = 1.0
+    steps_time: float = 1.0
     accept: float = 1.0
     time_weights: tuple[float, ...] = field(default=(1.0, 1.0, 1.0))
 
     @property
     def cost(self) -> float:
         """Decode seconds per token."""
-        return self.rounds_time / self.accept
+        return self.steps_time / self.accept
 
 
 EQUAL = Candidate("equal")
-GAIN = Candidate("gain5", rounds_time=0.969, accept=1.02, time_weights=(0.9, 1.1, 1.1))
-LOSS = Candidate("loss5", rounds_time=1.0815, accept=1.03, time_weights=(0.9, 1.1, 1.1))
+GAIN = Candidate("gain5", steps_time=0.969, accept=1.02, time_weights=(0.9, 1.1, 1.1))
+LOSS = Candidate("loss5", steps_time=1.0815, accept=1.03, time_weights=(0.9, 1.1, 1.1))
 # Nothing is accepted; an adaptive engine soon drafts less, so its steps become cheaper.
-BROKEN = Candidate("broken", rounds_time=0.75, accept=0.33)
+BROKEN = Candidate("broken", steps_time=0.75, accept=0.33)
 CANDIDATES = (EQUAL, GAIN, LOSS, BROKEN)
 
 

@@ -17,7 +17,7 @@ from gpu_bench import carried, carry, targets
 from gpu_bench.command import RESULTS
 from gpu_bench.context import Context
 from gpu_bench.engines import STRONG, WEAK, Engines
-from gpu_bench.limits import Floors, Traffic, round_seconds
+from gpu_bench.limits import Floors, Traffic, step_seconds
 from gpu_bench.random_weights import RandomStore
 from gpu_bench.record import CannotMeasure, Row, SectionRecord, State, Target
 from gpu_bench.report import DRY, Report, Run
@@ -271,7 +271,7 @@ def test_floors_are_those_of_the_published_shape() -> None:
     assert target.seconds(floors, 1, 0) == pytest.approx(5.0e-3, rel=0.01)
     many = target.seconds(floors, 1000, 0)
     assert many == pytest.approx(2 * target.parameters * 1000 / 798e12)
-    whole = round_seconds(target, draft, floors, 1, 3, 0)
+    whole = step_seconds(target, draft, floors, 1, 3, 0)
     assert whole == pytest.approx(target.weight_bytes / 3e12 + 3 * draft.weight_bytes / 3e12)
 
 

@@ -12,7 +12,7 @@ from engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from peers.contest import OPENVINO, OWN, TRANSFORMERS, Entry, Samples, mismatches, run_contest
 from peers.figures import Model, contest_figures, ratio
 from peers.floors import Floors, Limits
-from peers.host_round import measure_host_rounds
+from peers.host_step import measure_host_steps
 from peers.installation import PeerUnavailable, ensure_environment, environment_folder
 from peers.loads import FULL_LENGTHS, MIXED_REQUESTS, QUICK_LENGTHS, Load, draw_loads
 from peers.report import Report, write_results
@@ -201,7 +201,7 @@ def test_the_machines_limits_are_positive_and_reading_beats_nothing() -> None:
 
 
 def test_the_hosts_part_of_a_round_is_timed_for_every_batch() -> None:
-    times = measure_host_rounds(2)
+    times = measure_host_steps(2)
     assert list(times) == ["1", "16", "64", "256"]
     assert 0 < times["1"] < times["256"]
 

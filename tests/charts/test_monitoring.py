@@ -33,13 +33,13 @@ TOLD_BY_OTHERS = {
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
-    "specdecode_rounds_total",  # the sum of those by range
+    "specdecode_decode_steps_total",  # the sum of those by range
     # What an interval is worked out from: the operator does so, stratum by stratum.
-    "specdecode_portion_tokens_squared_total",
-    "specdecode_portion_rounds_squared_total",
-    "specdecode_portion_seconds_squared_total",
-    "specdecode_portion_tokens_rounds_total",
-    "specdecode_portion_seconds_tokens_total",
+    "specdecode_request_sum_tokens_squared_total",
+    "specdecode_request_sum_steps_squared_total",
+    "specdecode_request_sum_seconds_squared_total",
+    "specdecode_request_sum_tokens_steps_total",
+    "specdecode_request_sum_seconds_tokens_total",
 }
 """Metrics without a panel, because an alert or the panels of other metrics cover them."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from specdecode_api import metrics
-from specdecode_api.metrics import MetricType, batch_band, prompt_length, table_hash
+from specdecode_api.metrics import MetricType, batch_bucket, prompt_length, table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry, read_table
 
@@ -22,10 +22,10 @@ def test_no_two_series_have_a_sample_in_common():
 
 def test_bands_hold_every_batch_size():
     for size in range(1, 2000):
-        band = batch_band(size)
-        assert band in metrics.BATCH_BANDS
+        band = batch_bucket(size)
+        assert band in metrics.BATCH_BUCKETS
         assert band <= size
-        assert size < 2 * band or band == metrics.BATCH_BANDS[-1]
+        assert size < 2 * band or band == metrics.BATCH_BUCKETS[-1]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_a_range_did_is_counted_and_exported(checkpoints, policy: str) -> N
     crossing = Crossing(core)
     crossing.run(bursts=1)
     counters = core.counters
-    for name in ("rounds", "request_rounds", "drafted_tokens", "accepted_tokens"):
+    for name in ("rounds", "request_steps", "drafted_tokens", "accepted_tokens"):
         parts = [getattr(totals, name) for totals in counters.ranges.values()]
         assert sum(parts) == getattr(counters.decode, name) > 0
     registry = EngineMetrics(core.snapshot).registry
@@ -128,7 +128,7 @@ def test_what_a_range_did_is_counted_and_exported(checkpoints, policy: str) -> N
 
     for bound, totals in counters.ranges.items():
         where = {"batch_size": str(bound)}
-        assert value("range_rounds_total", **where) == totals.rounds
+        assert value("range_steps_total", **where) == totals.steps
         assert value("range_drafted_tokens_total", **where) == totals.drafted_tokens
         assert value("range_accepted_tokens_total", **where) == totals.accepted_tokens
         assert value("range_wasted_tokens_total", **where) == totals.wasted_tokens
@@ -136,13 +136,13 @@ def test_what_a_range_did_is_counted_and_exported(checkpoints, policy: str) -> N
         assert value("range_decode_seconds_total", **where) == pytest.approx(totals.seconds)
         assert value("range_num_steps", **where) in {0, 1, 3, 5}
     for (bound, reason), count in counters.switches.items():
-        exported = value("depth_switches_total", batch_size=str(bound), reason=str(reason))
+        exported = value("num_steps_switches_total", batch_size=str(bound), reason=str(reason))
         assert exported == count > 0
     if policy == "ema":
         assert value("range_accepted_ema", batch_size="1") is not None
     else:
         assert value("range_survival", batch_size="1", position="1") is not None
-        assert value("range_expected_tokens_per_second", batch_size="1", steps="0") is not None
+        assert value("range_expected_tokens_per_second", batch_size="1", num_steps="0") is not None
 
 
 def test_a_tree_is_adaptive_too(checkpoints) -> None:
@@ -158,12 +158,12 @@ def test_a_tree_is_adaptive_too(checkpoints) -> None:
 
 def test_costs_are_measured_before_the_first_request(checkpoints) -> None:
     core = make_core(checkpoints, adaptive(checkpoints, "goodput", profile_seconds=5))
-    points = core.scheduler.depth.cost.points()  # type: ignore[attr-defined]
+    points = core.scheduler.policy.cost.points()  # type: ignore[attr-defined]
     measured = {(point.batch_size, point.num_steps) for point in points}
     assert {(1, 0), (1, 1), (1, 3), (1, 5), (8, 0), (8, 1), (64, 0)} <= measured
     assert not {steps for size, steps in measured if size == 64} - {0}
     assert all(point.seconds > 0 for point in points)
-    assert core.counters.decode.rounds == core.counters.prompt_tokens == 0
+    assert core.counters.decode.steps == core.counters.prompt_tokens == 0
     assert not core.has_work()
     core.scheduler.check()
     assert core.scheduler.pages.free == core.scheduler.pages.total

@@ -39,9 +39,9 @@ def build(checkpoints, algorithm: str, topk: int = 1, **sections: Any) -> Engine
 
 
 def answers(
-    core: EngineCore, vocab: int, retracted_at_step: int | None = None
+    core: EngineCore, vocab: int, preempted_at_step: int | None = None
 ) -> dict[str, Answer]:
-    return run(core, requests_of(vocab, 2, 6), retracted_at_step)
+    return run(core, requests_of(vocab, 2, 6), preempted_at_step)
 
 
 def assert_near(left: dict[str, Answer], right: dict[str, Answer]) -> None:
@@ -89,9 +89,9 @@ def test_a_prefix_that_was_found_and_a_retraction_change_nothing(
     core = build(checkpoints, "EAGLE3", 3, memory={"page_size": 4})
     assert_near(answers(core, checkpoints.vocab), plain)
     hits = core.scheduler.cache.hit_tokens
-    assert_near(answers(core, checkpoints.vocab, retracted_at_step=4), plain)
+    assert_near(answers(core, checkpoints.vocab, preempted_at_step=4), plain)
     assert core.scheduler.cache.hit_tokens > hits
-    assert core.scheduler.retracted_total == 1
+    assert core.scheduler.preempted_total == 1
 
 
 @pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
@@ -99,7 +99,7 @@ def test_padded_passes_change_nothing(topk: int, checkpoints, plain: dict[str, A
     graphs = {"mode": "static", "batch_sizes": [2, 4]}
     core = build(checkpoints, "STANDALONE", topk, graphs=graphs)
     assert_near(answers(core, checkpoints.vocab), plain)
-    assert core.context.graphs.report().graph_steps == core.counters.decode.rounds > 0
+    assert core.context.graphs.report().graph_steps == core.counters.decode.steps > 0
 
 
 def test_the_choice_and_its_reason_are_facts_and_in_the_log(

@@ -64,7 +64,7 @@ def test_a_draft_that_is_the_target_is_always_right(
     )
     answer = 1 + 4 * (num_steps + 1)
     run_all(core, make_request(max_tokens=answer, temperature=temperature))
-    assert core.counters.decode.request_rounds == 4
+    assert core.counters.decode.request_steps == 4
     assert core.counters.decode.emitted_tokens == 4 * (num_steps + 1)
     assert (
         core.counters.decode.accepted_tokens == core.counters.decode.drafted_tokens == 4 * num_steps

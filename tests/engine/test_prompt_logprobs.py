@@ -151,7 +151,7 @@ def test_a_retraction_at_any_step_loses_and_repeats_nothing(
     early = [output for _ in range(step) for output in core.step()]
     running = core.scheduler.running
     assert running
-    core.retract(running[0])
+    core.preempt(running[0])
     outputs = early + finish(core)["r"]
     assert told(outputs) == expected
     assert sum(len(output.token_ids) for output in outputs) == 40
@@ -164,7 +164,7 @@ def test_requests_that_push_each_other_out_are_told_everything_once(
     core = make_core(checkpoints, "EAGLE3", chunk=16, pool=140, overlap=overlap)
     names = [str(number) for number in range(5)]
     outputs = run(core, *(make_request(n, max_tokens=60, ignore_eos=True) for n in names))
-    assert core.scheduler.retracted_total > 0
+    assert core.scheduler.preempted_total > 0
     assert all(told(outputs[name]) == expected for name in names)
 
 
@@ -189,7 +189,7 @@ def test_a_scored_prompt_may_be_taken_from_the_cache_after_a_retraction(checkpoi
     core.submit(make_request(max_tokens=12, ignore_eos=True))
     for _ in range(6):
         core.step()
-    core.retract(core.scheduler.running[0])
+    core.preempt(core.scheduler.running[0])
     finish(core)
     assert core.scheduler.cache.hit_tokens == len(PROMPT) // 4 * 4
 
@@ -206,7 +206,7 @@ def test_an_answer_of_no_tokens_is_the_prompts_scores(
     assert told(outputs) == expected
     assert (output.token_ids, output.logprobs) == ((), ())
     assert output.finish_reason is FinishReason.LENGTH
-    assert core.counters.decode.rounds == 0
+    assert core.counters.decode.steps == 0
 
 
 def test_a_prompt_of_the_whole_context_can_be_scored(checkpoints) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lossless.poison import build_poisoned
-from lossless.run import RandomDepth
+from lossless.run import RandomNumSteps
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
@@ -194,7 +194,7 @@ def test_r19_the_depth_may_change_at_every_round(
     plain = make_core(checkpoints, "NONE")
     expected = {r.request_id: tokens_of(run(plain, r)[r.request_id]) for r in requests}
     for depths in ((0, 1, 3, 7), (0, 0, 0, 0, 0, 0, 0, 0, 7)):
-        core.scheduler.depth = RandomDepth(depths, seed=topk)
+        core.scheduler.policy = RandomNumSteps(depths, seed=topk)
         answers = run(core, *requests)
         assert {name: tokens_of(outputs) for name, outputs in answers.items()} == expected
 
@@ -215,14 +215,14 @@ def test_r4_forced_retract_and_abort_at_random_leak_nothing(
         if core.scheduler.running and rng.random() < 0.2:
             victim = rng.choice(core.scheduler.running)
             if rng.random() < 0.5:
-                core.retract(victim)
+                core.preempt(victim)
             else:
                 core.abort(victim.request.request_id)
             core.scheduler.check()
     assert not core.scheduler.running
     assert not core.scheduler.waiting
     assert core.scheduler.available_pages == core.scheduler.pages.total
-    assert core.scheduler.retracted_total > 0
+    assert core.scheduler.preempted_total > 0
 
 
 def test_an_aborted_request_gives_no_output_not_even_what_was_collected_before(checkpoints) -> None:
@@ -232,7 +232,7 @@ def test_an_aborted_request_gives_no_output_not_even_what_was_collected_before(c
         core.submit(make_request(name, 8, 40))
     for _ in range(4):
         core.step()
-    core.retract(core.scheduler.running[0])
+    core.preempt(core.scheduler.running[0])
     core.abort("gone")
     later = []
     while core.has_work():

@@ -91,7 +91,7 @@ def test_r3_half_right_trees_on_every_page_size_in_both_schedules(
     requests, answers = truth
     assert run(scripted(core, truth, right=0.6), requests) == answers
     if num_steps > 1:
-        assert core.counters.decode.accepted_tokens > core.counters.decode.request_rounds * 0.3
+        assert core.counters.decode.accepted_tokens > core.counters.decode.request_steps * 0.3
 
 
 @pytest.mark.parametrize("topk", [1, 3])

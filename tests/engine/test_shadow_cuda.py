@@ -51,7 +51,7 @@ class ShadowCase:
     requests: str = "greedy"
     speculation: dict[str, object] = field(default_factory=dict)
     max_seconds: float = 60.0  # of capturing at start
-    retracted_at_step: int | None = None
+    preempted_at_step: int | None = None
     waves: int = 1  # later ones find their prompts in the prefix cache
 
 
@@ -73,7 +73,7 @@ CASES = (
     ShadowCase("standalone-graphs-sampled", 9, "STANDALONE", graphs="cuda", requests="sampled"),
     ShadowCase("standalone-tree", 3, "STANDALONE", 2, requests="scored"),
     ShadowCase("standalone-tree-graphs-sync", 2, "STANDALONE", 2, "cuda", overlap=False),
-    ShadowCase("eagle", 2, "EAGLE", retracted_at_step=5),
+    ShadowCase("eagle", 2, "EAGLE", preempted_at_step=5),
     ShadowCase("eagle-graphs-sync", 3, "EAGLE", graphs="cuda", overlap=False, requests="scored"),
     ShadowCase("eagle-tree-graphs", 2, "EAGLE", 2, "cuda", waves=2),
     ShadowCase("eagle3", 2, "EAGLE3"),
@@ -87,7 +87,7 @@ CASES = (
         "EAGLE3",
         graphs="cuda",
         max_seconds=0.0,
-        retracted_at_step=5,
+        preempted_at_step=5,
         waves=2,
     ),
     ShadowCase("eagle3-tree-sampled", 12, "EAGLE3", 2, overlap=False, requests="sampled"),
@@ -132,12 +132,12 @@ def test_an_engine_on_the_shadow_device_gives_the_cpus_tokens(
         for wave in range(case.waves):
             while wave and core.idle_step():
                 """Capture what the start had no time for."""
-            ran = drive(core, requests, case.retracted_at_step if wave == 0 else None, gpu)
+            ran = drive(core, requests, case.preempted_at_step if wave == 0 else None, gpu)
             assert_same(ran.answers, cpu_answers[key])
     assert gpu.errors == []
     assert gpu.event_waits > 0
     assert core.scheduler.cache.hit_tokens > 0 or case.waves == 1
-    assert core.scheduler.retracted_total == (case.retracted_at_step is not None)
+    assert core.scheduler.preempted_total == (case.preempted_at_step is not None)
     assert (gpu.replays > 0) == (case.graphs == "cuda")
     steady = [[wait for wait in step if TORCH_KERNELS not in wait.file] for step in ran.steady]
     assert steady, "no step was steady"
@@ -191,7 +191,7 @@ class ShadowRun:
 def drive(
     core: EngineCore,
     requests: list[Request],
-    retracted_at_step: int | None = None,
+    preempted_at_step: int | None = None,
     gpu: ShadowDevice | None = None,
 ) -> ShadowRun:
     """Run requests together to their ends."""
@@ -202,8 +202,8 @@ def drive(
     for step in range(1000):
         if not core.has_work():
             return ran
-        if step == retracted_at_step:
-            core.retract(core.scheduler.running[0])
+        if step == preempted_at_step:
+            core.preempt(core.scheduler.running[0])
         first, captures = (len(gpu.waits), gpu.captures) if gpu else (0, 0)
         all_decode = len(ran.answers) == len(requests) and not has_ended
         for output in core.step():

@@ -197,7 +197,7 @@ def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
     )
     answers = run(core, requests)
     assert [a.tokens for a in answers] == [e.tokens for e in expected]
-    assert core.scheduler.retracted_total > 0
+    assert core.scheduler.preempted_total > 0
 
 
 def scripted(core: EngineCore, texts: list[list[int]], right: float) -> EngineCore:
@@ -231,7 +231,7 @@ def test_an_answer_ends_inside_an_accepted_run_and_illegal_drafts_change_nothing
     assert [a.tokens for a in answers] == [e.tokens for e in expected]
     assert [a.finish_reason for a in answers] == [e.finish_reason for e in expected]
     if right == 1.0:
-        assert core.counters.decode.emitted_tokens > 6 * core.counters.decode.request_rounds
+        assert core.counters.decode.emitted_tokens > 6 * core.counters.decode.request_steps
     if right == 0.0:
         assert core.counters.decode.accepted_tokens == 0
 
@@ -314,8 +314,8 @@ def test_a_batch_without_grammars_waits_for_nothing_and_masks_nothing(
     waits: list[bool] = []
     ask = grammars.needs_host_tokens
 
-    def record(slots) -> bool:
-        waits.append(ask(slots))
+    def record(req_indices) -> bool:
+        waits.append(ask(req_indices))
         return waits[-1]
 
     monkeypatch.setattr(grammars, "needs_host_tokens", record)

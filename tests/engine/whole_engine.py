@@ -61,7 +61,7 @@ class Answer:
 
 
 def run(
-    core: EngineCore, requests: list[Request], retracted_at_step: int | None = None
+    core: EngineCore, requests: list[Request], preempted_at_step: int | None = None
 ) -> dict[str, Answer]:
     """Run requests together.
 
@@ -73,8 +73,8 @@ def run(
         core.submit(request)
     step = 0
     while core.has_work():
-        if step == retracted_at_step:
-            core.retract(core.scheduler.running[0])
+        if step == preempted_at_step:
+            core.preempt(core.scheduler.running[0])
         for output in core.step():
             answers[output.request_id].tokens += output.token_ids
             answers[output.request_id].logprobs += output.logprobs or ()

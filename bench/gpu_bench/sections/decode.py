@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpu_bench.context import Context
 from gpu_bench.limits import Traffic
 from gpu_bench.record import Row
-from gpu_bench.rounds import Load, time_rounds
+from gpu_bench.rounds import Load, time_steps
 from gpu_bench.targets import DECODE_SHARE
 
 
@@ -18,7 +18,7 @@ def measure(context: Context) -> Iterator[Row]:
     traffic = Traffic.of(scale.model, scale.model.layers)
     for batch in scale.batches:
         load = Load(batch, scale.prompt_tokens, scale.rounds)
-        took = time_rounds(core, load, 0, context.clock, context.sync)
+        took = time_steps(core, load, 0, context.clock, context.sync)
         floor_ms = 1e3 * traffic.seconds(context.floors, batch, took.kv_tokens)
         name = f"decode, batch {batch}, context {scale.prompt_tokens}"
         note = f"{took.tokens_per_s:.0f} tokens/s, {1e3 * took.wall_s:.3f} ms with the host"

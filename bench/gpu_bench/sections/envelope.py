@@ -7,7 +7,7 @@ from gpu_bench.engines import STRONG, WEAK
 from gpu_bench.record import Row
 from gpu_bench.rounds import Load, measure_rate
 from gpu_bench.targets import TO_BEST_STATIC, TO_NO_SPECULATION
-from specdecode_engine.startup.profiling import DictatedDepth
+from specdecode_engine.startup.profiling import FixedSteps
 
 BATCH_S = 15
 """What the arms of one batch size may take."""
@@ -30,13 +30,13 @@ def measure(context: Context) -> Iterator[Row]:
 def _rates(context: Context, load: Load) -> dict[str, float]:
     """Tokens per second of every arm."""
     core, plain = context.engines.adaptive(), context.engines.plain()
-    arms = {f"depth {steps}": (core, DictatedDepth(steps)) for steps in context.scale.depths}
-    arms["no draft"] = (plain, DictatedDepth(0))
+    arms = {f"depth {steps}": (core, FixedSteps(steps)) for steps in context.scale.depths}
+    arms["no draft"] = (plain, FixedSteps(0))
     rates = {
         name: measure_rate(core, load, policy, context.clock, context.sync)
         for name, (core, policy) in arms.items()
     }
-    adaptive = measure_rate(core, load, core.scheduler.depth, context.clock, context.sync)
+    adaptive = measure_rate(core, load, core.scheduler.policy, context.clock, context.sync)
     return {**rates, "adaptive": adaptive}
 
 

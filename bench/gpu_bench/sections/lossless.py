@@ -46,7 +46,7 @@ def _compare(context: Context, dtype: str, until_s: float) -> tuple[int, int, in
             break
         case = draw_case(number, SEED, material)
         core = build_speculative(case, models)
-        answers = run_case(core, case.requests, case.retracted_at_steps)
+        answers = run_case(core, case.requests, case.preempted_at_steps)
         for request, answer in zip(case.requests, answers, strict=True):
             if answer.finish_reason != "abort":
                 plain = run_alone(plain_core, request)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from gpu_bench.context import Context
 from gpu_bench.record import Row
-from gpu_bench.rounds import WARM_UP_ROUNDS, Load, decoding_under, time_rounds
+from gpu_bench.rounds import WARM_UP_STEPS, Load, decoding_under, time_steps
 from gpu_bench.stopwatch import busy_spans, covered
 from gpu_bench.targets import IDLE_SHARE, OVERLAP_GAIN
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.profiling import DictatedDepth
+from specdecode_engine.startup.profiling import FixedSteps
 
 
 def measure(context: Context) -> Iterator[Row]:
@@ -17,11 +17,11 @@ def measure(context: Context) -> Iterator[Row]:
     scale = context.scale
     steps, load = scale.depths[-2], Load(1, scale.short_prompt_tokens, scale.rounds)
     core = context.engines.without_overlap(steps)
-    waits = time_rounds(core, load, steps, context.clock, context.sync)
+    waits = time_steps(core, load, steps, context.clock, context.sync)
     del core
     context.release()
     core = context.engines.with_overlap(steps)
-    ahead = time_rounds(core, load, steps, context.clock, context.sync)
+    ahead = time_steps(core, load, steps, context.clock, context.sync)
     gain = waits.wall_s / ahead.wall_s - 1
     peers = {"waiting": 1e3 * waits.wall_s}
     yield Row(f"step with overlap, depth {steps}", 1e3 * ahead.wall_s, "ms", peers=peers)
@@ -31,8 +31,8 @@ def measure(context: Context) -> Iterator[Row]:
 
 def _idle(core: EngineCore, load: Load, steps: int, context: Context) -> Row:
     """Share of the time between the first kernel and the last in which none ran."""
-    with decoding_under(core, load, DictatedDepth(steps)):
-        for _ in range(WARM_UP_ROUNDS):
+    with decoding_under(core, load, FixedSteps(steps)):
+        for _ in range(WARM_UP_STEPS):
             core.step()
 
         def work() -> None:

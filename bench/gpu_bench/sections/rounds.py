@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from gpu_bench.context import Context
-from gpu_bench.limits import Traffic, round_seconds
+from gpu_bench.limits import Traffic, step_seconds
 from gpu_bench.record import Row
-from gpu_bench.rounds import Load, time_rounds
+from gpu_bench.rounds import Load, time_steps
 from gpu_bench.targets import ROUND_SHARE
 
 
@@ -19,8 +19,8 @@ def measure(context: Context) -> Iterator[Row]:
             if not context.has_time(4):
                 return
             load = Load(batch, scale.prompt_tokens, scale.rounds)
-            took = time_rounds(core, load, steps, context.clock, context.sync)
-            floor_s = round_seconds(target, draft, context.floors, batch, steps, took.kv_tokens)
+            took = time_steps(core, load, steps, context.clock, context.sync)
+            floor_s = step_seconds(target, draft, context.floors, batch, steps, took.kv_tokens)
             note = f"{took.tokens / (took.rounds * batch):.2f} tokens per step and request"
             yield Row.of_time(
                 f"step, depth {steps}, batch {batch}",

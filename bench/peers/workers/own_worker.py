@@ -14,12 +14,12 @@ from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.profiling import DictatedDepth, decoding
+from specdecode_engine.startup.profiling import FixedSteps, decoding
 
 MOST_RUNNING = 64
 FEW_RUNNING = 8
-DEPTHS = (0, 1, 3, 5, 7)
-WIDEST = DEPTHS[-1]
+BUCKETS = (0, 1, 3, 5, 7)
+WIDEST = BUCKETS[-1]
 _CACHE_BYTES = 512 * 2**20
 _WIDTH_ROUNDS = 24
 _WIDTH_PROMPT_TOKENS = 32
@@ -50,11 +50,11 @@ class Engines:
             "draft_path": setup.draft,
             "num_steps": WIDEST,
             "policy": "ema",  # so that every depth is prepared; the depth is dictated
-            "table": {"1": {"candidate_steps": list(DEPTHS)}},
+            "table": {"1": {"candidate_steps": list(BUCKETS)}},
         }
         self._speculative = build_core(_boot(setup, speculation, 1))
-        self._depth = DictatedDepth(WIDEST)
-        self._speculative.scheduler.depth = self._depth
+        self._depth = FixedSteps(WIDEST)
+        self._speculative.scheduler.policy = self._depth
 
     def plain(self, ask: Ask) -> Told:
         """Answer all prompts at once; report the time of decoding from the first token."""

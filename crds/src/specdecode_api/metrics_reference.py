@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from specdecode_api import metrics, names
 from specdecode_api.metrics import MetricSpec
 
-_BANDS = ", ".join(map(str, metrics.BATCH_BANDS))
+_BUCKETS = ", ".join(map(str, metrics.BATCH_BUCKETS))
 _SHORT, _MEDIUM = (bound - 1 for bound in metrics.PROMPT_BOUNDS_TOKENS)
 
 _INTRODUCTION = f"""\
@@ -19,9 +19,9 @@ The metrics of an engine at `{names.PATH_METRICS}`. The chart's PodMonitor adds 
   `{names.PATH_SERVER_INFO}` return it. An engine exports its {metrics.MAX_TABLES} most recently
   used tables. The series of an older table end, and start at 0 if that table is used again, as
   after a restart; nothing is added to another table's series, where it would look like traffic.
-- `batch_band` is the lower bound of a fixed bucket of batch sizes ({_BANDS}),
+- `batch_bucket` is the lower bound of a fixed bucket of batch sizes ({_BUCKETS}),
   the same for every table and pod; `batch_size` is the lower bound of a range of the table itself.
-- `steps` is the number of draft steps. `rounds` in a name counts decode steps of the engine.
+- `num_steps` is the number of draft steps.
 - `request_label` is the value of the header `{names.HEADER_LABEL}` if it is one of the (at most
   {names.MAX_REQUEST_LABELS}) in `serving.requestLabels` (boot file: `server.request_labels`), else
   empty.
@@ -30,13 +30,13 @@ The metrics of an engine at `{names.PATH_METRICS}`. The chart's PodMonitor adds 
 
 ## How requests are counted
 
-`specdecode_portion_*` contain sums over requests, from which means and variances follow without a
-request log. A request is counted once, when it ends: in the bucket of most of its decode steps,
-with its tokens, steps and seconds in that bucket alone. The seconds are those of its decode steps;
-prefill and waiting are not included. A request whose client disconnected is counted up to then, a
-failed request is not counted, and a request that was decoded under two tables is counted for
-neither (`portion_mixed_requests`). A table has at most {metrics.MAX_STRATA} combinations of labels;
-requests of further ones are in `portion_unsorted_requests`. Reasons:
+`specdecode_request_sum_*` contain sums over requests, from which means and variances follow
+without a request log. A request is counted once, when it ends: in the bucket of most of its decode
+steps, with its tokens, steps and seconds in that bucket alone. The seconds are those of its decode
+steps; prefill and waiting are not included. A request whose client disconnected is counted until
+then, a failed request is not counted, and a request that was decoded under two tables is counted
+for neither (`request_sum_mixed_requests`). A table has at most {metrics.MAX_STRATA} combinations of
+labels; requests of further ones are in `request_sum_unsorted_requests`. Reasons:
 [decision 13](decisions/0013-the-unit-of-evidence.md).
 """
 
@@ -48,10 +48,10 @@ def metrics_reference(notice: str) -> str:
         ("Core", metrics.CORE),
         (
             "Requests by table",
-            (*metrics.PORTIONS, metrics.MIXED_REQUESTS, metrics.UNSORTED_REQUESTS),
+            (*metrics.REQUEST_SUMS, metrics.MIXED_REQUESTS, metrics.UNSORTED_REQUESTS),
         ),
         ("HTTP requests and latencies", (*metrics.LATENCIES, *metrics.CALLS)),
-        ("Draft steps, by batch bucket", metrics.DEPTHS),
+        ("Draft steps, by batch bucket", metrics.BUCKETS),
         ("Draft steps, by range of the table", metrics.RANGES),
         ("CUDA graphs", metrics.GRAPHS),
     )

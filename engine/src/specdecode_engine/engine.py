@@ -53,7 +53,7 @@ class EngineCore:
     ) -> None:
         self.facts = facts
         self.counters = Counters()
-        self.per_table = PerTableStats(scheduler.depth.table.table_hash)
+        self.per_table = PerTableStats(scheduler.policy.table.table_hash)
         self.scheduler = scheduler
         self.context = context
         self.shapes = shapes
@@ -81,25 +81,25 @@ class EngineCore:
             self.per_table.close(sequence)
             self._ready = [output for output in self._ready if output.request_id != request_id]
 
-    def retract(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
         """Preempt a running sequence: free its memory; it waits and resumes with the same output.
 
         The scheduler preempts automatically when memory runs out; tests do it at any time.
         """
         self._ready += self._collect()
-        if sequence.finish_reason is None and sequence.slot is not None:
-            self.context.sampler.close(sequence.slot)
-            self.scheduler.retract(sequence)
+        if sequence.finish_reason is None and sequence.req_index is not None:
+            self.context.sampler.close(sequence.req_index)
+            self.scheduler.preempt(sequence)
 
     def reload(self, table: RangeTable) -> None:
         unknown = sorted(set(table.candidates()) - set(self.shapes))
         if unknown:
             raise TableRefused(
-                f"candidate_steps {unknown} are not among the depths {sorted(self.shapes)} that "
-                "this engine prepared at start; keep to those, or restart it with the new table"
+                f"candidate_steps {unknown} are not among {sorted(self.shapes)}, for which this "
+                "engine prepared at start; keep to those, or restart it with the new table"
             )
-        self.scheduler.depth.reload(table)
-        self.context.graphs.replan(self.scheduler.depth)
+        self.scheduler.policy.reload(table)
+        self.context.graphs.replan(self.scheduler.policy)
         self.per_table.use(table.table_hash)
 
     def has_work(self) -> bool:
@@ -134,7 +134,7 @@ class EngineCore:
             outputs += self._collect()
         before = self._pending
         self._pending = self._launch(self.scheduler.plan())
-        self.per_table.note_retractions(self.scheduler.retracted_total)
+        self.per_table.count_preemptions(self.scheduler.preempted_total)
         if not self._overlap:
             return outputs + self._collect()
         return outputs + self._commit_all(before)
@@ -143,12 +143,12 @@ class EngineCore:
         """Whether the next plan needs tokens in flight: to preempt, or to follow a grammar."""
         if not self._pending:
             return False
-        awaited = [s.slot for s in self.scheduler.running if s.in_flight_rounds and s.slot]
+        awaited = [s.req_index for s in self.scheduler.running if s.in_flight_steps and s.req_index]
         needs_tokens = self.context.sampler.grammars.needs_host_tokens(awaited)
-        return needs_tokens or self.scheduler.must_retract()
+        return needs_tokens or self.scheduler.must_preempt()
 
     def _launch(self, plan: SchedulerOutput) -> tuple[InFlightStep, ...]:
-        self._open_slots(plan)
+        self._open_requests(plan)
         if plan.decision is not None:
             self.counters.decide(plan.decision)
         launched = self._launcher.launch(self.context, plan, self.per_table.table)
@@ -185,7 +185,7 @@ class EngineCore:
         batch_size = len(step.sequences)
         accepted = [len(token_ids) - 1 for _, token_ids, _ in results]
         is_alone = step.is_alone
-        self.counters.mixed_rounds += not is_alone
+        self.counters.mixed_steps += not is_alone
         self.counters.count(step.decision, step.drafted, accepted, seconds)
         counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
         self.per_table.note(step.table, batch_size, counted, seconds)
@@ -196,25 +196,27 @@ class EngineCore:
             step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone
         )
         self.counters.learn(feedback)
-        self.scheduler.depth.observe(feedback)
+        self.scheduler.policy.observe(feedback)
 
-    def _open_slots(self, plan: SchedulerOutput) -> None:
+    def _open_requests(self, plan: SchedulerOutput) -> None:
         """Bring the device tables up to date with what the scheduler handed out."""
         for chunk in plan.chunks:
             if chunk.sequence.computed == chunk.sequence.matched:
-                self._open_slot(chunk.sequence)
+                self._open_request(chunk.sequence)
         sequences = itertools.chain((chunk.sequence for chunk in plan.chunks), plan.decoding)
-        self.context.table.write_pages((s.slot, s.pages) for s in sequences if s.slot is not None)
+        self.context.table.write_pages(
+            (s.req_index, s.pages) for s in sequences if s.req_index is not None
+        )
 
-    def _open_slot(self, sequence: Sequence) -> None:
-        slot, request = sequence.slot, sequence.request
-        assert slot is not None
+    def _open_request(self, sequence: Sequence) -> None:
+        req_index, request = sequence.req_index, sequence.request
+        assert req_index is not None
         prompt = list(request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
-        self.context.table.open(slot, sequence.tokens)
-        self.context.sampler.open(slot, request.sampling, prompt, output, request.grammar)
+        self.context.table.open(req_index, sequence.tokens)
+        self.context.sampler.open(req_index, request.sampling, prompt, output, request.grammar)
         if self.context.drafter is not None:
-            self.context.drafter.open(slot, sequence.matched)
+            self.context.drafter.open(req_index, sequence.matched)
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
@@ -244,21 +246,21 @@ class EngineCore:
 
     def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:
         """Append tokens, and note how far the KV of target and draft is computed."""
-        before, drafter, slot = len(sequence.tokens), self.context.drafter, sequence.slot
-        assert slot is not None
+        before, drafter, req_index = len(sequence.tokens), self.context.drafter, sequence.req_index
+        assert req_index is not None
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
         if drafter is None:
             sequence.reusable = sequence.computed
-        elif step.drafted and drafter.is_complete(slot):
+        elif step.drafted and drafter.is_complete(req_index):
             sequence.reusable = before - self.scheduler.cache.lookahead
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
         """Advance the sequence's grammar, if it has one; return what went wrong with it."""
         if sequence.request.grammar is None:
             return None
-        assert sequence.slot is not None
-        return self.context.sampler.grammars.follow(sequence.slot, kept)
+        assert sequence.req_index is not None
+        return self.context.sampler.grammars.follow(sequence.req_index, kept)
 
     def _fail(self, sequence: Sequence, error: str) -> Output:
         """End one sequence with an error; the others keep running."""
@@ -271,10 +273,10 @@ class EngineCore:
         )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        slot = sequence.slot
+        req_index = sequence.req_index
         self.scheduler.finish(sequence, reason)
-        if slot is not None:
-            self.context.sampler.close(slot)
+        if req_index is not None:
+            self.context.sampler.close(req_index)
         del self._sequences[sequence.request.request_id]
 
 

@@ -19,7 +19,7 @@ from specdecode_engine.adaptive.acceptance import (
 TRUE = (0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8)
 
 
-def draw_round(draw: random.Random, rate: float, requests: int, num_steps: int) -> Counts:
+def draw_step(draw: random.Random, rate: float, requests: int, num_steps: int) -> Counts:
     """Counts of a step in which every position is accepted at `rate`."""
     lengths = []
     for _ in range(requests):
@@ -34,7 +34,7 @@ def filled(rate: float, num_steps: int, rounds: int = 300) -> AcceptanceRates:
     """Rates after many steps of four requests."""
     draw, rates = random.Random(1), AcceptanceRates(7)
     for _ in range(rounds):
-        rates.add(draw_round(draw, rate, 4, num_steps), 0.998)
+        rates.add(draw_step(draw, rate, 4, num_steps), 0.998)
     return rates
 
 
@@ -84,13 +84,13 @@ def test_rates_stay_between_zero_and_one_whatever_was_accepted(
 def test_a_step_is_found_within_a_few_drafts_and_dated(before: float, after: float) -> None:
     draw, detector, rates = random.Random(3), ChangeDetector(), filled(before, 3)
     for _ in range(100):
-        counts = draw_round(draw, before, 4, 3)
+        counts = draw_step(draw, before, 4, 3)
         assert detector.since_change(rates.rates(), counts) == []
     number = 0
     changed: list[tuple[Sequence[int], Sequence[int]]] = []
     while not changed:
         number += 1
-        changed = detector.since_change(rates.rates(), draw_round(draw, after, 4, 3))
+        changed = detector.since_change(rates.rates(), draw_step(draw, after, 4, 3))
     is_great = abs(before - after) > 0.5
     assert 4 * number <= (24 if is_great else 120)
     assert len(changed) <= number + (5 if is_great else 20)
@@ -101,7 +101,7 @@ def test_noise_alone_is_hardly_ever_taken_for_change(rate: float) -> None:
     draw, detector = random.Random(4), ChangeDetector()
     true, alarms = [rate] * 7, 0
     for _ in range(5000):
-        alarms += bool(detector.since_change(true, draw_round(draw, rate, 4, 5)))
+        alarms += bool(detector.since_change(true, draw_step(draw, rate, 4, 5)))
     assert alarms <= 5
 
 
@@ -110,7 +110,7 @@ def test_a_shared_fate_raises_fewer_alarms_than_its_swings_would() -> None:
     alarms = 0
     for _ in range(2000):
         rate = draw.choice((0.9, 0.5))
-        alarms += bool(detector.since_change([0.7] * 7, draw_round(draw, rate, 8, 1)))
+        alarms += bool(detector.since_change([0.7] * 7, draw_step(draw, rate, 8, 1)))
     assert alarms <= 20
 
 
@@ -119,7 +119,7 @@ def learned(*phases: tuple[float, int, int]) -> AcceptanceModel:
     draw, model = random.Random(6), AcceptanceModel(7)
     for rate, steps, num_steps in phases:
         for _ in range(steps):
-            model.learn(draw_round(draw, rate, 4, num_steps), is_probe=num_steps == 1)
+            model.learn(draw_step(draw, rate, 4, num_steps), is_probe=num_steps == 1)
     return model
 
 

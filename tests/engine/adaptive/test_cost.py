@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 
-SIZES, DEPTHS = (1, 4, 16, 64), (0, 1, 3, 7)
+SIZES, BUCKETS = (1, 4, 16, 64), (0, 1, 3, 7)
 
 
 def true_s(batch_size: int, num_steps: int, kv_tokens: int = 0) -> float:
@@ -27,9 +27,9 @@ def point(batch_size: int, num_steps: int, kv_tokens: int = 0, factor: float = 1
 def measured(noise: float = 0.0, seed: int = 0) -> CostModel:
     """A model of the whole grid, each cell wrong by up to `noise`."""
     draw = random.Random(seed)
-    errors = {(b, k): 1.0 + draw.uniform(-noise, noise) for b in SIZES for k in DEPTHS}
+    errors = {(b, k): 1.0 + draw.uniform(-noise, noise) for b in SIZES for k in BUCKETS}
     return CostModel(
-        point(b, k, b * kv, errors[b, k]) for b in SIZES for k in DEPTHS for kv in (64, 1024)
+        point(b, k, b * kv, errors[b, k]) for b in SIZES for k in BUCKETS for kv in (64, 1024)
     )
 
 
@@ -99,7 +99,7 @@ def test_kv_costs_what_the_points_say_and_never_less_than_nothing() -> None:
 
 
 def test_growing_contexts_are_followed_where_no_point_measured_their_cost() -> None:
-    model, draw = CostModel([point(b, k) for b in SIZES for k in DEPTHS]), random.Random(2)
+    model, draw = CostModel([point(b, k) for b in SIZES for k in BUCKETS]), random.Random(2)
     for kv in range(0, 200_000, 400):
         model.refine(16, 3, kv, true_s(16, 3, kv) * draw.lognormvariate(0.0, 0.02))
     assert model.seconds(16, 3, 200_000) == pytest.approx(true_s(16, 3, 200_000), rel=0.1)
@@ -122,10 +122,10 @@ def test_a_spike_moves_little_and_nonsense_nothing() -> None:
 def test_a_wrong_table_heals_where_it_is_used(seed: int) -> None:
     model, draw = measured(0.2, seed), random.Random(seed)
     for _ in range(40):
-        for steps in DEPTHS:
+        for steps in BUCKETS:
             seconds = true_s(16, steps, 16 * 512) * draw.lognormvariate(0.0, 0.04)
             model.refine(16, steps, 16 * 512, seconds)
-    for steps in DEPTHS:
+    for steps in BUCKETS:
         assert model.seconds(16, steps, 16 * 512) == pytest.approx(
             true_s(16, steps, 16 * 512), rel=0.05
         )
@@ -143,7 +143,7 @@ def test_the_same_machine_at_half_speed_is_known_after_a_hundred_steps() -> None
 def test_its_points_describe_it() -> None:
     model = measured()
     again = CostModel(model.points())
-    assert len(model.points()) == len(SIZES) * len(DEPTHS)
+    assert len(model.points()) == len(SIZES) * len(BUCKETS)
     assert again.seconds(8, 2, 0) == pytest.approx(model.seconds(8, 2, 0), rel=1e-6)
 
 

@@ -18,7 +18,7 @@ from specdecode_api.table import default_table
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.startup.policies import depth_table
+from specdecode_engine.startup.policies import range_table
 
 
 def at_once(*steps: int, bound: int = 1, **fields: float) -> BatchRange:
@@ -184,7 +184,7 @@ def test_a_ceiling_lowers_further_than_the_thresholds_did() -> None:
     assert feed(policy_of(at_once(1, 3, ceiling_coeff=1.5), 3), (1, 2)) == 3, "1.5 · 1.5 is 3 up"
 
 
-DEFAULT = depth_table(default_table(Policy.EMA), Policy.EMA)
+DEFAULT = range_table(default_table(Policy.EMA), Policy.EMA)
 
 
 def test_a_batch_is_routed_by_the_size_it_is_padded_to() -> None:
@@ -301,7 +301,7 @@ def accepts(rng: random.Random, p: float, depth: int) -> int:
 
 def switches(bound: str, batch_size: int, p: float, rounds: int) -> tuple[float, float]:
     """Switches in 1000 steps and the fraction of steps that drafted, by chance alone."""
-    table = depth_table({bound: default_table(Policy.EMA)[bound]}, Policy.EMA)
+    table = range_table({bound: default_table(Policy.EMA)[bound]}, Policy.EMA)
     assert table is not None
     policy = EmaPolicy(table, 1)
     rng = random.Random(7)

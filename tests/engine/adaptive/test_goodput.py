@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
-from specdecode_engine.adaptive.table import BandRouting, BatchRange, RangeTable
+from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable
 
 CANDIDATES = (0, 1, 2, 3, 5, 7)
 ONE_RANGE = RangeTable([BatchRange(1, CANDIDATES)])
@@ -192,12 +192,12 @@ def test_crossing_a_bound_every_round_does_not_switch_every_round() -> None:
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=150))
 def test_every_depth_is_one_that_graphs_were_captured_for(sizes: list[int]) -> None:
     table = RangeTable([BatchRange(1, (1, 3, 7)), BatchRange(8, (0, 1, 2)), BatchRange(32, (0,))])
-    rounds, routing = Rounds(policy(dense_s, table), dense_s), BandRouting()
+    rounds, routing = Rounds(policy(dense_s, table), dense_s), MarginRouting()
     for size in sizes:
         depth = rounds.run(1, size, 0.6)[0]
-        slots = {entry.lower_bound: entry for entry in routing.reachable(table, size)}
-        assert rounds.decisions[-1].range_start in slots
-        assert depth in slots[rounds.decisions[-1].range_start].candidate_steps
+        req_indices = {entry.lower_bound: entry for entry in routing.reachable(table, size)}
+        assert rounds.decisions[-1].range_start in req_indices
+        assert depth in req_indices[rounds.decisions[-1].range_start].candidate_steps
 
 
 @settings(derandomize=True, max_examples=15, deadline=None)

@@ -7,7 +7,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.policies import depth_table
+from specdecode_engine.startup.policies import range_table
 from tests.engine.whole_engine import boot_of, requests_of
 
 BEFORE = {"1": TableEntry(candidate_steps=(3,))}
@@ -24,7 +24,7 @@ def run(core, requests, change_at, abort_at):
             core.submit(request)
             sequences[request.request_id] = core._sequences[request.request_id]
         if step == change_at:
-            core.reload(depth_table(AFTER, Policy.STATIC))
+            core.reload(range_table(AFTER, Policy.STATIC))
         if step == abort_at:
             core.abort(requests[1].request_id)
         outputs += core.step()
@@ -44,10 +44,10 @@ def test_portions_hold_every_round(checkpoints, overlap, change_at):
     sequences, outputs = run(core, requests_of(checkpoints.vocab, 6, 20), change_at, abort_at=7)
     first = core.per_table.table if change_at is None else next(iter(core.per_table.tables))
     for sequence in sequences:
-        own = [o for o in outputs if o.request_id == sequence.request.request_id and o.rounds]
+        own = [o for o in outputs if o.request_id == sequence.request.request_id and o.decode_steps]
         by_bucket = sequence.stats.by_bucket.values()
         assert sum(tokens for tokens, _, _ in by_bucket) == sum(len(o.token_ids) for o in own)
-        assert sum(rounds for _, rounds, _ in by_bucket) == sum(o.rounds for o in own)
+        assert sum(steps for _, steps, _ in by_bucket) == sum(o.decode_steps for o in own)
     counted = [each for each in sequences if each.stats.by_bucket]
     mixed = [each for each in counted if each.stats.is_mixed]
     assert core.per_table.mixed_requests == len(mixed)
@@ -58,10 +58,10 @@ def test_portions_hold_every_round(checkpoints, overlap, change_at):
         assert requests == len(own)
         tokens = sum(sums[metrics.SUMS.index("tokens")] for sums in table.strata.values())
         assert tokens == sum(s.stats.by_bucket[s.stats.main_bucket()][0] for s in own)
-    drafted = {(band, steps) for band, steps in core.counters.depths}
-    assert all(band in metrics.BATCH_BANDS and steps in (0, 3) for band, steps in drafted)
-    rounds = sum(each.rounds for each in core.counters.depths.values())
-    assert core.counters.mixed_rounds > 0
-    assert rounds + core.counters.mixed_rounds == core.counters.decode.rounds
+    drafted = {(bucket, steps) for bucket, steps in core.counters.buckets}
+    assert all(bucket in metrics.BATCH_BUCKETS and steps in (0, 3) for bucket, steps in drafted)
+    alone = sum(each.steps for each in core.counters.buckets.values())
+    assert core.counters.mixed_steps > 0
+    assert alone + core.counters.mixed_steps == core.counters.decode.steps
     if change_at == 0:
         assert not core.per_table.tables[first].strata, "the first table decided a step"

@@ -40,7 +40,7 @@ class Bench:
         """Verify the bonus token and what follows it in the table."""
         batch = self.batch(size)
         laid = self.table.window_rows(batch, batch.lengths, rows)
-        ids = self.table.tokens_at(laid.slots, laid.positions)
+        ids = self.table.tokens_at(laid.req_indices, laid.positions)
         return ForwardInputs(ids, laid.positions, laid.layout, laid.slot_mapping)
 
     def tree(self, size: int, parents: tuple[int, ...]) -> ForwardInputs:
@@ -93,11 +93,13 @@ def bench(checkpoints) -> Bench:
     table = RequestTable(SLOTS, 40, PAGES_PER_SLOT, PAGE_SIZE, torch.device("cpu"))
     generator = torch.Generator().manual_seed(3)
     pages = (torch.randperm(SLOTS * PAGES_PER_SLOT, generator=generator) + 1).tolist()
-    for slot, length in enumerate(LENGTHS, start=1):
-        table.open(slot, [(slot * 13 + place * 5) % 97 for place in range(30)])
-        table.write_pages([(slot, pages[slot * PAGES_PER_SLOT : (slot + 1) * PAGES_PER_SLOT])])
-        rows = table.span_rows([(slot, 0, length)])
-        ids = table.tokens_at(rows.slots, rows.positions)
+    for req_index, length in enumerate(LENGTHS, start=1):
+        table.open(req_index, [(req_index * 13 + place * 5) % 97 for place in range(30)])
+        table.write_pages(
+            [(req_index, pages[req_index * PAGES_PER_SLOT : (req_index + 1) * PAGES_PER_SLOT])]
+        )
+        rows = table.span_rows([(req_index, 0, length)])
+        ids = table.tokens_at(rows.req_indices, rows.positions)
         target.forward(ids, rows.positions, PagedView(pool, rows.slot_mapping, rows.layout))
-        table.set_computed(slot, length)
+        table.set_computed(req_index, length)
     return Bench(target, pool, table, TargetForward(target, pool, AuxHiddenStates(layers=(0, 2))))

@@ -60,7 +60,7 @@ def make_core(
     return build_poisoned(EngineBoot.model_validate(document))
 
 
-class EveryDepth(StaticPolicy):
+class EveryNumSteps(StaticPolicy):
     """Takes the candidates of the batch's range in turn, routed as another policy routes."""
 
     def __init__(self, policy: AdaptivePolicy) -> None:
@@ -105,8 +105,8 @@ def answers(core: EngineCore, *waves: int) -> dict[tuple[str, str], list[object]
     return got
 
 
-def force_every_depth(core: EngineCore) -> EveryDepth:
-    core.scheduler.depth = depth = EveryDepth(core.scheduler.depth)
+def force_every_num_steps(core: EngineCore) -> EveryNumSteps:
+    core.scheduler.policy = depth = EveryNumSteps(core.scheduler.policy)
     return depth
 
 
@@ -121,20 +121,20 @@ def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
     checkpoints, algorithm: str, topk: int, overlap: bool
 ) -> None:
     captured = make_core(checkpoints, algorithm, topk, overlap)
-    depth = force_every_depth(captured)
+    depth = force_every_num_steps(captured)
     got = answers(captured, *EVERY_SIZE)
     report = captured.context.graphs.report()
     assert report.eager_steps == {}
-    assert report.graph_steps == len(depth.decided) == captured.counters.decode.rounds > 60
+    assert report.graph_steps == len(depth.decided) == captured.counters.decode.steps > 60
     padded = {(steps, min(g for g in SIZES if g >= size)) for steps, size in depth.decided}
     planned = {(one.num_steps, size) for one in report.sets for size in one.batch_sizes}
     assert padded == planned
     assert len({steps for steps, _ in depth.decided}) == 5
 
     eager = make_core(checkpoints, algorithm, topk, overlap, mode="off")
-    force_every_depth(eager)
+    force_every_num_steps(eager)
     assert answers(eager, *EVERY_SIZE) == got
-    assert eager.context.graphs.report().eager_steps == {"off": eager.counters.decode.rounds}
+    assert eager.context.graphs.report().eager_steps == {"off": eager.counters.decode.steps}
 
 
 @pytest.mark.parametrize(("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1)])
@@ -143,7 +143,7 @@ def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str,
     captured = make_core(checkpoints, algorithm, topk)
     eager = make_core(checkpoints, algorithm, topk, mode="off")
     for core in (captured, eager):
-        core.scheduler.depth = EveryDepth(captured.scheduler.depth)
+        core.scheduler.policy = EveryNumSteps(captured.scheduler.policy)
     assert answers(captured, 3, 5) == answers(eager, 3, 5)
     for pool, expected in zip(pools_of(captured), pools_of(eager), strict=True):
         for own, plain in ((pool.k, expected.k), (pool.v, expected.v)):
@@ -168,7 +168,7 @@ def test_graphs_ran_and_the_eager_forwards_did_not(
     monkeypatch.setattr(graphs, "_functions", {})
     while core.has_work():
         core.step()
-    assert graphs.report().graph_steps == core.counters.decode.rounds > 0
+    assert graphs.report().graph_steps == core.counters.decode.steps > 0
 
 
 def test_graph_sets_are_switched_by_reference_before_each_step(checkpoints) -> None:
@@ -226,9 +226,9 @@ def test_an_empty_list_captures_nothing(checkpoints) -> None:
 def compare_with_eager(core: EngineCore, checkpoints, *waves: int) -> None:
     """Run the waves at every num_steps and compare with an engine without graphs."""
     eager = make_core(checkpoints, mode="off")
-    eager.reload(core.scheduler.depth.table)
+    eager.reload(core.scheduler.policy.table)
     for one in (core, eager):
-        force_every_depth(one)
+        force_every_num_steps(one)
     assert answers(core, *waves) == answers(eager, *waves)
 
 
@@ -259,7 +259,7 @@ def test_answers_do_not_change_while_pairs_are_being_captured(checkpoints) -> No
     core = make_core(checkpoints, max_seconds=0)
     eager = make_core(checkpoints, mode="off")
     for one in (core, eager):
-        force_every_depth(one)
+        force_every_num_steps(one)
     for size in EVERY_SIZE:
         for _ in range(3):
             core.idle_step()

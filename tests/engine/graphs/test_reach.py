@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from graphs.tables import TABLES, NamedTable
 from specdecode_engine.adaptive.table import (
-    BandRouting,
     BatchRange,
+    MarginRouting,
     PaddedRouting,
     RangeTable,
     Routing,
@@ -23,8 +23,8 @@ def make_routing(name: str, sizes: tuple[int, ...]) -> Routing:
     routings: dict[str, Routing] = {
         "exact": PaddedRouting(),
         "padded": PaddedRouting(sizes),
-        "band": BandRouting(),
-        "wide band": BandRouting(0.5),
+        "band": MarginRouting(),
+        "wide band": MarginRouting(0.5),
     }
     return routings[name]
 
@@ -34,15 +34,15 @@ def decided_in_any_history(
 ) -> set[tuple[int, int]]:
     """Follow every history of batch sizes: what the next decision depends on is the last slot."""
     pairs: set[tuple[int, int]] = set()
-    slots: list[int | None] = [None]
-    for slot in slots:  # grows while it is walked
+    req_indices: list[int | None] = [None]
+    for req_index in req_indices:  # grows while it is walked
         for batch_size in range(1, max_running + 1):
-            entry = routing.route(table, batch_size, slot)
+            entry = routing.route(table, batch_size, req_index)
             fitting = [size for size in sizes if size >= batch_size]
             if fitting:
                 pairs |= {(steps, min(fitting)) for steps in entry.candidate_steps}
-            if entry.lower_bound not in slots:
-                slots.append(entry.lower_bound)
+            if entry.lower_bound not in req_indices:
+                req_indices.append(entry.lower_bound)
     return pairs
 
 
@@ -75,10 +75,10 @@ def test_the_oracle_says_what_walking_every_history_of_four_batches_says(
     routing = make_routing(routing_name, sizes)
     walked: set[tuple[int, int]] = set()
     for history in itertools.product(range(1, most + 1), repeat=4):
-        slot = None
+        req_index = None
         for batch_size in history:
-            entry = routing.route(table, batch_size, slot)
-            slot = entry.lower_bound
+            entry = routing.route(table, batch_size, req_index)
+            req_index = entry.lower_bound
             size = min(size for size in sizes if size >= batch_size)
             walked |= {(steps, size) for steps in entry.candidate_steps}
     assert decided_in_any_history(table, routing, sizes, most) == walked

@@ -244,5 +244,5 @@ def test_a_head_that_knows_the_text_is_always_right(
     )
     assert run(core, {"r": PROMPTS[prompt]})["r"] == plain
     assert core.counters.decode.emitted_tokens == ANSWER
-    assert core.counters.decode.request_rounds == ANSWER // 4
+    assert core.counters.decode.request_steps == ANSWER // 4
     assert core.counters.decode.accepted_tokens == 3 * ANSWER // 4

@@ -32,7 +32,7 @@ class World:
     target: Tensor
     draft: Tensor
     sampler: Sampler
-    slots: list[int]
+    req_indices: list[int]
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,12 @@ def world() -> World:
     target = torch.randn(VOCAB, VOCAB, generator=generator) * 1.3
     draft = target + torch.randn(VOCAB, VOCAB, generator=generator) * 0.6
     sampler = Sampler(SEEDS + 1, VOCAB, torch.device("cpu"))
-    slots = list(range(1, SEEDS + 1))
-    for slot in slots:
-        sampler.open(slot, SamplingParams(seed=slot, max_tokens=2, temperature=1.0), [0], [])
-    return World(target, draft, sampler, slots)
+    req_indices = list(range(1, SEEDS + 1))
+    for req_index in req_indices:
+        sampler.open(
+            req_index, SamplingParams(seed=req_index, max_tokens=2, temperature=1.0), [0], []
+        )
+    return World(target, draft, sampler, req_indices)
 
 
 def positions(depths: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ def positions(depths: Tensor) -> Tensor:
 def grow(world: World) -> Draft:
     def score(logits: Tensor, depth: int) -> Tensor:
         places = positions(torch.full(logits.shape[:2], depth))
-        return world.sampler.score_draft(logits, world.slots, places)
+        return world.sampler.score_draft(logits, world.req_indices, places)
 
     def advance(frontier: TreeLevel) -> Tensor:
         return score(world.draft[frontier.tokens], frontier.step + 1)
@@ -70,7 +72,7 @@ def node_logits(world: World, draft: Draft) -> Tensor:
 
 def choose(world: World, draft: Draft, logits: Tensor) -> Tensor:
     assert draft.tree is not None
-    return world.sampler.sample(logits, world.slots, positions(draft.tree.depths), draft)
+    return world.sampler.sample(logits, world.req_indices, positions(draft.tree.depths), draft)
 
 
 def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
@@ -81,7 +83,7 @@ def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
     for depth in (1, 2):
         logits = world.target[tokens[-1]][:, None]
         places = positions(torch.full((SEEDS, 1), depth))
-        plain = world.sampler.sample(logits, world.slots, places)[:, 0]
+        plain = world.sampler.sample(logits, world.req_indices, places)[:, 0]
         tokens.append(torch.where(accepted >= depth, emitted[:, depth], plain))
     return torch.stack(tokens, dim=1)
 
@@ -130,7 +132,7 @@ def draw_the_bonus_anew(world: World, draft: Draft) -> Tensor:
     logits = node_logits(world, draft)
     judged = choose(world, draft, logits)
     places = positions(draft.tree.depths) + 1000
-    redrawn = world.sampler.sample(logits, world.slots, places, draft)
+    redrawn = world.sampler.sample(logits, world.req_indices, places, draft)
     is_child = torch.zeros_like(judged, dtype=torch.bool)
     for node in range(1, SHAPE.num_tokens):
         parent = draft.tree.parents[:, node]

@@ -107,8 +107,8 @@ def test_greedy_and_sampled_rows_in_one_batch_do_not_touch_each_other() -> None:
     logits = torch.randn(2, 3, 20, generator=torch.Generator().manual_seed(4))
     positions = torch.tensor([[4, 5, 6], [4, 5, 6]])
     together = sampler.sample(logits, [1, 2], positions)
-    for row, slot in enumerate((1, 2)):
-        alone = sampler.sample(logits[row : row + 1], [slot], positions[row : row + 1])
+    for row, req_index in enumerate((1, 2)):
+        alone = sampler.sample(logits[row : row + 1], [req_index], positions[row : row + 1])
         assert torch.equal(together[row], alone[0])
     assert torch.equal(together[0], logits[0].argmax(dim=-1))
 

@@ -86,10 +86,10 @@ def test_memory_for_one_retracts_the_youngest_and_keeps_its_tokens() -> None:
     scheduler = make_scheduler(pages=9, page_size=4, running=2)
     old = scheduler.add(make_request("old", 4, 20))
     young = scheduler.add(make_request("young", 4, 20))
-    while scheduler.retracted_total == 0:
+    while scheduler.preempted_total == 0:
         run_step(scheduler, 4)
-    assert young.slot is None
-    assert old.slot is not None
+    assert young.req_index is None
+    assert old.req_index is not None
     assert len(young.tokens) > 4
     assert scheduler.waiting[0] is young
 

@@ -163,7 +163,7 @@ def test_a_retracted_sequence_finds_its_own_pages_again() -> None:
     sequence = add(scheduler, [1] * 9, answer=20)
     for _ in range(5):
         run_step(scheduler)
-    scheduler.retract(sequence)
+    scheduler.preempt(sequence)
     scheduler.check()
     tokens = len(sequence.tokens)
     scheduler.plan()

@@ -48,7 +48,7 @@ class EchoCore:
         self._running: dict[str, Request] = {}
         self._done: dict[str, int] = {}
         self._emitted = 0
-        self._request_rounds = 0
+        self._request_steps = 0
 
     def submit(self, request: Request) -> None:
         """Queue a request."""
@@ -86,14 +86,14 @@ class EchoCore:
 
     def snapshot(self) -> CoreSnapshot:
         """State and totals."""
-        running, steps = len(self._running), self._request_rounds
+        running, steps = len(self._running), self._request_steps
         return CoreSnapshot.of(
             {
                 core.RUNNING_REQUESTS: running,
                 core.KV_PAGES: {("free",): 100 - running, ("used",): running},
                 core.NUM_STEPS: self._tokens_per_step - 1,
-                core.ROUNDS: self.steps,
-                core.REQUEST_ROUNDS: steps,
+                core.DECODE_STEPS: self.steps,
+                core.REQUEST_STEPS: steps,
                 core.DRAFTED_TOKENS: steps * (self._tokens_per_step - 1),
                 core.ACCEPTED_TOKENS: self._emitted - steps,
                 core.EMITTED_TOKENS: self._emitted,
@@ -106,10 +106,10 @@ class EchoCore:
         token_ids, reason = self._next(request, start)
         self._done[request.request_id] = start + len(token_ids)
         self._emitted += len(token_ids)
-        self._request_rounds += bool(token_ids)
+        self._request_steps += bool(token_ids)
         if reason is not None:
             del self._running[request.request_id]
-        rounds = int(bool(token_ids))
+        decode_steps = int(bool(token_ids))
         return Output(
             request_id=request.request_id,
             token_ids=token_ids,
@@ -117,9 +117,9 @@ class EchoCore:
             prompt_logprobs=None if start else _score_prompt(request),
             finish_reason=reason,
             stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
-            rounds=rounds,
-            drafted=rounds * (self._tokens_per_step - 1),
-            accepted=len(token_ids) - rounds,
+            decode_steps=decode_steps,
+            drafted=decode_steps * (self._tokens_per_step - 1),
+            accepted=len(token_ids) - decode_steps,
         )
 
     def _next(self, request: Request, start: int) -> tuple[tuple[int, ...], FinishReason | None]:

@@ -16,7 +16,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.process import ConfigurationError
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import draft_shapes
-from specdecode_engine.startup.policies import depth_table, make_policy
+from specdecode_engine.startup.policies import make_policy, range_table
 
 TABLE = {
     "2": {"candidate_steps": [0, 2]},
@@ -56,7 +56,7 @@ def test_each_available_policy_is_made() -> None:
     made = {}
     for policy in AVAILABLE_POLICIES:
         speculation = ngram(policy=policy)
-        table = depth_table(speculation.entries, speculation.policy)
+        table = range_table(speculation.entries, speculation.policy)
         made[policy] = make_policy(speculation, table, (8, 64))
         assert table is None or made[policy].table is table
         assert made[policy].decide(1, 0).num_steps == 3
@@ -73,12 +73,12 @@ def test_plain_decoding_stays_plain_under_every_policy() -> None:
 
 def test_a_table_becomes_ranges_ascending() -> None:
     entries = ngram(table={"8": {"candidate_steps": [3, 0], "ema_alpha": 0.5}}).entries
-    table = depth_table(entries, Policy.GOODPUT)
+    table = range_table(entries, Policy.GOODPUT)
     assert table is not None
     (entry,) = table.ranges
     assert (entry.lower_bound, entry.candidate_steps, entry.ema_alpha) == (8, (0, 3), 0.5)
     assert entry.down_hysteresis == -0.25
-    assert depth_table({}, Policy.STATIC) is None
+    assert range_table({}, Policy.STATIC) is None
 
 
 def test_sizes_and_shapes_know_every_depth_of_a_default_table() -> None:
@@ -135,7 +135,7 @@ def test_an_engine_adapts_in_the_table_of_a_file(checkpoints, tmp_path) -> None:
     _, depths = answer(core)
     assert depths == sorted(depths)
     assert set(depths) == {1, 4}
-    assert [state.num_steps for state in core.scheduler.depth.states()] == [4, 2]
+    assert [state.num_steps for state in core.scheduler.policy.states()] == [4, 2]
 
 
 def test_an_engine_that_adapts_gives_the_text_of_one_that_does_not_draft(checkpoints) -> None:

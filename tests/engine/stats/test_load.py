@@ -46,20 +46,20 @@ def test_the_accept_length_of_late_forgets_what_was():
     recent = RecentSteps()
     assert recent.accept_length == 1.0
     for _ in range(500):
-        recent.count(tokens=40, request_rounds=10)
+        recent.count(tokens=40, request_steps=10)
     assert recent.accept_length == pytest.approx(4.0)
     for _ in range(int(MEMORY_STEPS / 10)):
-        recent.count(tokens=10, request_rounds=10)
+        recent.count(tokens=10, request_steps=10)
     assert recent.accept_length == pytest.approx(1 + 3 / math.e, rel=0.02)
     for _ in range(1000):
-        recent.count(tokens=10, request_rounds=10)
+        recent.count(tokens=10, request_steps=10)
     assert recent.accept_length == pytest.approx(1.0, abs=0.001)
 
 
 def test_rounds_weigh_by_their_requests():
     recent = RecentSteps()
-    recent.count(tokens=4, request_rounds=1)
-    recent.count(tokens=9, request_rounds=9)
+    recent.count(tokens=4, request_steps=1)
+    recent.count(tokens=9, request_steps=9)
     assert recent.accept_length == pytest.approx(13 / 10, rel=0.01)
 
 

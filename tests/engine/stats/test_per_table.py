@@ -123,10 +123,10 @@ def test_series_are_bounded_by_tables_and_strata():
 
 def test_retractions_are_charged_to_the_table_in_force():
     per_table = PerTableStats("a")
-    per_table.note_retractions(2)
+    per_table.count_preemptions(2)
     per_table.use("b")
-    per_table.note_retractions(5)
-    assert [table.retracted for table in per_table.tables.values()] == [2, 3]
+    per_table.count_preemptions(5)
+    assert [table.preempted for table in per_table.tables.values()] == [2, 3]
 
 
 def test_latencies_of_the_last_tables_are_told_and_none_ever_falls():

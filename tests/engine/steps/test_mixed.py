@@ -21,7 +21,7 @@ def build(checkpoints, algorithm: str, topk: int = 1, **sections: Any) -> Engine
 
 def answer(core: EngineCore) -> dict[str, Answer]:
     vocab = core.context.target.config.vocab_size
-    return run(core, requests_of(vocab, 7, TOKENS), retracted_at_step=9)
+    return run(core, requests_of(vocab, 7, TOKENS), preempted_at_step=9)
 
 
 @pytest.mark.parametrize("algorithm", ["NONE", "STANDALONE", "EAGLE", "EAGLE3"])
@@ -33,13 +33,13 @@ def test_answers_are_those_of_rounds_of_their_own(
     monkeypatch.setattr(Launcher, "_can_mix", lambda *_: False)
     separate = build(checkpoints, algorithm)
     apart = answer(separate)
-    assert mixed.counters.mixed_rounds > 3
-    assert separate.counters.mixed_rounds == 0
+    assert mixed.counters.mixed_steps > 3
+    assert separate.counters.mixed_steps == 0
     assert together.keys() == apart.keys()
     assert all(len(one.tokens) == TOKENS for one in together.values())
     assert together == apart
     assert mixed.counters.prompt_tokens == separate.counters.prompt_tokens
-    assert mixed.counters.decode.request_rounds == separate.counters.decode.request_rounds
+    assert mixed.counters.decode.request_steps == separate.counters.decode.request_steps
 
 
 def test_a_mixed_round_shares_its_time_by_rows(checkpoints) -> None:
@@ -48,8 +48,8 @@ def test_a_mixed_round_shares_its_time_by_rows(checkpoints) -> None:
     counted = core.counters
     assert counted.prefill_seconds > 0
     assert counted.decode.seconds > 0
-    alone = sum(depth.rounds for depth in counted.depths.values())
-    assert alone + counted.mixed_rounds == counted.decode.rounds
+    alone = sum(totals.steps for totals in counted.buckets.values())
+    assert alone + counted.mixed_steps == counted.decode.steps
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_trees_and_steps_on_graphs_are_not_mixed_with_prompts(
 ) -> None:
     core = build(checkpoints, "STANDALONE", topk, **sections)
     answer(core)
-    assert core.counters.mixed_rounds == 0
+    assert core.counters.mixed_steps == 0

@@ -90,28 +90,32 @@ def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: in
     pool.k.copy_(torch.arange(pool.k.numel()).view_as(pool.k))
     pool.v.copy_(-torch.arange(pool.v.numel()).view_as(pool.v))
     table = RequestTable(
-        slots=3, width=64, pages_per_slot=-(-24 // page_size), page_size=page_size, device=CPU
+        num_rows=3,
+        width=64,
+        pages_per_request=-(-24 // page_size),
+        page_size=page_size,
+        device=CPU,
     )
     rng = random.Random(page_size)
     ids = rng.sample(range(1, 40), 2 * -(-24 // page_size) if page_size > 1 else 36)
     half = len(ids) // 2
     pages = {1: ids[:half], 2: ids[half:]}
-    for slot in (1, 2):
-        table.open(slot, [0] * 8)
-        table.write_pages([(slot, pages[slot])])
-        table.set_computed(slot, 7)
+    for req_index in (1, 2):
+        table.open(req_index, [0] * 8)
+        table.write_pages([(req_index, pages[req_index])])
+        table.set_computed(req_index, 7)
     batch = table.decode_batch([1, 2], [7, 7])
     path = torch.tensor([[0, 2, 5, 8], [0, 1, 3, 3]])
     before_k, before_v = pool.k.clone(), pool.v.clone()
     compact_kv(pool, table, batch, path)
 
-    def row(slot: int, position: int) -> int:
-        return pages[slot][position // page_size] * page_size + position % page_size
+    def row(req_index: int, position: int) -> int:
+        return pages[req_index][position // page_size] * page_size + position % page_size
 
     moved = set()
-    for slot, nodes in ((1, [0, 2, 5, 8]), (2, [0, 1, 3, 3])):
+    for req_index, nodes in ((1, [0, 2, 5, 8]), (2, [0, 1, 3, 3])):
         for step, node in enumerate(nodes):
-            here, source = row(slot, 7 + step), row(slot, 7 + node)
+            here, source = row(req_index, 7 + step), row(req_index, 7 + node)
             moved.add(here)
             assert torch.equal(pool.k[:, here], before_k[:, source])
             assert torch.equal(pool.v[:, here], before_v[:, source])

@@ -191,7 +191,7 @@ def test_top_reads_engines_through_the_api_server(chat, namespace, pod, plugin, 
             core.RUNNING_REQUESTS: 5,
             core.KV_PAGES: {("free",): 5, ("used",): 5},
             core.EMITTED_TOKENS: 25,
-            core.REQUEST_ROUNDS: 10,
+            core.REQUEST_STEPS: 10,
         }
     )
     text = generate_latest(EngineMetrics(lambda: snapshot).registry).decode()
@@ -277,15 +277,15 @@ async def test_following_goes_on_with_pods_that_come_later(
     chat()
     name = node(lambda path: f"from {path.split('/')[3]}\n")
     pod("chat-a", node=name, **RUNNING)
-    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    observed: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     async with connect(str(plane.kubeconfig), None) as reader:
         wanted = Wanted(follow=True, previous=False, tail_lines=-1, since_s=None)
-        write = lambda short, line: heard.put_nowait((short, line))  # noqa: E731
+        write = lambda short, line: observed.put_nowait((short, line))  # noqa: E731
         task = asyncio.create_task(logs(reader, Scope("chat", namespace), wanted, write))
-        assert await asyncio.wait_for(heard.get(), 30) == ("a", "from chat-a")
+        assert await asyncio.wait_for(observed.get(), 30) == ("a", "from chat-a")
         pod("chat-b", node=name, **RUNNING)
-        assert await asyncio.wait_for(heard.get(), 30) == ("b", "from chat-b")
+        assert await asyncio.wait_for(observed.get(), 30) == ("b", "from chat-b")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert heard.empty()
+    assert observed.empty()

@@ -26,14 +26,14 @@ from specdecode_operator.recommend import (
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 HASH = "v1-0011223344556677"
-DEPTHS = {"127.0.0.1": 3, "127.0.0.2": 1}
+BUCKETS = {"127.0.0.1": 3, "127.0.0.2": 1}
 """Addresses as of two pods, and the depth that each begins with."""
 
 HTTP = httpx.Client(trust_env=False)
 
 
 def boot(address, port):
-    depth = DEPTHS[address]
+    depth = BUCKETS[address]
     return {
         "config_hash": HASH,
         "model": {"path": str(MODELS / "target"), "served_name": "chat", "context_length": 256},
@@ -96,7 +96,7 @@ class Engine:
         head = {"X-Specdecode-Label": label}
         answer = HTTP.post(f"{self.url}/v1/completions", json=body, headers=head, timeout=60)
         usage = answer.raise_for_status().json()["usage"]
-        return usage["completion_tokens"] - 1, usage["specdecode"]["rounds"]
+        return usage["completion_tokens"] - 1, usage["specdecode"]["decode_steps"]
 
     def is_decoding(self):
         """Whether a request has its first tokens, from decode rounds under today's table."""
@@ -123,7 +123,7 @@ def port():
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory, eventually, port):
     folder = tmp_path_factory.mktemp("engines")
-    found = [Engine(folder, address, port) for address in DEPTHS]
+    found = [Engine(folder, address, port) for address in BUCKETS]
     try:
         for engine in found:
             eventually(engine.is_ready, 180)
@@ -193,7 +193,7 @@ async def test_a_request_across_an_exchange_counts_for_neither(engines, read, ev
     assert total(ledger.arm(old)).requests == 0
     assert total(ledger.arm(new)).requests == 1
     text = HTTP.get(f"{engine.url}/metrics", timeout=10).text
-    assert "specdecode_portion_mixed_requests_total 1.0" in text
+    assert "specdecode_request_sum_mixed_requests_total 1.0" in text
     assert engine.exchange({"1": {"candidate_steps": [3]},
                             "200": {"candidate_steps": [0, 1, 3]}}) == old.table_hash  # fmt: skip
 
@@ -225,7 +225,7 @@ async def test_a_fleet_that_ran_two_depths_is_told_the_better_one(engines, read)
     assert len(pooled.pods) == 2
     assert pooled.rounds > 500
     rates: dict[int, float] = {}
-    for start in DEPTHS.values():
+    for start in BUCKETS.values():
         current = Current(Policy.STATIC, {"1": TableEntry(candidate_steps=(start,))}, start)
         found = recommend(pooled, current, Bounds(frozenset({0, 1, 2, 3}), least_gain=0.0))
         assert isinstance(found, Recommendation | NotYet)

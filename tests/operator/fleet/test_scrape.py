@@ -29,12 +29,12 @@ def registry():
         {
             **{
                 each: {("old", *stratum): value}
-                for each, value in zip(engine_metrics.PORTIONS, SUMS, strict=True)
+                for each, value in zip(engine_metrics.REQUEST_SUMS, SUMS, strict=True)
             },
-            engine_metrics.RETRACTED_REQUESTS: {("old",): 3, ("new",): 1},
-            engine_metrics.DEPTH_ROUNDS: {steps: 5},
-            engine_metrics.DEPTH_REQUEST_ROUNDS: {steps: 40},
-            engine_metrics.DEPTH_BUSY_SECONDS: {steps: 0.5},
+            engine_metrics.PREEMPTED_REQUESTS: {("old",): 3, ("new",): 1},
+            engine_metrics.BUCKET_STEPS: {steps: 5},
+            engine_metrics.BUCKET_REQUEST_STEPS: {steps: 40},
+            engine_metrics.BUCKET_BUSY_SECONDS: {steps: 0.5},
             engine_metrics.POSITION_REACHED: {position: 10},
             engine_metrics.POSITION_ACCEPTED: {position: 9},
         }
@@ -108,7 +108,7 @@ def assert_all_of_it(reading):
     assert set(reading.arms) == {KEY, OLD}
     old, new = reading.arms[OLD], reading.arms[KEY]
     assert old.strata == {Stratum(8, "greedy", "free", "short", "code"): RequestSums(*SUMS)}
-    assert (old.retracted_requests, new.retracted_requests) == (3, 1)
+    assert (old.preempted_requests, new.preempted_requests) == (3, 1)
     assert (new.answered_requests, new.failed_requests) == (1, 2)
     assert sum(new.first_token.counts) == 1
     assert new.first_token.counts[new.first_token.bounds_s.index(0.5)] == 1
@@ -153,8 +153,8 @@ def test_a_missing_line_makes_it_no_answer():
     """Whichever sample of a stratum, a histogram or a depth is missing."""
     lines = TEXT.splitlines()
     for each in (
-        *engine_metrics.PORTIONS,
-        *engine_metrics.DEPTHS,
+        *engine_metrics.REQUEST_SUMS,
+        *engine_metrics.BUCKETS,
         *engine_metrics.IDENTITY,
         *engine_metrics.LATENCIES[:2],
     ):
@@ -166,7 +166,7 @@ def test_a_missing_line_makes_it_no_answer():
 
 def test_what_cannot_be_counted_is_refused():
     for number in ("NaN", "-1", "+Inf"):
-        bad = re.sub(r"(?m)^(specdecode_portion_tokens_total{.*}) .*", rf"\1 {number}", TEXT)
+        bad = re.sub(r"(?m)^(specdecode_request_sum_tokens_total{.*}) .*", rf"\1 {number}", TEXT)
         assert bad != TEXT
         with pytest.raises(BadScrape):
             reading_of("p", exposition.read(bad))

@@ -58,12 +58,12 @@ def test_tails_by_pair_need_pairs_that_agree(arm, latencies):
     assert not check([worse, better] * 10).is_broken
 
 
-def test_more_retracted_requests_break_the_rail_of_memory(arm):
+def test_more_preempted_requests_break_the_rail_of_memory(arm):
     old, new = arm(3000, 1), arm(3000, 2)
-    few, many = replace(new, retracted_requests=40.0), replace(new, retracted_requests=300.0)
+    few, many = replace(new, preempted_requests=40.0), replace(new, preempted_requests=300.0)
     assert named(check_rails((old, few), GUARD), "Memory").is_broken is False
     assert judge(old, many, GUARD, 60.0).reason == "MemoryRail"
-    pairs = [(replace(old, retracted_requests=9.0), many)] * 20
+    pairs = [(replace(old, preempted_requests=9.0), many)] * 20
     rails = check_rails_by_pair(pairs[0], pairs[0], pairs, GUARD)
     assert named(rails, "Memory").is_broken
 

@@ -5,27 +5,28 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from specdecode_api.metrics import MetricSpec, core, depths
+from specdecode_api.metrics import MetricSpec, core, speculation
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.plugin import rates, scrape
 from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
 
 DECODE = (
-    (core.ROUNDS, depths.RANGE_ROUNDS),
-    (core.REQUEST_ROUNDS, depths.RANGE_REQUEST_ROUNDS),
-    (core.DRAFTED_TOKENS, depths.RANGE_DRAFTED_TOKENS),
-    (core.ACCEPTED_TOKENS, depths.RANGE_ACCEPTED_TOKENS),
-    (core.EMITTED_TOKENS, depths.RANGE_EMITTED_TOKENS),
-    (core.DECODE_SECONDS, depths.RANGE_DECODE_SECONDS),
+    (core.DECODE_STEPS, speculation.RANGE_STEPS),
+    (core.REQUEST_STEPS, speculation.RANGE_REQUEST_STEPS),
+    (core.DRAFTED_TOKENS, speculation.RANGE_DRAFTED_TOKENS),
+    (core.ACCEPTED_TOKENS, speculation.RANGE_ACCEPTED_TOKENS),
+    (core.EMITTED_TOKENS, speculation.RANGE_EMITTED_TOKENS),
+    (core.DECODE_SECONDS, speculation.RANGE_DECODE_SECONDS),
 )
 
 
-def ranged(bound, steps, rounds):
+def ranged(bound, num_steps, steps):
     totals = (
-        rounds, 2 * rounds, 2 * rounds * steps, steps * rounds, (steps + 2) * rounds, rounds / 100,
+        steps, 2 * steps, 2 * steps * num_steps, num_steps * steps, (num_steps + 2) * steps,
+        steps / 100,
     )  # fmt: skip
-    return (str(bound),), steps, totals
+    return (str(bound),), num_steps, totals
 
 
 def snapshot(*ranges, **more):
@@ -35,8 +36,8 @@ def snapshot(*ranges, **more):
         core.KV_PAGES: {("free",): 75, ("used",): 25},
         core.NUM_STEPS: {(): 3},
         core.ACTIVE_RANGE: {(): 1},
-        depths.RANGE_NUM_STEPS: {at: steps for at, steps, _ in ranges},
-        depths.RANGE_WASTED_TOKENS: {at: totals[2] - totals[3] for at, _, totals in ranges},
+        speculation.RANGE_NUM_STEPS: {at: steps for at, steps, _ in ranges},
+        speculation.RANGE_WASTED_TOKENS: {at: totals[2] - totals[3] for at, _, totals in ranges},
     }
     for place, (whole, ranged_series) in enumerate(DECODE):
         values[ranged_series] = {at: totals[place] for at, _, totals in ranges}
@@ -74,14 +75,14 @@ def test_an_engines_text_is_read_in_full():
     assert (read.hit_tokens, read.queried_tokens) == (110, 300)
     assert read.totals.emitted_tokens == 960
     assert [(each.bound, each.num_steps) for each in read.ranges] == [(1, 3), (8, 1)]
-    assert [each.totals.rounds for each in read.ranges] == [180, 20]
+    assert [each.totals.steps for each in read.ranges] == [180, 20]
 
 
 def test_every_figure_of_a_rate():
     pair = (sample(BEFORE, 10.0), sample(AFTER, 14.0))
     found = rates.engine_rates([pair])
     assert found.tokens_per_s == 460 / 4
-    assert found.rounds_per_s == 100 / 4
+    assert found.steps_per_s == 100 / 4
     assert found.accept_length == 2.3
     assert found.kept == 260 / (2 * 80 * 3 + 2 * 20)
     assert found.decoding == pytest.approx(0.25)
@@ -95,7 +96,7 @@ def test_every_figure_of_a_rate():
 def test_sums_are_made_before_dividing():
     busy = (sample(BEFORE, 0.0), sample(AFTER, 1.0))
     slow = snapshot(ranged(1, 3, 101), ranged(8, 1, 0))
-    changed = {core.EMITTED_TOKENS: {(): 501}, core.REQUEST_ROUNDS: {(): 300}}
+    changed = {core.EMITTED_TOKENS: {(): 501}, core.REQUEST_STEPS: {(): 300}}
     slow = CoreSnapshot(slow.values | changed)
     calm = (sample(BEFORE, 0.0), sample(slow, 1.0))
     assert rates.engine_rates([calm]).accept_length == 1 / 100

@@ -23,8 +23,8 @@ from specdecode_operator.recommend.pool import PodFigures
 from specdecode_operator.recommend.survival import rates
 
 KEY = ValidityKey("1", "/models/m", "/models/d", "STANDALONE", "1", "16", "GPU", "bfloat16")
-DEPTHS = frozenset({0, 1, 2, 3, 5, 7})
-BOUNDS = Bounds(DEPTHS)
+BUCKETS = frozenset({0, 1, 2, 3, 5, 7})
+BOUNDS = Bounds(BUCKETS)
 
 
 def seconds(size, steps, draft_share=0.1, free_rows=32):
@@ -56,7 +56,7 @@ def pool(*pods):
     return Pool(KEY, pods)
 
 
-def best(size, rate, allowed=DEPTHS, cost=seconds):
+def best(size, rate, allowed=BUCKETS, cost=seconds):
     def tokens(steps):
         return sum(rate**place for place in range(steps + 1))
 
@@ -68,7 +68,7 @@ def static(num_steps=3, entries=None):
 
 
 def test_the_depth_of_each_band_is_the_one_with_most_tokens_per_second():
-    ran = {1: DEPTHS, 4: DEPTHS, 16: DEPTHS, 64: DEPTHS}
+    ran = {1: BUCKETS, 4: BUCKETS, 16: BUCKETS, 64: BUCKETS}
     found = recommend(pool(figures(ran)), static(), BOUNDS)
     assert isinstance(found, Recommendation)
     chosen = {int(bound): entry.candidate_steps for bound, entry in found.entries.items()}
@@ -102,8 +102,8 @@ def test_the_expected_gain_is_that_of_changing_over():
 
 
 def test_equal_neighbours_become_one_range():
-    ran = dict.fromkeys((1, 2, 4, 8), DEPTHS)
-    found = recommend(pool(figures(ran, rate=0.1)), static(3), Bounds(DEPTHS, largest_batch=8))
+    ran = dict.fromkeys((1, 2, 4, 8), BUCKETS)
+    found = recommend(pool(figures(ran, rate=0.1)), static(3), Bounds(BUCKETS, largest_batch=8))
     assert isinstance(found, Recommendation)
     assert set(found.entries) == {"1"}
     assert found.entries["1"].candidate_steps == (0,)
@@ -113,7 +113,7 @@ def test_what_was_not_seen_stays_as_it_is():
     current = static(
         3, {"1": TableEntry(candidate_steps=(3,)), "24": TableEntry(candidate_steps=(1,))}
     )
-    found = recommend(pool(figures({4: DEPTHS}, rate=0.05)), current, BOUNDS)
+    found = recommend(pool(figures({4: BUCKETS}, rate=0.05)), current, BOUNDS)
     assert isinstance(found, Recommendation)
     steps = {bound: entry.candidate_steps for bound, entry in found.entries.items()}
     assert steps == {"1": (3,), "4": (0,), "8": (3,), "24": (1,)}
@@ -141,7 +141,7 @@ MOSTLY_BEST = pool(figures({1: [5]}, rounds=30_000), figures({1: [1]}, rounds=30
     [
         (None, static(), "NoRounds"),
         (Pool(KEY, (PodFigures({}, {}),)), static(), "NoRounds"),
-        (Pool(KEY, (figures({1: DEPTHS}, rounds=50),)), static(), "TooFewRounds"),
+        (Pool(KEY, (figures({1: BUCKETS}, rounds=50),)), static(), "TooFewRounds"),
         (Pool(KEY, (figures({1: [3]}),)), static(), "CostsUnknown"),
         (MOSTLY_BEST, static(5), "NoGain"),
     ],
@@ -154,7 +154,7 @@ def test_where_nothing_can_be_said_the_reason_is(given, current, reason):
 
 
 def test_a_table_that_was_recommended_is_not_recommended_again():
-    ran = {1: DEPTHS, 16: DEPTHS}
+    ran = {1: BUCKETS, 16: BUCKETS}
     first = recommend(pool(figures(ran)), static(), BOUNDS)
     assert isinstance(first, Recommendation)
     steps = {int(bound): entry.candidate_steps[0] for bound, entry in first.entries.items()}
@@ -170,7 +170,7 @@ def test_a_table_that_was_recommended_is_not_recommended_again():
 
 
 def test_every_policy_gets_candidates_of_its_kind():
-    ran = {1: DEPTHS, 64: DEPTHS}
+    ran = {1: BUCKETS, 64: BUCKETS}
     entries = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7), ema_alpha=0.5)}
     for policy in Policy:
         found = recommend(pool(figures(ran)), Current(policy, entries, 3), BOUNDS)
@@ -178,7 +178,7 @@ def test_every_policy_gets_candidates_of_its_kind():
         top = best(1, 0.8)
         steps = found.entries["1"].candidate_steps
         assert top in steps
-        assert set(steps) <= DEPTHS
+        assert set(steps) <= BUCKETS
         if policy is Policy.STATIC:
             assert steps == (top,)
         if policy is Policy.EMA:
@@ -186,7 +186,7 @@ def test_every_policy_gets_candidates_of_its_kind():
             assert len(steps) > 1
         if policy is Policy.GOODPUT:
             assert 0 in steps
-            assert len(steps) < len(DEPTHS), "what never pays is left out"
+            assert len(steps) < len(BUCKETS), "what never pays is left out"
         assert found.entries["1"].ema_alpha == 0.5
 
 
@@ -204,13 +204,13 @@ def test_pods_that_differ_widen_the_interval():
 
 
 def test_a_lone_pod_has_an_interval_too():
-    found = recommend(pool(figures({1: DEPTHS}, rounds=600)), static(1), BOUNDS)
+    found = recommend(pool(figures({1: BUCKETS}, rounds=600)), static(1), BOUNDS)
     assert isinstance(found, Recommendation)
     assert found.gain_low < found.gain < found.gain_high
 
 
 def test_another_key_invalidates():
-    found = recommend(pool(figures({1: DEPTHS})), static(1), BOUNDS)
+    found = recommend(pool(figures({1: BUCKETS})), static(1), BOUNDS)
     assert isinstance(found, Recommendation)
     assert found.holds_for(KEY)
     for field in ValidityKey.__dataclass_fields__:

@@ -91,7 +91,7 @@ class World:
         self.cannot_start = set()  # config hashes
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
         self.requests_per_s = 2.0
-        self.seconds_by_depth = {}
+        self.seconds_by_num_steps = {}
         self.statuses = []
         self._numbers = iter(range(1, 10**6))
 
@@ -158,11 +158,11 @@ class World:
 
     def _figures(self):
         """Rounds by depth and acceptance by position, as of an engine that tries its depths."""
-        if not self.seconds_by_depth:
+        if not self.seconds_by_num_steps:
             return {}, {}
         prepared = {1, 3, 5}
         rounds = {
-            (4, depth): DepthTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_depth[depth])
+            (4, depth): DepthTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_num_steps[depth])
             for depth in prepared
         }
         positions = {(4, place): PositionTotals(20_000.0, 16_000.0) for place in range(1, 6)}

@@ -13,7 +13,7 @@ def conditions(made):
 
 def test_manual_asks_nobody(world):
     made = world(mode="Manual", guarded=False)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     made._look = lambda observed: pytest.fail("pods were looked at")
     made.run(600)
     assert "recommendation" not in made.status
@@ -22,7 +22,7 @@ def test_manual_asks_nobody(world):
 
 def test_recommend_writes_the_status_and_nothing_else(world):
     made = world(mode="Recommend", guarded=False)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     spec, children = copy.deepcopy(made.resource["spec"]), copy.deepcopy(made.children)
     made.run(600)
     found = made.status["recommendation"]
@@ -37,7 +37,7 @@ def test_recommend_writes_the_status_and_nothing_else(world):
 
 def test_a_recommendation_that_stays_is_not_told_anew(world):
     made = world(mode="Recommend", guarded=False)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     made.run(60)
     first = made.status
     made.run(600)
@@ -53,7 +53,7 @@ def test_too_little_traffic_is_said(world):
 def test_auto_tries_a_better_table_and_puts_it_in_force(world):
     made = world(mode="Auto", guarded=False)
     spec, pods = copy.deepcopy(made.resource["spec"]), set(made.engines)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     made.speeds = {5: 0.02, 1: 0.016}
     made.run(200, until=lambda w: w.record.trial)
     assert made.record.trial.origin == "Recommendation"
@@ -71,7 +71,7 @@ def test_auto_tries_a_better_table_and_puts_it_in_force(world):
 
 def test_auto_leaves_what_is_no_better_and_does_not_try_it_again(world):
     made = world(mode="Auto", guarded=False)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     made.speeds = {5: 0.02, 1: 0.021}
     ended = made.run_to_end()
     assert ended.verdict in ("Inconclusive", "RolledBack")
@@ -83,7 +83,7 @@ def test_auto_leaves_what_is_no_better_and_does_not_try_it_again(world):
 
 def test_leaving_auto_ends_its_trial(world):
     made = world(mode="Auto", guarded=False)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     assert made.run(200, until=lambda w: w.record.trial)
     made.edit(rollout=made.resource["spec"]["rollout"] | {"mode": "Recommend"})
     ended = made.run_to_end()
@@ -93,7 +93,7 @@ def test_leaving_auto_ends_its_trial(world):
 
 def test_an_edit_goes_before_a_recommendation(world, speculate):
     made = world(mode="Auto")
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     assert made.run(200, until=lambda w: w.record.trial)
     made.edit(speculation=speculate(3))
     made.run(60)
@@ -103,10 +103,10 @@ def test_an_edit_goes_before_a_recommendation(world, speculate):
 
 def test_a_new_configuration_makes_a_tuned_table_invalid(world):
     made = world(mode="Auto", guarded=False)
-    made.seconds_by_depth = FASTER_AT_1
+    made.seconds_by_num_steps = FASTER_AT_1
     made.speeds = {5: 0.02, 1: 0.016}
     made.run_to_end()
-    made.seconds_by_depth = {}
+    made.seconds_by_num_steps = {}
     made.edit(pageSize=32)
     made.run(60)
     assert {made.depth(engine) for engine in made.engines.values()} == {5}

@@ -5,24 +5,15 @@ Operator, rules and dashboards query these metrics; docs/metrics.md is generated
 
 from typing import Final
 
-from specdecode_api.metrics.bands import (
-    BATCH_BANDS,
+from specdecode_api.metrics.buckets import (
+    BATCH_BUCKETS,
     PROMPT_BOUNDS_TOKENS,
     GrammarUse,
     Sampling,
-    batch_band,
+    batch_bucket,
     prompt_length,
 )
-from specdecode_api.metrics.core import CORE, GRAPHS, RETRACTED_REQUESTS, TABLE
-from specdecode_api.metrics.depths import (
-    DEPTH_BUSY_SECONDS,
-    DEPTH_REQUEST_ROUNDS,
-    DEPTH_ROUNDS,
-    DEPTHS,
-    POSITION_ACCEPTED,
-    POSITION_REACHED,
-    RANGES,
-)
+from specdecode_api.metrics.core import CORE, GRAPHS, PREEMPTED_REQUESTS, TABLE
 from specdecode_api.metrics.form import MetricSpec, MetricType
 from specdecode_api.metrics.identity import (
     HASHES,
@@ -41,28 +32,37 @@ from specdecode_api.metrics.requests import (
     MAX_STRATA,
     MAX_TABLES,
     MIXED_REQUESTS,
-    PORTIONS,
+    REQUEST_SUMS,
     REQUESTS,
     STRATUM,
     SUMS,
     UNSORTED_REQUESTS,
 )
+from specdecode_api.metrics.speculation import (
+    BUCKET_BUSY_SECONDS,
+    BUCKET_REQUEST_STEPS,
+    BUCKET_STEPS,
+    BUCKETS,
+    POSITION_ACCEPTED,
+    POSITION_REACHED,
+    RANGES,
+)
 from specdecode_api.names import METRIC_PREFIX as PREFIX
 
 ENGINE: Final[tuple[MetricSpec, ...]] = (
-    *IDENTITY, *CORE, *GRAPHS, *RANGES, *DEPTHS, *PORTIONS, MIXED_REQUESTS, UNSORTED_REQUESTS,
+    *IDENTITY, *CORE, *GRAPHS, *RANGES, *BUCKETS, *REQUEST_SUMS, MIXED_REQUESTS, UNSORTED_REQUESTS,
     *LATENCIES, *CALLS,
 )  # fmt: skip
 """All metrics of an engine."""
 
 __all__ = [
-    "BATCH_BANDS",
+    "BATCH_BUCKETS",
+    "BUCKETS",
+    "BUCKET_BUSY_SECONDS",
+    "BUCKET_REQUEST_STEPS",
+    "BUCKET_STEPS",
     "CALLS",
     "CORE",
-    "DEPTHS",
-    "DEPTH_BUSY_SECONDS",
-    "DEPTH_REQUEST_ROUNDS",
-    "DEPTH_ROUNDS",
     "ENGINE",
     "FIRST_TOKEN_SECONDS",
     "GRAPHS",
@@ -75,15 +75,15 @@ __all__ = [
     "MAX_STRATA",
     "MAX_TABLES",
     "MIXED_REQUESTS",
-    "PORTIONS",
     "POSITION_ACCEPTED",
     "POSITION_REACHED",
+    "PREEMPTED_REQUESTS",
     "PREFIX",
     "PROCESS_START",
     "PROMPT_BOUNDS_TOKENS",
     "RANGES",
     "REQUESTS",
-    "RETRACTED_REQUESTS",
+    "REQUEST_SUMS",
     "STRATUM",
     "SUMS",
     "TABLE",
@@ -93,7 +93,7 @@ __all__ = [
     "MetricSpec",
     "MetricType",
     "Sampling",
-    "batch_band",
+    "batch_bucket",
     "prompt_length",
     "table_hash",
 ]

@@ -7,8 +7,8 @@ from specdecode_api.metrics.form import counter, gauge
 TABLE: Final = "table"
 """Label with the hash of the speculation table in use."""
 
-ROUNDS = counter("rounds", "Decode steps.")
-REQUEST_ROUNDS = counter("request_rounds", "Decode steps, counted once per request in the batch.")
+DECODE_STEPS = counter("decode_steps", "Decode steps.")
+REQUEST_STEPS = counter("request_steps", "Decode steps, counted once per request in the batch.")
 DRAFTED_TOKENS = counter("drafted_tokens", "Draft tokens proposed.")
 ACCEPTED_TOKENS = counter("accepted_tokens", "Draft tokens accepted by the target.")
 EMITTED_TOKENS = counter("emitted_tokens", "Output tokens of decode steps.")
@@ -24,8 +24,8 @@ CACHE_HIT_TOKENS = counter(
     "Prompt tokens of admitted requests whose KV pages were in the prefix cache.",
 )
 CACHE_EVICTED_PAGES = counter("prefix_cache_evicted_pages", "Cached pages evicted to free memory.")
-RETRACTED_REQUESTS = counter(
-    "retracted_requests",
+PREEMPTED_REQUESTS = counter(
+    "preempted_requests",
     "Requests preempted and queued again because the KV cache was full.",
     TABLE,
 )
@@ -49,15 +49,15 @@ LOAD = gauge(
 )
 
 GRAPH_BATCH_SIZES = gauge(
-    "graph_batch_sizes", "Batch sizes with a captured CUDA graph, by draft steps.", "steps"
+    "graph_batch_sizes", "Batch sizes with a captured CUDA graph, by draft steps.", "num_steps"
 )
 GRAPH_BYTES = gauge(
     "graph_bytes",
     "Memory of the CUDA graphs, by draft steps; a graph that several share counts once.",
-    "steps",
+    "num_steps",
 )
 GRAPH_CAPTURE_SECONDS = gauge(
-    "graph_capture_seconds", "Time to capture the CUDA graphs, by draft steps.", "steps"
+    "graph_capture_seconds", "Time to capture the CUDA graphs, by draft steps.", "num_steps"
 )
 GRAPH_SHARED_BYTES = gauge(
     "graph_shared_bytes", "Memory of the input and output buffers that all CUDA graphs share."
@@ -66,9 +66,9 @@ GRAPH_STEPS = counter("graph_steps", "Decode steps that replayed CUDA graphs.")
 EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason.", "reason")
 
 CORE = (
-    ROUNDS, REQUEST_ROUNDS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
+    DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
     DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS, CACHE_EVICTED_PAGES,
-    RETRACTED_REQUESTS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS,
+    PREEMPTED_REQUESTS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS,
     NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
 )  # fmt: skip
 GRAPHS = (

@@ -7,10 +7,10 @@ per token without a request log. Only the latest tables are exported: see `MAX_T
 from typing import Final
 
 from specdecode_api.metrics.core import TABLE
-from specdecode_api.metrics.depths import BATCH_BAND
 from specdecode_api.metrics.form import counter, histogram
+from specdecode_api.metrics.speculation import BATCH_BUCKET
 
-STRATUM: Final = (BATCH_BAND, "sampling", "grammar", "prompt", "request_label")
+STRATUM: Final = (BATCH_BUCKET, "sampling", "grammar", "prompt", "request_label")
 """Labels of comparable requests, in the order of a stratum's fields."""
 
 MAX_TABLES: Final = 4
@@ -23,33 +23,33 @@ MAX_STRATA: Final = 128
 """Strata per table; requests of further strata count as `unsorted`."""
 
 SUMS: Final = (
-    "requests", "tokens", "rounds", "seconds", "tokens_squared", "rounds_squared",
-    "seconds_squared", "tokens_rounds", "seconds_tokens",
+    "requests", "tokens", "steps", "seconds", "tokens_squared", "steps_squared",
+    "seconds_squared", "tokens_steps", "seconds_tokens",
 )  # fmt: skip
 """Sums over requests of (tokens, steps, seconds), their squares, and two cross products."""
 
 _SUM_TEXTS: Final = {
     "requests": "Ended requests with a decode step, in the bucket of most of their decode steps.",
     "tokens": "Output tokens of their decode steps in that bucket.",
-    "rounds": "Their decode steps in that bucket.",
+    "steps": "Their decode steps in that bucket.",
     "seconds": "Seconds of those steps.",
     "tokens_squared": "Sum over requests of their tokens, squared.",
-    "rounds_squared": "Sum over requests of their steps, squared.",
+    "steps_squared": "Sum over requests of their steps, squared.",
     "seconds_squared": "Sum over requests of their seconds, squared.",
-    "tokens_rounds": "Sum over requests of their tokens times their steps.",
+    "tokens_steps": "Sum over requests of their tokens times their steps.",
     "seconds_tokens": "Sum over requests of their seconds times their tokens.",
 }
 
-PORTIONS: Final = tuple(
-    counter(f"portion_{name}", _SUM_TEXTS[name], TABLE, *STRATUM) for name in SUMS
+REQUEST_SUMS: Final = tuple(
+    counter(f"request_sum_{name}", _SUM_TEXTS[name], TABLE, *STRATUM) for name in SUMS
 )
 """The metrics of `SUMS`, in their order."""
 
 MIXED_REQUESTS = counter(
-    "portion_mixed_requests", "Requests decoded under more than one table, which are in no sum."
+    "request_sum_mixed_requests", "Requests decoded under more than one table, which are in no sum."
 )
 UNSORTED_REQUESTS = counter(
-    "portion_unsorted_requests",
+    "request_sum_unsorted_requests",
     f"Requests in no sum, because their table has {MAX_STRATA} strata already.",
 )
 

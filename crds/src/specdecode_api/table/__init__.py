@@ -3,7 +3,6 @@
 Pure: a document goes in, entries and messages come out. The engine reads the files.
 """
 
-from specdecode_api.table.bands import accepted_to_fall, accepted_to_rise, ceiling, table_warnings
 from specdecode_api.table.entry import (
     BatchSizeKey,
     SpeculationTable,
@@ -14,6 +13,12 @@ from specdecode_api.table.entry import (
     launch_error,
 )
 from specdecode_api.table.reader import read_table
+from specdecode_api.table.thresholds import (
+    accepted_to_fall,
+    accepted_to_rise,
+    ceiling,
+    table_warnings,
+)
 
 __all__ = [
     "BatchSizeKey",

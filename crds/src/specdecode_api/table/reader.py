@@ -11,7 +11,6 @@ from typing import Final
 from pydantic import ValidationError
 
 from specdecode_api.speculation import MAX_STEPS, MAX_TABLE_ENTRIES, Policy
-from specdecode_api.table.bands import table_warnings
 from specdecode_api.table.entry import (
     SpeculationTable,
     TableEntry,
@@ -19,6 +18,7 @@ from specdecode_api.table.entry import (
     launch_error,
 )
 from specdecode_api.table.forms import CHOOSERS, Form, bad_bound, take_apart
+from specdecode_api.table.thresholds import table_warnings
 from specdecode_api.validation_errors import Place, dotted, refusals, seen
 
 _EXAMPLE: Final = '{"1": {"candidate_steps": [1, 3, 5]}, "8": {"candidate_steps": [0, 1]}}'

@@ -12,7 +12,7 @@ from specdecode_engine.adaptive.acceptance import (
 from specdecode_engine.adaptive.cost import CostModel
 from specdecode_engine.adaptive.exploration import Exploration, return_steps
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
-from specdecode_engine.adaptive.table import BandRouting, BatchRange, RangeTable, Routing
+from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable, Routing
 
 # Drafts before the first choice.
 START_TRIALS = 6.0
@@ -76,7 +76,7 @@ class GoodputPolicy:
     ) -> None:
         self.table = table
         self.cost = cost
-        self.routing = routing or BandRouting()
+        self.routing = routing or MarginRouting()
         self._num_steps = num_steps
         self._sequence = 0
         self._first_valid = 1  # sequence of the first decision in this table

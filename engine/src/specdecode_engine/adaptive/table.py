@@ -91,7 +91,7 @@ class PaddedRouting:
         return (self.route(table, batch_size, None),)
 
 
-class BandRouting:
+class MarginRouting:
     """By the batch size, with hysteresis of `width` of a range's bound.
 
     A batch whose size alternates around a bound then keeps one range.
@@ -112,7 +112,7 @@ class BandRouting:
         own = table.range_of(batch_size)
         near = {own.lower_bound: own}
         for below, above in zip(table.ranges, table.ranges[1:], strict=False):
-            band = max(1, int(above.lower_bound * self._width))
-            if above.lower_bound - band <= batch_size < above.lower_bound + band:
+            margin = max(1, int(above.lower_bound * self._width))
+            if above.lower_bound - margin <= batch_size < above.lower_bound + margin:
                 near |= {below.lower_bound: below, above.lower_bound: above}
         return tuple(near[bound] for bound in sorted(near))

@@ -75,8 +75,8 @@ class Output(NamedTuple):
     and is also in `stop_token_id`, so that the server can leave it out of the text. `error` is the
     reason why a request failed, if that is its finish reason. `prompt_logprobs`, if requested, are
     in the first output, from the prompt's second token on: nothing precedes the first. `table` is
-    the hash of the table that was in force when the step was launched. `rounds` is 1 for a decode
-    step and 0 for a prefill, `drafted` and `accepted` count its draft tokens.
+    the hash of the table that was in force when the step was launched. `decode_steps` is 1 after
+    a decode step and 0 after prefill, `drafted` and `accepted` count its draft tokens.
     """
 
     request_id: str
@@ -87,7 +87,7 @@ class Output(NamedTuple):
     stop_token_id: int | None = None
     error: str | None = None
     table: str = ""
-    rounds: int = 0
+    decode_steps: int = 0
     drafted: int = 0
     accepted: int = 0
 

@@ -1,4 +1,4 @@
-"""The running sequences as device tensors: tokens, lengths and page tables, one row per slot.
+"""The running sequences as device tensors: tokens, lengths and page tables, one row per request.
 
 Steps read and write these tensors only; the host's `Sequence` is updated afterwards. Slot 0 and
 page 0 belong to padding. Letters: B batch, n rows per sequence, T rows in all.
@@ -15,14 +15,14 @@ from torch import Tensor
 from specdecode_kernels import AttentionMetadata
 
 Span = tuple[int, int, int]
-"""A slot, and positions [start, end) of its sequence."""
+"""A request index, and positions [start, end) of its sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one forward: their slots and positions, and where their KV is written."""
+    """Rows of one forward: their requests and positions, and where their KV is written."""
 
-    slots: Tensor  # [T] i64
+    req_indices: Tensor  # [T] i64
     positions: Tensor  # [T] i64
     slot_mapping: Tensor  # [T] i64, rows of the pool
     layout: AttentionMetadata
@@ -37,22 +37,22 @@ class DecodeBatch:
     exact while no step is in flight.
     """
 
-    slot_ids: tuple[int, ...]
+    host_req_indices: tuple[int, ...]
     host_lengths: tuple[int, ...]
-    slots: Tensor  # [B] i64
+    req_indices: Tensor  # [B] i64
     lengths: Tensor  # [B] i64
     bonus: Tensor  # [B] i64
 
     @property
     def size(self) -> int:
         """Sequences in the batch."""
-        return len(self.slot_ids)
+        return len(self.host_req_indices)
 
     def only(self, row: int) -> "DecodeBatch":
         """The batch of one of its sequences."""
         one = slice(row, row + 1)
-        host = self.slot_ids[one], self.host_lengths[one]
-        return DecodeBatch(*host, self.slots[one], self.lengths[one], self.bonus[one])
+        host = self.host_req_indices[one], self.host_lengths[one]
+        return DecodeBatch(*host, self.req_indices[one], self.lengths[one], self.bonus[one])
 
     @property
     def longest(self) -> int:
@@ -61,52 +61,59 @@ class DecodeBatch:
 
 
 class RequestTable:
-    """Tokens, lengths and pages of every slot."""
+    """Tokens, lengths and pages of every running request."""
 
     def __init__(
-        self, slots: int, width: int, pages_per_slot: int, page_size: int, device: torch.device
+        self,
+        num_rows: int,
+        width: int,
+        pages_per_request: int,
+        page_size: int,
+        device: torch.device,
     ) -> None:
         self.device = device
         self.page_size = page_size
-        self.slots = slots
-        self._tokens = torch.zeros(slots, width, dtype=torch.int64, device=device)
-        self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
-        # Page ids, 0 where a slot has none; others only read them.
-        self.pages = torch.zeros(slots, pages_per_slot, dtype=torch.int64, device=device)
-        self._written_pages = [0] * slots
+        self.num_rows = num_rows
+        self._tokens = torch.zeros(num_rows, width, dtype=torch.int64, device=device)
+        self._lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        # Page ids, 0 where a request has none; others only read them.
+        self.pages = torch.zeros(num_rows, pages_per_request, dtype=torch.int64, device=device)
+        self._written_pages = [0] * num_rows
 
-    def open(self, slot: int, tokens: Items[int]) -> None:
+    def open(self, req_index: int, tokens: Items[int]) -> None:
         """Start a sequence: its tokens are known, none has KV yet."""
-        self._tokens[slot, : len(tokens)] = torch.tensor(tokens, device=self.device)
-        self._lengths[slot] = 0
-        self._written_pages[slot] = 0
+        self._tokens[req_index, : len(tokens)] = torch.tensor(tokens, device=self.device)
+        self._lengths[req_index] = 0
+        self._written_pages[req_index] = 0
 
     def write_pages(self, held: Iterable[tuple[int, Items[int]]]) -> None:
-        """Write the pages of slots, of which only the last can be new, in one copy."""
-        slots: list[int] = []
+        """Write the pages of requests, of which only the last can be new, in one copy."""
+        req_indices: list[int] = []
         places: list[int] = []
         new: list[int] = []
-        for slot, pages in held:
-            written, count = self._written_pages[slot], len(pages)
+        for req_index, pages in held:
+            written, count = self._written_pages[req_index], len(pages)
             if count > written:
-                slots += [slot] * (count - written)
+                req_indices += [req_index] * (count - written)
                 places += range(written, count)
                 new += pages[written:]
-                self._written_pages[slot] = count
+                self._written_pages[req_index] = count
         if new:
-            rows = torch.tensor((slots, places, new), device=self.device)
+            rows = torch.tensor((req_indices, places, new), device=self.device)
             self.pages[rows[0], rows[1]] = rows[2]
 
-    def decode_batch(self, slot_ids: Items[int], host_lengths: Items[int]) -> DecodeBatch:
+    def decode_batch(self, host_req_indices: Items[int], host_lengths: Items[int]) -> DecodeBatch:
         """Gather the state that a decode step starts from."""
-        slots = torch.tensor(slot_ids, device=self.device)
-        lengths = self._lengths[slots]
-        bonus = self._tokens[slots, lengths]
-        return DecodeBatch(tuple(slot_ids), tuple(host_lengths), slots, lengths, bonus)
+        req_indices = torch.tensor(host_req_indices, device=self.device)
+        lengths = self._lengths[req_indices]
+        bonus = self._tokens[req_indices, lengths]
+        return DecodeBatch(
+            tuple(host_req_indices), tuple(host_lengths), req_indices, lengths, bonus
+        )
 
-    def tokens_at(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """Return the tokens at `positions` of `slots`, elementwise."""
-        return self._tokens[slots, positions]
+    def tokens_at(self, req_indices: Tensor, positions: Tensor) -> Tensor:
+        """Return the tokens at `positions` of `req_indices`, elementwise."""
+        return self._tokens[req_indices, positions]
 
     def append(self, batch: DecodeBatch, tokens: Tensor, emitted: Tensor) -> None:
         """Commit a step.
@@ -118,16 +125,16 @@ class RequestTable:
         """
         offsets = torch.arange(1, tokens.shape[1] + 1, device=self.device)
         positions = batch.lengths[:, None] + offsets
-        self._tokens[batch.slots[:, None], positions] = tokens
-        self._lengths[batch.slots] = batch.lengths + emitted
+        self._tokens[batch.req_indices[:, None], positions] = tokens
+        self._lengths[batch.req_indices] = batch.lengths + emitted
 
-    def set_computed(self, slot: int, computed: int) -> None:
+    def set_computed(self, req_index: int, computed: int) -> None:
         """Record that the first `computed` tokens have KV, after an extend step."""
-        self._lengths[slot] = computed
+        self._lengths[req_index] = computed
 
-    def put_tokens(self, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
+    def put_tokens(self, req_indices: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Write the first tokens that an extend step sampled; [rows] i64 each."""
-        self._tokens[slots, positions] = tokens
+        self._tokens[req_indices, positions] = tokens
 
     def span_rows(self, spans: Items[Span]) -> Rows:
         """Lay out the rows of several spans, one after the other; a row sees all before it."""
@@ -135,12 +142,12 @@ class RequestTable:
         positions = torch.cat(
             [torch.arange(start, end, device=self.device) for _, start, end in spans]
         )
-        slots = torch.tensor([slot for slot, _, _ in spans], device=self.device)
+        req_indices = torch.tensor([req_index for req_index, _, _ in spans], device=self.device)
         starts = torch.tensor([0, *accumulate(lens)], device=self.device)
-        row_slots = slots.repeat_interleave(starts.diff())
+        row_req_indices = req_indices.repeat_interleave(starts.diff())
         longest = max(end for _, _, end in spans)
-        layout = self._layout(slots, tuple(lens), positions + 1, longest, starts)
-        return Rows(row_slots, positions, self.pool_rows(row_slots, positions), layout)
+        layout = self._layout(req_indices, tuple(lens), positions + 1, longest, starts)
+        return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
 
     def window_rows(
         self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
@@ -155,10 +162,10 @@ class RequestTable:
         if lowest is not None:
             positions = torch.maximum(positions, lowest[:, None])
         positions = positions.view(-1)
-        row_slots = batch.slots.repeat_interleave(count)
+        row_req_indices = batch.req_indices.repeat_interleave(count)
         lens, longest = (count,) * batch.size, batch.longest + count
-        layout = self._layout(batch.slots, lens, positions + 1, longest)
-        return Rows(row_slots, positions, self.pool_rows(row_slots, positions), layout)
+        layout = self._layout(batch.req_indices, lens, positions + 1, longest)
+        return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
 
     def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
         """Lay out the nodes of a tree: node j at position length + depth, in pool row length + j.
@@ -170,25 +177,27 @@ class RequestTable:
         """
         nodes = depths.shape[1]
         places = batch.lengths[:, None] + torch.arange(nodes, device=self.device)
-        row_slots = batch.slots.repeat_interleave(nodes)
+        row_req_indices = batch.req_indices.repeat_interleave(nodes)
         kv_lens = batch.lengths.repeat_interleave(nodes)
         positions = (batch.lengths[:, None] + depths).flatten()
-        layout = self._layout(batch.slots, (nodes,) * batch.size, kv_lens, batch.longest)
-        return Rows(row_slots, positions, self.pool_rows(row_slots, places.flatten()), layout)
+        layout = self._layout(batch.req_indices, (nodes,) * batch.size, kv_lens, batch.longest)
+        return Rows(
+            row_req_indices, positions, self.pool_rows(row_req_indices, places.flatten()), layout
+        )
 
     def prefix_layout(self, batch: DecodeBatch, kv_lens: Tensor, count: int) -> AttentionMetadata:
         """Lay out `count` query rows per sequence that see `kv_lens` [B * count] i64 pool rows."""
         lens = (count,) * batch.size
-        return self._layout(batch.slots, lens, kv_lens, batch.longest + 1)
+        return self._layout(batch.req_indices, lens, kv_lens, batch.longest + 1)
 
-    def pool_rows(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """Return the rows of the pool that hold `positions` of `slots`, elementwise."""
-        pages = self.pages[slots, positions // self.page_size]
+    def pool_rows(self, req_indices: Tensor, positions: Tensor) -> Tensor:
+        """Return the rows of the pool that hold `positions` of `req_indices`, elementwise."""
+        pages = self.pages[req_indices, positions // self.page_size]
         return pages * self.page_size + positions % self.page_size
 
     def _layout(
         self,
-        slots: Tensor,
+        req_indices: Tensor,
         lens: tuple[int, ...],
         kv_lens: Tensor,
         longest: int,
@@ -196,7 +205,7 @@ class RequestTable:
     ) -> AttentionMetadata:
         width = min(-(-longest // self.page_size), self.pages.shape[1])
         return AttentionMetadata(
-            page_table=self.pages[slots, :width],
+            page_table=self.pages[req_indices, :width],
             page_size=self.page_size,
             qo_lens=lens,
             kv_lens=kv_lens,

@@ -60,14 +60,14 @@ class Sequence:
     tokens: list[int]
     total_limit: int  # tokens, prompt included, at which the output is cut
     ending_ids: frozenset[int]  # tokens that end the output; such a token is its last one
-    slot: int | None = None
+    req_index: int | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     matched: int = 0  # leading tokens taken from the prefix cache; set at admission
     reusable: int = 0
     prefill_end: int = 0  # tokens to compute before the first decode step; set at admission
     in_flight_tokens: int = 0
-    in_flight_rounds: int = 0
+    in_flight_steps: int = 0
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: RequestStats = field(default_factory=RequestStats)
@@ -116,7 +116,7 @@ class Sequence:
     @property
     def will_end(self) -> bool:
         """Whether what is in flight reaches the limit in any case."""
-        return len(self.tokens) + self.in_flight_rounds >= self.total_limit
+        return len(self.tokens) + self.in_flight_steps >= self.total_limit
 
     def check_stop(self, token_ids: tuple[int, ...]) -> tuple[int, FinishReason | None, int | None]:
         """Find the first new token that is a stop token or reaches the limit, in this order.

@@ -33,9 +33,9 @@ class DraftOnHost:
 
 
 class GrammarMasks:
-    """The grammar states of the slots that have a grammar.
+    """The grammar states of the requests that have a grammar.
 
-    A grammar that fails invalidates its own slot only: tokens chosen there no longer count, and
+    A grammar that fails invalidates its own request only: tokens chosen there no longer count, and
     `follow` returns the error.
     """
 
@@ -46,43 +46,43 @@ class GrammarMasks:
         self._bits = torch.arange(32, device=device, dtype=torch.int32)
         self.states: dict[int, Matcher | GrammarFault] = {}
 
-    def open(self, slot: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
-        """Start a slot, after the output that it already has."""
+    def open(self, req_index: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
+        """Start a request, after the output that it already has."""
         try:
-            self.states[slot] = grammar.follow(output, ends_late)
+            self.states[req_index] = grammar.follow(output, ends_late)
         except GrammarFault as fault:
-            self.states[slot] = fault
+            self.states[req_index] = fault
 
-    def close(self, slot: int) -> None:
-        """Free a slot."""
-        del self.states[slot]
+    def close(self, req_index: int) -> None:
+        """Free a request."""
+        del self.states[req_index]
 
-    def needs_host_tokens(self, slots: list[int]) -> bool:
-        """Whether `follow` needs the last tokens of any slot before the next are sampled."""
-        return bool(self.states) and any(slot in self.states for slot in slots)
+    def needs_host_tokens(self, req_indices: list[int]) -> bool:
+        """Whether `follow` needs the last tokens of any request before the next are sampled."""
+        return bool(self.states) and any(req_index in self.states for req_index in req_indices)
 
-    def follow(self, slot: int, tokens: tuple[int, ...]) -> str | None:
-        """Advance a slot's grammar by tokens that were appended to its output.
+    def follow(self, req_index: int, tokens: tuple[int, ...]) -> str | None:
+        """Advance a request's grammar by tokens that were appended to its output.
 
         Returns:
             What went wrong with its grammar, in which case none of the tokens counts.
         """
-        state = self.states.get(slot)
+        state = self.states.get(req_index)
         if isinstance(state, Matcher):
             try:
                 for token in tokens:
                     if not state.ends_with(token):
                         state.advance(token)
             except GrammarFault as fault:
-                self.states[slot] = state = fault
+                self.states[req_index] = state = fault
         return str(state) if isinstance(state, GrammarFault) else None
 
-    def ship(self, slots: list[int], draft: Draft | None) -> DraftOnHost | None:
+    def ship(self, req_indices: list[int], draft: Draft | None) -> DraftOnHost | None:
         """Start to copy what `apply` needs of a draft, before the target's forward is launched.
 
         The host then advances the grammars while the target computes.
         """
-        rows = self._rows(slots)
+        rows = self._rows(req_indices)
         if draft is None or not rows:
             return None
         chosen = torch.tensor(rows, device=self._device)
@@ -99,33 +99,35 @@ class GrammarMasks:
             arrival.record()
         return DraftOnHost(table, arrival)
 
-    def apply(self, logits: Tensor, slots: list[int], on_host: DraftOnHost | None = None) -> Tensor:
+    def apply(
+        self, logits: Tensor, req_indices: list[int], on_host: DraftOnHost | None = None
+    ) -> Tensor:
         """Return logits [batch, N, vocab] with what a grammar forbids at minus infinity.
 
         Args:
-            on_host: what `ship` returned for the same slots; None without a draft.
+            on_host: what `ship` returned for the same requests; None without a draft.
         """
-        rows = self._rows(slots)
+        rows = self._rows(req_indices)
         if not rows:
             return logits
         drafted = on_host.rows() if on_host else [([0], [0])] * len(rows)
         words = np.empty((len(rows), logits.shape[1], self._words), dtype=np.int32)
         for row, (tokens, parents), out in zip(rows, drafted, words, strict=True):
-            self._walk(slots[row], tokens, parents, out)
+            self._walk(req_indices[row], tokens, parents, out)
         chosen = torch.tensor(rows, device=self._device)
         masked = logits[chosen].masked_fill(~self._unpack(words), -torch.inf)
         return logits.index_copy(0, chosen, masked)
 
-    def _rows(self, slots: list[int]) -> list[int]:
-        return [row for row, slot in enumerate(slots) if slot in self.states]
+    def _rows(self, req_indices: list[int]) -> list[int]:
+        return [row for row, req_index in enumerate(req_indices) if req_index in self.states]
 
-    def _walk(self, slot: int, tokens: list[int], parents: list[int], out: Words) -> None:
-        state = self.states[slot]
+    def _walk(self, req_index: int, tokens: list[int], parents: list[int], out: Words) -> None:
+        state = self.states[req_index]
         if isinstance(state, Matcher):
             try:
                 mask_nodes(state, tokens, parents, out)
             except GrammarFault as fault:
-                self.states[slot] = fault
+                self.states[req_index] = fault
             else:
                 return
         out[:] = -1

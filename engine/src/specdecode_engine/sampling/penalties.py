@@ -1,4 +1,4 @@
-"""What repetition, presence and frequency penalties and logit bias depend on, for every slot."""
+"""The state of every running request that penalties and logit bias depend on."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ from specdecode_kernels import Backend, DraftedNodes, PenaltyParamsBatch
 
 
 class Penalties:
-    """State of the slots with penalties or a bias; `states` maps them to rows of the tables.
+    """State of the requests with penalties or a bias; `states` maps them to rows of the tables.
 
-    The tables are as wide as the vocabulary. They grow when more slots at once need a row than ever
-    before, and are never made smaller.
+    The tables are as wide as the vocabulary. They grow when more requests at once need a row
+    than ever before, and never shrink.
     """
 
     def __init__(self, vocab: int, device: torch.device, ops: Backend) -> None:
@@ -24,10 +24,12 @@ class Penalties:
         self._in_prompt = torch.zeros(0, vocab, dtype=torch.bool, device=device)
         self._bias = torch.zeros(0, vocab, device=device)
 
-    def open(self, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
-        """Start a slot that has no row, with the output that it already has."""
+    def open(
+        self, req_index: int, params: SamplingParams, prompt: list[int], output: list[int]
+    ) -> None:
+        """Start a request that has no row, with the output that it already has."""
         state = self._free_row()
-        self._params[slot], self.states[slot] = params, state
+        self._params[req_index], self.states[req_index] = params, state
         for table in (self._counts, self._in_prompt, self._bias):
             table[state] = 0
         self._in_prompt[state, self._ids(prompt)] = True
@@ -38,7 +40,7 @@ class Penalties:
             values = torch.tensor(list(params.logit_bias.values()), device=self._device)
             self._bias[state, self._ids(list(params.logit_bias))] = values
 
-    def commit(self, slots: list[int], tokens: Tensor, emitted: Tensor) -> None:
+    def commit(self, req_indices: list[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens that were added to outputs.
 
         Args:
@@ -46,32 +48,32 @@ class Penalties:
             emitted: [batch] i64, how many of each row count.
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        for row, slot in enumerate(slots):
-            if slot in self.states:
-                counts = self._counts[self.states[slot]]
+        for row, req_index in enumerate(req_indices):
+            if req_index in self.states:
+                counts = self._counts[self.states[req_index]]
                 counts.index_add_(0, tokens[row], (places < emitted[row]).to(counts.dtype))
 
-    def close(self, slot: int) -> None:
-        """Free a slot's row."""
-        del self._params[slot], self.states[slot]
+    def close(self, req_index: int) -> None:
+        """Free a request's row."""
+        del self._params[req_index], self.states[req_index]
 
-    def apply(self, logits: Tensor, slots: list[int], draft: Draft | None) -> Tensor:
+    def apply(self, logits: Tensor, req_indices: list[int], draft: Draft | None) -> Tensor:
         """Return logits after penalties and bias.
 
         Args:
             logits: [batch, nodes, vocab] float; not changed.
-            slots: the slot of each batch row.
+            req_indices: the request of each batch row.
             draft: a node counts the drafted tokens on the path to it, its own included, as if
                 they were output already.
         """
-        if not any(slot in self.states for slot in slots):
+        if not any(req_index in self.states for req_index in req_indices):
             return logits
         drafted = None if draft is None else _nodes(draft)
-        return self._ops.apply_penalties(logits, self._params_of(slots), drafted)
+        return self._ops.apply_penalties(logits, self._params_of(req_indices), drafted)
 
-    def _params_of(self, slots: list[int]) -> PenaltyParamsBatch:
-        states = [self.states.get(slot, -1) for slot in slots]
-        numbers = [_numbers(self._params.get(slot)) for slot in slots]
+    def _params_of(self, req_indices: list[int]) -> PenaltyParamsBatch:
+        states = [self.states.get(req_index, -1) for req_index in req_indices]
+        numbers = [_numbers(self._params.get(req_index)) for req_index in req_indices]
         return PenaltyParamsBatch(
             counts=self._counts,
             in_prompt=self._in_prompt,
@@ -81,7 +83,7 @@ class Penalties:
         )
 
     def _free_row(self) -> int:
-        """A row of the tables that no slot has, made if there is none."""
+        """A row of the tables that no request has, made if there is none."""
         have = self._counts.shape[0]
         free = set(range(have)).difference(self.states.values())
         if free:

@@ -14,7 +14,7 @@ class Limits:
     """How much fits.
 
     `max_draft_tokens` is the widest verify of any step, the bonus token's row included: 1 without
-    speculation. Every reservation uses it, whatever the actual depth of the step.
+    speculation. Every reservation uses it, whatever the actual draft steps.
     """
 
     max_running: int
@@ -44,7 +44,7 @@ class Limits:
 
 
 class Scheduler:
-    """Owns every sequence, slot and page; returns one `SchedulerOutput` per step.
+    """Owns every sequence, request index and page; returns one `SchedulerOutput` per step.
 
     A sequence waits, prefills in chunks, then decodes. When there are no pages for a decode step,
     the sequence admitted last is preempted: its pages are freed, its tokens stay, and it waits at
@@ -54,15 +54,15 @@ class Scheduler:
     holds are as good as free; they are evicted when free ones run out.
     """
 
-    def __init__(self, limits: Limits, depth: AdaptivePolicy, cache: PrefixCache) -> None:
+    def __init__(self, limits: Limits, policy: AdaptivePolicy, cache: PrefixCache) -> None:
         self.limits = limits
-        self.depth = depth
+        self.policy = policy
         self.cache = cache
         self.pages = PageAllocator(limits.pages, limits.page_size)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.retracted_total = 0
-        self._free_slots = list(range(limits.max_running, 0, -1))
+        self.preempted_total = 0
+        self._free_req_indices = list(range(limits.max_running, 0, -1))
 
     @property
     def available_pages(self) -> int:
@@ -85,8 +85,8 @@ class Scheduler:
                 "max_tokens"
             )
         # The first to wait take the free slots, and do not count as queued.
-        free_slots = self.limits.max_running - len(self.running)
-        if len(self.waiting) >= self.limits.max_queued + free_slots:
+        free_req_indices = self.limits.max_running - len(self.running)
+        if len(self.waiting) >= self.limits.max_queued + free_req_indices:
             raise QueueFull(
                 f"the queue is full: {len(self.running)} requests are running (limit "
                 f"{self.limits.max_running}) and {len(self.waiting)} are waiting (limit "
@@ -95,7 +95,7 @@ class Scheduler:
         self.waiting.append(sequence)
         return sequence
 
-    def must_retract(self) -> bool:
+    def must_preempt(self) -> bool:
         """Whether the next plan has to take a sequence's memory.
 
         A preempted sequence starts over from the tokens that the host knows, so everything in
@@ -110,29 +110,29 @@ class Scheduler:
         self._admit()
         chunks = self._cut_chunks()
         kv_tokens = sum(sequence.computed for sequence in decoding)
-        decision = self.depth.decide(len(decoding), kv_tokens) if decoding else None
+        decision = self.policy.decide(len(decoding), kv_tokens) if decoding else None
         return SchedulerOutput(chunks, tuple(decoding), decision, kv_tokens)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""
         sequence.finish_reason = reason
-        if sequence.slot is None:
+        if sequence.req_index is None:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
         self._release(sequence)
 
-    def retract(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
         """Preempt a running sequence: free its pages; it waits at the front and starts over."""
-        assert sequence.in_flight_rounds == 0, "collect what is in flight before preempting"
+        assert sequence.in_flight_steps == 0, "collect what is in flight before preempting"
         self.running.remove(sequence)
         self._release(sequence)
         sequence.computed = 0
         self.waiting.appendleft(sequence)
-        self.retracted_total += 1
+        self.preempted_total += 1
 
     def check(self) -> None:
-        """Assert that slots and pages add up: free, cached and held by one sequence are all."""
+        """Assert that free, cached and held request indices and pages add up to all of them."""
         self.pages.check()
         cached, own = self.cache.check(), []
         for sequence in self.running:
@@ -144,31 +144,31 @@ class Scheduler:
             raise AssertionError("a page belongs to two sequences, or to one and to the cache")
         if len(own) + len(cached) + self.pages.free != self.pages.total:
             raise AssertionError("free, cached and held pages do not add up")
-        slots = [sequence.slot for sequence in self.running]
-        if len(set(slots)) != len(slots) or None in slots:
-            raise AssertionError("a slot is shared or missing")
-        if len(slots) + len(self._free_slots) != self.limits.max_running:
-            raise AssertionError("slots leaked")
+        req_indices = [sequence.req_index for sequence in self.running]
+        if len(set(req_indices)) != len(req_indices) or None in req_indices:
+            raise AssertionError("a request index is shared or missing")
+        if len(req_indices) + len(self._free_req_indices) != self.limits.max_running:
+            raise AssertionError("request indices leaked")
 
     def _release(self, sequence: Sequence) -> None:
-        assert sequence.slot is not None
+        assert sequence.req_index is not None
         full = sequence.reusable // self.limits.page_size
         kept, rest = sequence.pages[:full], sequence.pages[full:]
-        known = self.cache.insert(sequence.slot, sequence.tokens, kept)
+        known = self.cache.insert(sequence.req_index, sequence.tokens, kept)
         self.pages.give_back(known + rest)
-        self._free_slots.append(sequence.slot)
+        self._free_req_indices.append(sequence.req_index)
         sequence.pages = []
-        sequence.slot = None
+        sequence.req_index = None
 
     def _reserve_decode(self) -> list[Sequence]:
         """Reserve the rows of the next step for every decoding sequence, oldest first."""
-        decoding, retracted = self._decoding(), self.retracted_total
+        decoding, preempted = self._decoding(), self.preempted_total
         # Nearly nobody lacks a page: `_missing_pages`, without a call for each.
         ahead, page_size = self.limits.max_draft_tokens, self.limits.page_size
         for sequence in [s for s in decoding if s.most_computed + ahead > len(s.pages) * page_size]:
-            if sequence.slot is not None:
+            if sequence.req_index is not None:
                 self._reserve(sequence)
-        return decoding if self.retracted_total == retracted else self._decoding()
+        return decoding if self.preempted_total == preempted else self._decoding()
 
     def _decoding(self) -> list[Sequence]:
         """Sequences of the next decode step; one that is sure to end is left out."""
@@ -176,8 +176,8 @@ class Scheduler:
 
     def _reserve(self, sequence: Sequence) -> None:
         while (missing := self._missing_pages(sequence)) > self.available_pages:
-            self.retract(self.running[-1])
-            if sequence.slot is None:
+            self.preempt(self.running[-1])
+            if sequence.req_index is None:
                 return
         sequence.pages += self._take(missing)
 
@@ -193,7 +193,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Admit waiting sequences in order while slots and pages last."""
-        while self.waiting and self._free_slots:
+        while self.waiting and self._free_req_indices:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
@@ -201,8 +201,8 @@ class Scheduler:
             if needed - len(shared) > self.available_pages - idle:
                 return
             self.waiting.popleft()
-            sequence.slot = self._free_slots.pop()
-            self.cache.hold(sequence.slot, sequence.tokens, shared, last)
+            sequence.req_index = self._free_req_indices.pop()
+            self.cache.hold(sequence.req_index, sequence.tokens, shared, last)
             sequence.pages = shared + self._take(needed - len(shared))
             sequence.matched = len(shared) * self.limits.page_size
             sequence.computed = sequence.reusable = sequence.matched

@@ -21,63 +21,66 @@ class DraftKvProgress:
     enough: rows before that one, which other sequences may share, are not written.
     """
 
-    def __init__(self, slots: int, device: torch.device) -> None:
+    def __init__(self, num_rows: int, device: torch.device) -> None:
         self._computed: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._invalid: set[int] = set()
-        self._first_missing = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._first_missing = torch.zeros(num_rows, dtype=torch.int64, device=device)
 
-    def open(self, slot: int, rows: int) -> None:
+    def open(self, req_index: int, rows: int) -> None:
         """Start a request whose first `rows` rows were computed for another sequence."""
-        self._pending.pop(slot, None)
-        self._invalid.discard(slot)
-        self.set_num_computed(slot, rows)
+        self._pending.pop(req_index, None)
+        self._invalid.discard(req_index)
+        self.set_num_computed(req_index, rows)
 
-    def num_computed(self, slot: int) -> int:
+    def num_computed(self, req_index: int) -> int:
         """Leading rows that are computed, during prefill."""
-        return self._computed[slot]
+        return self._computed[req_index]
 
-    def set_num_computed(self, slot: int, rows: int) -> None:
+    def set_num_computed(self, req_index: int, rows: int) -> None:
         """Record that the first `rows` rows of a prompt are computed."""
-        self._computed[slot] = rows
-        self._first_missing[slot] = rows
+        self._computed[req_index] = rows
+        self._first_missing[req_index] = rows
 
-    def add_pending(self, slots: Items[int], required: Items[int], rows: int) -> None:
+    def add_pending(self, req_indices: Items[int], required: Items[int], rows: int) -> None:
         """Record that a step has committed up to `rows` tokens.
 
         Args:
-            required: rows that a draft needed before the step, per slot.
+            required: rows that a draft needed before the step, per request.
         """
-        for slot, count in zip(slots, required, strict=True):
-            self._pending[slot] = self._pending.get(slot, count - self._computed[slot]) + rows
+        for req_index, count in zip(req_indices, required, strict=True):
+            self._pending[req_index] = (
+                self._pending.get(req_index, count - self._computed[req_index]) + rows
+            )
 
-    def max_pending(self, slots: Items[int], required: Items[int]) -> list[int]:
+    def max_pending(self, req_indices: Items[int], required: Items[int]) -> list[int]:
         """Rows of `required` that may be missing, at least 1; exact at the first decode step."""
-        pairs = zip(slots, required, strict=True)
+        pairs = zip(req_indices, required, strict=True)
         return [
-            max(1, self._pending.get(slot, rows - self._computed[slot])) for slot, rows in pairs
+            max(1, self._pending.get(req_index, rows - self._computed[req_index]))
+            for req_index, rows in pairs
         ]
 
     def complete(self, batch: DecodeBatch, rows: Tensor) -> None:
         """Record that the first `rows` [B] i64 rows are computed and none is missing."""
-        self._pending.update(dict.fromkeys(batch.slot_ids, 0))
-        self._first_missing[batch.slots] = rows
+        self._pending.update(dict.fromkeys(batch.host_req_indices, 0))
+        self._first_missing[batch.req_indices] = rows
 
     def first_missing(self, batch: DecodeBatch) -> Tensor:
         """Return the first missing row [B] i64."""
-        return self._first_missing[batch.slots]
+        return self._first_missing[batch.req_indices]
 
-    def invalidate(self, slot: int) -> None:
+    def invalidate(self, req_index: int) -> None:
         """Record that some rows of a request will never be computed."""
-        self._invalid.add(slot)
+        self._invalid.add(req_index)
 
-    def is_complete(self, slot: int) -> bool:
+    def is_complete(self, req_index: int) -> bool:
         """Whether every row of a request is or can still be computed."""
-        return slot not in self._invalid
+        return req_index not in self._invalid
 
 
 class HiddenStateRing:
-    """Aux hidden states by slot and position modulo the ring's length.
+    """Aux hidden states by request and position modulo the ring's length.
 
     A step writes up to `step_rows` rows after the last committed token, so only the `kept` =
     length - step_rows positions before it are certain to be still there. They are for rows that
@@ -87,35 +90,35 @@ class HiddenStateRing:
     kept = 64
 
     def __init__(
-        self, slots: int, step_rows: int, width: int, dtype: torch.dtype, device: torch.device
+        self, num_rows: int, step_rows: int, width: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._length = self.rows(step_rows)
-        self._rows = torch.zeros(slots, self._length, width, dtype=dtype, device=device)
+        self._rows = torch.zeros(num_rows, self._length, width, dtype=dtype, device=device)
 
     @classmethod
     def rows(cls, step_rows: int) -> int:
-        """Rows per slot."""
+        """Rows per request."""
         return cls.kept + step_rows
 
     def write_span(self, span: Span, hidden: Tensor) -> None:
         """Keep the end of a span's hidden states [rows, width]."""
-        slot, start, end = span
+        req_index, start, end = span
         count = min(end - start, self._length)
         positions = torch.arange(end - count, end, device=hidden.device)
-        self._rows[slot, positions % self._length] = hidden[-count:]
+        self._rows[req_index, positions % self._length] = hidden[-count:]
 
     def write_rows(self, batch: DecodeBatch, num_rows: int, hidden: Tensor) -> None:
         """Keep hidden states [B, num_rows, width] of positions length .. length + num_rows - 1."""
         offsets = torch.arange(num_rows, device=hidden.device)
         places = (batch.lengths[:, None] + offsets) % self._length
-        self._rows[batch.slots[:, None], places] = hidden
+        self._rows[batch.req_indices[:, None], places] = hidden
 
     def read_span(self, span: Span) -> Tensor:
         """Return the hidden states [rows, width] of a span that is still kept; it may be empty."""
-        slot, start, end = span
+        req_index, start, end = span
         positions = torch.arange(start, end, device=self._rows.device)
-        return self._rows[slot, positions % self._length]
+        return self._rows[req_index, positions % self._length]
 
-    def read(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """Return hidden states [T, width] at `positions` of `slots`, elementwise."""
-        return self._rows[slots, positions % self._length]
+    def read(self, req_indices: Tensor, positions: Tensor) -> Tensor:
+        """Return hidden states [T, width] at `positions` of `req_indices`, elementwise."""
+        return self._rows[req_indices, positions % self._length]

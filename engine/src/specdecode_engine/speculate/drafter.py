@@ -15,7 +15,7 @@ class Drafter(Protocol):
 
     Life of a request: `open`, then `prefill` for every prompt span, then in any order `draft` and
     `update_after_verify` (a step without `draft` leaves rows missing; the next `draft` computes
-    them), then `open` again for the next request in that slot.
+    them), then `open` again for the next request with that index.
     """
 
     @property
@@ -23,11 +23,11 @@ class Drafter(Protocol):
         """Tokens after position i that the draft's row i is computed from: 0 or 1."""
         ...
 
-    def open(self, slot: int, rows: int) -> None:
-        """Reset a slot; its first `rows` rows are computed and are not written."""
+    def open(self, req_index: int, rows: int) -> None:
+        """Reset a request; its first `rows` rows are computed and are not written."""
         ...
 
-    def is_complete(self, slot: int) -> bool:
+    def is_complete(self, req_index: int) -> bool:
         """Whether every row up to the latest `draft` holds what `prefill` would have computed."""
         ...
 
@@ -35,7 +35,7 @@ class Drafter(Protocol):
         """Process prompt spans that the target has just computed.
 
         Args:
-            spans: consecutive per slot, starting at the `rows` given to `open`.
+            spans: consecutive per request, starting at the `rows` given to `open`.
             aux_hidden_states: [rows of all spans, width], or None if the draft reads none.
         """
         ...

@@ -62,13 +62,13 @@ class ModelDrafter:
         self._bonus_rows = 1 - self.lookahead  # rows beyond the computed tokens
         target_ids = None if isinstance(network, Llama) else network.draft_to_target
         self._builder = DraftTreeBuilder(table, sampler, self._bonus_rows, target_ids)
-        self._progress = DraftKvProgress(table.slots, table.device)
+        self._progress = DraftKvProgress(table.num_rows, table.device)
 
-    def open(self, slot: int, rows: int) -> None:
-        self._progress.open(slot, rows)
+    def open(self, req_index: int, rows: int) -> None:
+        self._progress.open(req_index, rows)
 
-    def is_complete(self, slot: int) -> bool:
-        return self._progress.is_complete(slot)
+    def is_complete(self, req_index: int) -> bool:
+        return self._progress.is_complete(req_index)
 
     def prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
         hidden = None
@@ -77,8 +77,8 @@ class ModelDrafter:
             spans, hidden = self._shift(self._ring, spans, aux_hidden_states)
         if spans:
             self._compute(self._table.span_rows(spans), hidden)
-        for slot, _, end in spans:
-            self._progress.set_num_computed(slot, end)
+        for req_index, _, end in spans:
+            self._progress.set_num_computed(req_index, end)
 
     def _shift(
         self, ring: HiddenStateRing, spans: Items[Span], hidden: Tensor
@@ -89,14 +89,14 @@ class ModelDrafter:
         sampled yet.
         """
         known, pieces, offset = [], [hidden[:0]], 0
-        for slot, start, end in spans:
+        for req_index, start, end in spans:
             own = hidden[offset : offset + end - start]
             offset += end - start
-            computed = self._progress.num_computed(slot)
+            computed = self._progress.num_computed(req_index)
             if end - 1 > computed:
-                pieces += [ring.read_span((slot, computed, start)), own[:-1]]
-                known.append((slot, computed, end - 1))
-            ring.write_span((slot, start, end), own)
+                pieces += [ring.read_span((req_index, computed, start)), own[:-1]]
+                known.append((req_index, computed, end - 1))
+            ring.write_span((req_index, start, end), own)
         return known, torch.cat(pieces)
 
     def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
@@ -110,7 +110,7 @@ class ModelDrafter:
         if self._ring is not None:
             assert aux_hidden_states is not None
             self._ring.write_rows(batch, num_rows, aux_hidden_states)
-        self._progress.add_pending(batch.slot_ids, self._required_rows(batch), num_rows)
+        self._progress.add_pending(batch.host_req_indices, self._required_rows(batch), num_rows)
 
     def _required_rows(self, batch: DecodeBatch) -> list[int]:
         """Rows that a draft needs, as bounded on the host."""
@@ -122,7 +122,7 @@ class ModelDrafter:
 
     def _catch_up(self, batch: DecodeBatch) -> ForwardOutputs:
         """Compute the rows up to the bonus token's; return the outputs of the last one."""
-        pending = self._progress.max_pending(batch.slot_ids, self._required_rows(batch))
+        pending = self._progress.max_pending(batch.host_req_indices, self._required_rows(batch))
         for row, count in enumerate(pending):
             if count > self._window:
                 self._catch_up_to_window(batch.only(row), count)
@@ -139,7 +139,7 @@ class ModelDrafter:
         acceptance only.
         """
         if self._ring is not None and pending > self._ring.kept:
-            self._progress.invalidate(one.slot_ids[0])
+            self._progress.invalidate(one.host_req_indices[0])
             rows = self._window_rows(one, pending, pending - self._ring.kept)
             self._pool.k[:, rows.slot_mapping] = 0
             self._pool.v[:, rows.slot_mapping] = 0
@@ -153,11 +153,11 @@ class ModelDrafter:
         return self._table.window_rows(batch, first, count, self._progress.first_missing(batch))
 
     def _read_ring(self, rows: Rows) -> Tensor | None:
-        return None if self._ring is None else self._ring.read(rows.slots, rows.positions)
+        return None if self._ring is None else self._ring.read(rows.req_indices, rows.positions)
 
     def _inputs(self, rows: Rows, hidden: Tensor | None) -> ForwardInputs:
         token_positions = rows.positions + 1 if self.lookahead else rows.positions
-        ids = self._table.tokens_at(rows.slots, token_positions)
+        ids = self._table.tokens_at(rows.req_indices, token_positions)
         return ForwardInputs(ids, rows.positions, rows.layout, rows.slot_mapping, hidden)
 
     def _compute(self, rows: Rows, hidden: Tensor | None) -> None:

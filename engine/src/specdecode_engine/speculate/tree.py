@@ -93,12 +93,12 @@ class DraftTreeBuilder:
     def _expand_chain(
         self, batch: DecodeBatch, num_steps: int, logits: Tensor, draft_step: DraftStepFunction
     ) -> Tensor:
-        slots, drafted = list(batch.slot_ids), []
+        req_indices, drafted = list(batch.host_req_indices), []
         prefix = batch.lengths + self._prefix_rows
         layout = self._table.prefix_layout(batch, prefix, 1)
         for step in range(num_steps):
             positions = batch.lengths + 1 + step
-            token = self._sampler.sample_draft(logits, slots, positions, self._target_ids)
+            token = self._sampler.sample_draft(logits, req_indices, positions, self._target_ids)
             drafted.append(token)
             if step + 1 < num_steps:
                 logits = draft_step(ForwardInputs(token, prefix + step, layout, first=step), None)
@@ -126,7 +126,9 @@ class DraftTreeBuilder:
     def _score(self, logits: Tensor, batch: DecodeBatch, depth: int) -> Tensor:
         """Log-probabilities [B, k, draft_vocab] f32 of the tokens after nodes of one depth."""
         positions = (batch.lengths + 1 + depth)[:, None].expand(-1, logits.shape[1])
-        return self._sampler.score_draft(logits, list(batch.slot_ids), positions, self._target_ids)
+        return self._sampler.score_draft(
+            logits, list(batch.host_req_indices), positions, self._target_ids
+        )
 
     def _to_target(self, ids: Tensor) -> Tensor:
         return ids if self._target_ids is None else self._target_ids[ids]

@@ -47,7 +47,7 @@ from specdecode_engine.startup.graph_config import (
 )
 from specdecode_engine.startup.memory import plan_limits
 from specdecode_engine.startup.policies import make_policy
-from specdecode_engine.startup.profiling import profile_rounds
+from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
 from specdecode_kernels import Backend, cpu
@@ -165,9 +165,9 @@ def _wire(
 ) -> ModelContext:
     """Allocate caches, tables and the buffers of graphs, and put the parts together."""
     table = RequestTable(
-        slots=limits.max_running + 1,
+        num_rows=limits.max_running + 1,
         width=limits.longest_sequence + limits.reserve_tokens + 1,
-        pages_per_slot=limits.pages_per_sequence,
+        pages_per_request=limits.pages_per_sequence,
         page_size=limits.page_size,
         device=config.device,
     )
@@ -220,7 +220,7 @@ def _make_ring(config: EngineConfig) -> HiddenStateRing | None:
     if config.aux_spec.is_empty:
         return None
     return HiddenStateRing(
-        slots=config.boot.scheduling.max_running_requests + 1,
+        num_rows=config.boot.scheduling.max_running_requests + 1,
         step_rows=config.sizes.max_path_length,
         width=config.widths[ForwardKind.CATCH_UP].hidden_in,
         dtype=config.dtype,
@@ -241,7 +241,7 @@ def _with_measured_costs(
     if speculation.policy is not Policy.GOODPUT or parts.drafter is None:
         return policy
     seconds = speculation.profile_seconds
-    costs = profile_rounds(parts, limits, config.sizes.shapes, policy, seconds, clock, progress)
+    costs = profile_steps(parts, limits, config.sizes.shapes, policy, seconds, clock, progress)
     parts.graphs.reset_counts()
     return make_policy(speculation, policy.table, config.graph_batch_sizes, costs)
 

@@ -24,7 +24,7 @@ from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.startup.device import choose_device
-from specdecode_engine.startup.policies import depth_table
+from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 
 DraftConfig = LlamaConfig | EagleConfig
@@ -143,7 +143,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
         graph_mode=mode,
         graph_batch_sizes=graph_sizes,
         sizes=StepSizes.over(draft_shapes(boot.speculation), is_overlapped=is_overlapped),
-        table=depth_table(boot.speculation.entries, boot.speculation.policy),
+        table=range_table(boot.speculation.entries, boot.speculation.policy),
         aux_spec=aux_spec,
         widths=_widths(target, draft, aux_spec),
     )
@@ -153,14 +153,14 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
     """Return every draft shape that a step can use, by `num_steps`."""
     if speculation.algorithm is Algorithm.NONE:
         return {0: DraftShape.chain(0)}
-    depths = {*candidates(speculation.entries), speculation.num_steps}
+    steps_choices = {*candidates(speculation.entries), speculation.num_steps}
     return {
         steps: DraftShape.of(
             steps,
             speculation.topk,
             speculation.num_draft_tokens if steps == speculation.num_steps else None,
         )
-        for steps in sorted(depths)
+        for steps in sorted(steps_choices)
     }
 
 

@@ -33,7 +33,7 @@ class MemoryDemand:
     available_bytes: int  # free after the weights are loaded
     weight_bytes: int
     draft_weight_bytes: int
-    fixed_bytes: int  # scratch, features, verify logits, slot tables
+    fixed_bytes: int  # scratch, features, verify logits, request tables
     graph_bytes: int  # CUDA graphs and their buffers
     page_bytes: int  # one page in target and draft
     page_size: int

@@ -39,7 +39,7 @@ def make_policy(
             return GoodputPolicy(table, CostModel(costs), num_steps)
 
 
-def depth_table(entries: Mapping[str, TableEntry], policy: Policy) -> RangeTable | None:
+def range_table(entries: Mapping[str, TableEntry], policy: Policy) -> RangeTable | None:
     """Return the table as policies read it; None if it is empty."""
     ranges = []
     for bound, entry in entries.items():

@@ -35,26 +35,26 @@ log = logging.getLogger(__name__)
 
 PROMPT_TOKENS = 16
 LONG_PROMPT_TOKENS = 1024
-WARM_UP_ROUNDS = 1
-TIMED_ROUNDS = 3
+WARM_UP_STEPS = 1
+TIMED_STEPS = 3
 
 
-class DictatedDepth(StaticPolicy):
+class FixedSteps(StaticPolicy):
     """Runs every step with the given draft steps and keeps the feedback."""
 
     def __init__(self, num_steps: int) -> None:
         super().__init__(num_steps)
         self.num_steps = num_steps
-        self.heard: list[Feedback] = []
+        self.observed: list[Feedback] = []
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         return Decision(self.num_steps, 1, 0, Reason.STATIC)
 
     def observe(self, feedback: Feedback) -> None:
-        self.heard.append(feedback)
+        self.observed.append(feedback)
 
 
-def profile_rounds(
+def profile_steps(
     parts: ModelContext,
     limits: Limits,
     shapes: Mapping[int, DraftShape],
@@ -71,16 +71,16 @@ def profile_rounds(
     if budget_s == 0:
         return ()
     ends_s = clock() + budget_s
-    dictated = DictatedDepth(min(shapes))
+    dictated = FixedSteps(min(shapes))
     scheduler = Scheduler(limits, dictated, PrefixCache(limits.page_size, is_on=False))
     stopwatch = Stopwatch(parts.target.device, clock)
     core = EngineCore(parts, scheduler, shapes, frozenset(), stopwatch, facts={})
 
-    def depths_of(batch_size: int) -> tuple[int, ...]:
+    def candidates_of(batch_size: int) -> tuple[int, ...]:
         return all_steps(policy.routing.reachable(policy.table, batch_size))
 
     points: list[CostPoint] = []
-    stages = plan_stages(limits, depths_of)
+    stages = plan_stages(limits, candidates_of)
     for stage in tqdm(stages, desc="measuring step times", disable=not progress):
         if clock() >= ends_s:
             log.info(
@@ -114,27 +114,29 @@ class Stage:
 
     batch_size: int
     prompt_tokens: int
-    depths: tuple[int, ...]
+    num_steps_choices: tuple[int, ...]
 
 
-def plan_stages(limits: Limits, depths_of: Callable[[int], tuple[int, ...]]) -> tuple[Stage, ...]:
+def plan_stages(
+    limits: Limits, candidates_of: Callable[[int], tuple[int, ...]]
+) -> tuple[Stage, ...]:
     """Choose what to measure, most informative first: smallest, largest, then between.
 
     Args:
         depths_of: draft steps that are reachable at a batch size, ascending.
     """
-    rounds = (WARM_UP_ROUNDS + TIMED_ROUNDS) * limits.max_draft_tokens
+    steps = (WARM_UP_STEPS + TIMED_STEPS) * limits.max_draft_tokens
     room = (limits.pages - 1) * limits.page_size
     stages = []
     for size in _spread(limits.max_running):
-        depths = depths_of(size)
-        tokens = PROMPT_TOKENS + len(depths) * rounds + limits.reserve_tokens
+        num_steps_choices = candidates_of(size)
+        tokens = PROMPT_TOKENS + len(num_steps_choices) * steps + limits.reserve_tokens
         if size * tokens <= room and tokens <= limits.longest_sequence:
-            stages.append(Stage(size, PROMPT_TOKENS, depths))
+            stages.append(Stage(size, PROMPT_TOKENS, num_steps_choices))
     if not stages:
         return ()
-    ends = tuple(sorted({stages[0].depths[0], stages[0].depths[-1]}))
-    left = min(limits.longest_sequence, room) - 2 * rounds - limits.reserve_tokens
+    ends = tuple(sorted({stages[0].num_steps_choices[0], stages[0].num_steps_choices[-1]}))
+    left = min(limits.longest_sequence, room) - 2 * steps - limits.reserve_tokens
     long = min(LONG_PROMPT_TOKENS, left)
     if long >= 4 * PROMPT_TOKENS:
         stages.insert(2, Stage(1, long, ends))
@@ -149,16 +151,16 @@ def _spread(largest: int) -> tuple[int, ...]:
 
 
 def _measure_stage(
-    core: EngineCore, depth: DictatedDepth, stage: Stage, has_time: Callable[[], bool]
+    core: EngineCore, policy: FixedSteps, stage: Stage, has_time: Callable[[], bool]
 ) -> Iterator[CostPoint]:
     # Requests that wait for the others decode as little as possible.
-    depth.num_steps = stage.depths[0]
+    policy.num_steps = stage.num_steps_choices[0]
     with decoding(core, stage.batch_size, stage.prompt_tokens):
-        for num_steps in stage.depths:
+        for num_steps in stage.num_steps_choices:
             if not has_time():
                 break
-            depth.num_steps = num_steps
-            point = _time_rounds(core, depth, stage.batch_size)
+            policy.num_steps = num_steps
+            point = _time_steps(core, policy, stage.batch_size)
             if point is not None:
                 yield point
 
@@ -189,20 +191,20 @@ def decoding(core: EngineCore, batch_size: int, prompt_tokens: int) -> Iterator[
             core.step()
 
 
-def _time_rounds(core: EngineCore, depth: DictatedDepth, batch_size: int) -> CostPoint | None:
-    depth.heard.clear()
-    rounds: list[Feedback] = []
-    for _ in range(2 * (WARM_UP_ROUNDS + TIMED_ROUNDS)):
+def _time_steps(core: EngineCore, policy: FixedSteps, batch_size: int) -> CostPoint | None:
+    policy.observed.clear()
+    steps: list[Feedback] = []
+    for _ in range(2 * (WARM_UP_STEPS + TIMED_STEPS)):
         core.step()
-        rounds = [one for one in depth.heard if one.decision.num_steps == depth.num_steps]
-        if len(rounds) >= WARM_UP_ROUNDS + TIMED_ROUNDS:
+        steps = [one for one in policy.observed if one.decision.num_steps == policy.num_steps]
+        if len(steps) >= WARM_UP_STEPS + TIMED_STEPS:
             break
-    timed = [one for one in rounds[WARM_UP_ROUNDS:] if one.batch_size == batch_size]
+    timed = [one for one in steps[WARM_UP_STEPS:] if one.batch_size == batch_size]
     if not timed:
         return None
     return CostPoint(
         batch_size=batch_size,
-        num_steps=depth.num_steps,
+        num_steps=policy.num_steps,
         kv_tokens=timed[len(timed) // 2].kv_tokens,
         seconds=statistics.median(one.seconds for one in timed),
     )

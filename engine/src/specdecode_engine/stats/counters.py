@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from specdecode_api.metrics import batch_band
+from specdecode_api.metrics import batch_bucket
 from specdecode_engine.adaptive.acceptance import count_by_position
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 
@@ -35,34 +35,34 @@ class RecentSteps:
     """Tokens and request steps, exponentially decayed."""
 
     tokens: float = 0.0
-    request_rounds: float = 0.0
+    request_steps: float = 0.0
 
-    def count(self, tokens: int, request_rounds: int) -> None:
-        """Count a decode step of `request_rounds` requests that added `tokens` to their answers.
+    def count(self, tokens: int, request_steps: int) -> None:
+        """Count a decode step of `request_steps` requests that added `tokens` to their answers.
 
         Both decay alike, so that the accept length is a ratio of sums: a mean of ratios would give
         a step of one request the weight of a step of many.
         """
-        kept = math.exp(-request_rounds / MEMORY_STEPS)
+        kept = math.exp(-request_steps / MEMORY_STEPS)
         self.tokens = self.tokens * kept + tokens
-        self.request_rounds = self.request_rounds * kept + request_rounds
+        self.request_steps = self.request_steps * kept + request_steps
 
     @property
     def accept_length(self) -> float:
         """Tokens that a decode step adds to a request; 1 before the first step."""
-        return self.tokens / self.request_rounds if self.request_rounds else 1.0
+        return self.tokens / self.request_steps if self.request_steps else 1.0
 
 
 @dataclass(slots=True)
 class DecodeTotals:
     """Monotonic totals of decode steps.
 
-    `request_rounds` counts a step once per request in it, so that `emitted_tokens` divided by it is
+    `request_steps` counts a step once per request in it, so that `emitted_tokens` divided by it is
     the accept length, the bonus token included.
     """
 
-    rounds: int = 0
-    request_rounds: int = 0
+    steps: int = 0
+    request_steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     emitted_tokens: int = 0
@@ -76,15 +76,15 @@ class DecodeTotals:
     @property
     def accept_length(self) -> float:
         """Tokens that one decode step adds to one request; 0 before the first step."""
-        return self.emitted_tokens / self.request_rounds if self.request_rounds else 0.0
+        return self.emitted_tokens / self.request_steps if self.request_steps else 0.0
 
 
 @dataclass(slots=True)
 class StepTotals:
     """Monotonic totals of the decode steps with one number of draft steps, in one batch bucket."""
 
-    rounds: int = 0
-    request_rounds: int = 0
+    steps: int = 0
+    request_steps: int = 0
     busy_seconds: float = 0.0
 
 
@@ -101,7 +101,7 @@ class Counters:
     """Owned by the engine core."""
 
     steps: int = 0
-    mixed_rounds: int = 0  # decode steps whose forward computed prompts too
+    mixed_steps: int = 0  # decode steps whose forward computed prompts too
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)
@@ -110,7 +110,7 @@ class Counters:
         default_factory=lambda: defaultdict(DecodeTotals)
     )
     switches: dict[tuple[int, Reason], int] = field(default_factory=lambda: defaultdict(int))
-    depths: dict[tuple[int, int], StepTotals] = field(  # by band, depth
+    buckets: dict[tuple[int, int], StepTotals] = field(  # by batch bucket, draft steps
         default_factory=lambda: defaultdict(StepTotals)
     )
     positions: dict[tuple[int, int], PositionStats] = field(
@@ -119,7 +119,7 @@ class Counters:
     latest: Decision | None = None  # of the newest decode step
 
     def decide(self, decision: Decision) -> None:
-        """Record the decision that a step is launched under; a change of depth is a switch."""
+        """Record the decision of a step; a change of draft steps is a switch."""
         if self.latest is not None and self.latest.num_steps != decision.num_steps:
             self.switches[decision.range_start, decision.reason] += 1
         self.latest = decision
@@ -136,8 +136,8 @@ class Counters:
         requests, accepted_tokens = len(accepted), sum(accepted)
         emitted = accepted_tokens + requests
         for totals in (self.decode, self.ranges[decision.range_start]):
-            totals.rounds += 1
-            totals.request_rounds += requests
+            totals.steps += 1
+            totals.request_steps += requests
             totals.drafted_tokens += drafted * requests
             totals.accepted_tokens += accepted_tokens
             totals.emitted_tokens += emitted
@@ -145,15 +145,15 @@ class Counters:
         self.recent.count(emitted, requests)
 
     def learn(self, feedback: Feedback) -> None:
-        """Count what a finished step measured of its depth and its draft, under any policy."""
-        band, num_steps = batch_band(feedback.batch_size), feedback.decision.num_steps
+        """Count what a finished step measured of its cost and its draft, under any policy."""
+        bucket, num_steps = batch_bucket(feedback.batch_size), feedback.decision.num_steps
         if feedback.has_cost():
-            depth = self.depths[band, num_steps]
-            depth.rounds += 1
-            depth.request_rounds += feedback.batch_size
-            depth.busy_seconds += feedback.seconds
+            totals = self.buckets[bucket, num_steps]
+            totals.steps += 1
+            totals.request_steps += feedback.batch_size
+            totals.busy_seconds += feedback.seconds
         reached, accepted = count_by_position(feedback.accepted, num_steps)
         for place, trials in enumerate(reached):
-            position = self.positions[band, place + 1]
+            position = self.positions[bucket, place + 1]
             position.reached += trials
             position.accepted += accepted[place]

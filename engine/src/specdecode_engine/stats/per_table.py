@@ -18,7 +18,7 @@ class TableStats:
     """Counters of one table; the sums of a stratum are in the order of `SUMS`."""
 
     strata: dict[Stratum, list[float]] = field(default_factory=dict)
-    retracted: int = 0
+    preempted: int = 0
 
 
 class PerTableStats:
@@ -32,7 +32,7 @@ class PerTableStats:
         self.tables: OrderedDict[str, TableStats] = OrderedDict()
         self.mixed_requests = 0
         self.unsorted_requests = 0
-        self._retracted = 0
+        self._preempted = 0
         self.use(table)
 
     @property
@@ -58,18 +58,18 @@ class PerTableStats:
 
         A failed request is not counted: the output of its last step was dropped.
         """
-        band = metrics.batch_band(batch_size)
+        bucket = metrics.batch_bucket(batch_size)
         for sequence, output in outputs:
             reason = output.finish_reason
-            sequence.stats.add(table, band, len(output.token_ids), seconds)
+            sequence.stats.add(table, bucket, len(output.token_ids), seconds)
             if reason is not None and reason is not FinishReason.ERROR:
                 self.close(sequence)
 
-    def note_retractions(self, total: int) -> None:
+    def count_preemptions(self, total: int) -> None:
         """Count the requests preempted since the last call for the table in force."""
-        if total != self._retracted:
-            self.tables[self.table].retracted += total - self._retracted
-            self._retracted = total
+        if total != self._preempted:
+            self.tables[self.table].preempted += total - self._preempted
+            self._preempted = total
 
     def close(self, sequence: Sequence) -> None:
         """Count a request that ended for whatever reason, if a decode step processed it.
@@ -78,20 +78,20 @@ class PerTableStats:
         requests of a slow table, whose clients time out.
         """
         stats = sequence.stats
-        band = stats.main_bucket()
-        if band is None:
+        bucket = stats.main_bucket()
+        if bucket is None:
             return
         if stats.is_mixed:
             self.mixed_requests += 1
             return
         table = self.tables.get(stats.table)
-        stratum = _stratum(sequence, band)
+        stratum = _stratum(sequence, bucket)
         if table is None or (
             stratum not in table.strata and len(table.strata) >= metrics.MAX_STRATA
         ):
             self.unsorted_requests += 1
             return
-        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_bucket[band])
+        _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_bucket[bucket])
 
     def values(self) -> dict[MetricSpec, Mapping[tuple[str, ...], float]]:
         """Return the present values of its series by label values."""
@@ -101,23 +101,23 @@ class PerTableStats:
             for stratum, sums in table.strata.items()
         ]
         preempted: dict[tuple[str, ...], float] = {
-            (name,): table.retracted for name, table in self.tables.items()
+            (name,): table.preempted for name, table in self.tables.items()
         }
         return {
             **{
                 each: {labels: sums[place] for labels, sums in rows}
-                for place, each in enumerate(metrics.PORTIONS)
+                for place, each in enumerate(metrics.REQUEST_SUMS)
             },
-            metrics.RETRACTED_REQUESTS: preempted,
+            metrics.PREEMPTED_REQUESTS: preempted,
             metrics.MIXED_REQUESTS: {(): self.mixed_requests},
             metrics.UNSORTED_REQUESTS: {(): self.unsorted_requests},
         }
 
 
-def _stratum(sequence: Sequence, band: int) -> Stratum:
+def _stratum(sequence: Sequence, bucket: int) -> Stratum:
     request = sequence.request
     return (
-        str(band),
+        str(bucket),
         metrics.Sampling.SAMPLED if request.sampling.temperature > 0 else metrics.Sampling.GREEDY,
         metrics.GrammarUse.FREE if request.grammar is None else metrics.GrammarUse.CONSTRAINED,
         metrics.prompt_length(len(request.prompt_ids)),
@@ -125,10 +125,10 @@ def _stratum(sequence: Sequence, band: int) -> Stratum:
     )
 
 
-def _add(sums: list[float], tokens: float, rounds: float, seconds: float) -> None:
+def _add(sums: list[float], tokens: float, steps: float, seconds: float) -> None:
     products = (
-        1, tokens, rounds, seconds, tokens * tokens, rounds * rounds, seconds * seconds,
-        tokens * rounds, seconds * tokens,
+        1, tokens, steps, seconds, tokens * tokens, steps * steps, seconds * seconds,
+        tokens * steps, seconds * tokens,
     )  # fmt: skip
     for place, product in enumerate(products):
         sums[place] += product

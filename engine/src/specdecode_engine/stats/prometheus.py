@@ -14,7 +14,7 @@ from specdecode_api.metrics import TABLE, MetricSpec, MetricType, requests
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 CORE = (
-    *metrics.CORE, *metrics.GRAPHS, *metrics.RANGES, *metrics.DEPTHS, *metrics.PORTIONS,
+    *metrics.CORE, *metrics.GRAPHS, *metrics.RANGES, *metrics.BUCKETS, *metrics.REQUEST_SUMS,
     metrics.MIXED_REQUESTS, metrics.UNSORTED_REQUESTS,
 )  # fmt: skip
 """The series whose values are in a snapshot."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field
 
 from specdecode_api import metrics
-from specdecode_api.metrics import MetricSpec, core, depths
+from specdecode_api.metrics import MetricSpec, core, speculation
 from specdecode_engine.adaptive.policy import RangeState
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.schedule.scheduler import Scheduler
@@ -16,15 +16,20 @@ Values = Mapping[Labels, float]
 
 # In the order of the fields of `DecodeTotals`, `StepTotals` and `PositionStats`.
 _DECODE = (
-    core.ROUNDS, core.REQUEST_ROUNDS, core.DRAFTED_TOKENS, core.ACCEPTED_TOKENS,
+    core.DECODE_STEPS, core.REQUEST_STEPS, core.DRAFTED_TOKENS, core.ACCEPTED_TOKENS,
     core.EMITTED_TOKENS, core.DECODE_SECONDS,
 )  # fmt: skip
 _RANGES = (
-    depths.RANGE_ROUNDS, depths.RANGE_REQUEST_ROUNDS, depths.RANGE_DRAFTED_TOKENS,
-    depths.RANGE_ACCEPTED_TOKENS, depths.RANGE_EMITTED_TOKENS, depths.RANGE_DECODE_SECONDS,
+    speculation.RANGE_STEPS, speculation.RANGE_REQUEST_STEPS, speculation.RANGE_DRAFTED_TOKENS,
+    speculation.RANGE_ACCEPTED_TOKENS, speculation.RANGE_EMITTED_TOKENS,
+    speculation.RANGE_DECODE_SECONDS,
 )  # fmt: skip
-_STEPS = (depths.DEPTH_ROUNDS, depths.DEPTH_REQUEST_ROUNDS, depths.DEPTH_BUSY_SECONDS)
-_POSITIONS = (depths.POSITION_REACHED, depths.POSITION_ACCEPTED)
+_STEPS = (
+    speculation.BUCKET_STEPS,
+    speculation.BUCKET_REQUEST_STEPS,
+    speculation.BUCKET_BUSY_SECONDS,
+)
+_POSITIONS = (speculation.POSITION_REACHED, speculation.POSITION_ACCEPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class CoreSnapshot:
                 if each.labels
                 else self[each]
             )
-            for each in (*metrics.CORE, *metrics.DEPTHS)
+            for each in (*metrics.CORE, *metrics.BUCKETS)
         }
         return shown | {
             "reason": self.reason,
@@ -83,7 +88,7 @@ def take_snapshot(
     Args:
         num_draft_tokens: nodes that a step verifies, root included, by its draft steps.
     """
-    states, latest = scheduler.depth.states(), counters.latest
+    states, latest = scheduler.policy.states(), counters.latest
     num_steps = latest.num_steps if latest else states[0].num_steps
     running, waiting = len(scheduler.running), len(scheduler.waiting)
     cache, free = scheduler.cache, scheduler.available_pages
@@ -109,7 +114,7 @@ def take_snapshot(
     values[core.KV_PAGES] = {("free",): free, ("used",): scheduler.pages.total - free}
     values |= _totals(_DECODE, [((), counters.decode)])
     values |= _range_values(states, counters)
-    values |= _totals(_STEPS, _named(counters.depths))
+    values |= _totals(_STEPS, _named(counters.buckets))
     values |= _totals(_POSITIONS, _named(counters.positions))
     values |= per_table.values()
     values |= graph_values(graphs)
@@ -133,14 +138,14 @@ def range_state_values(states: Iterable[RangeState]) -> dict[MetricSpec, Values]
     """Return what the policy holds for each range of batch sizes."""
     named = [(str(state.range_start), state) for state in states]
     return {
-        depths.RANGE_NUM_STEPS: {(at,): state.num_steps for at, state in named},
-        depths.RANGE_ACCEPTED_EMA: {(at,): s.ema for at, s in named if s.ema is not None},
-        depths.RANGE_SURVIVAL: {
+        speculation.RANGE_NUM_STEPS: {(at,): state.num_steps for at, state in named},
+        speculation.RANGE_ACCEPTED_EMA: {(at,): s.ema for at, s in named if s.ema is not None},
+        speculation.RANGE_SURVIVAL: {
             (at, str(position)): chance
             for at, state in named
             for position, chance in enumerate(state.survival, start=1)
         },
-        depths.RANGE_EXPECTED: {
+        speculation.RANGE_EXPECTED: {
             (at, str(num_steps)): rate
             for at, state in named
             for num_steps, rate in state.tokens_per_second.items()
@@ -156,8 +161,8 @@ def _range_values(states: tuple[RangeState, ...], counters: Counters) -> dict[Me
     present = {state.range_start for state in states}
     return {
         **_totals(_RANGES, totals),
-        depths.RANGE_WASTED_TOKENS: {at: each.wasted_tokens for at, each in totals},
-        depths.DEPTH_SWITCHES: {
+        speculation.RANGE_WASTED_TOKENS: {at: each.wasted_tokens for at, each in totals},
+        speculation.NUM_STEPS_SWITCHES: {
             (str(start), str(reason)): count
             for (start, reason), count in counters.switches.items()
             if start in present

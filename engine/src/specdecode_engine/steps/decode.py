@@ -36,21 +36,23 @@ def decode(
         shape: of the drafts; without draft steps this is plain decoding.
         steps: receive what the host will read: of the chunks first, of the sequences last.
     """
-    slots = [sequence.slot for sequence in plan.decoding if sequence.slot is not None]
+    req_indices = [
+        sequence.req_index for sequence in plan.decoding if sequence.req_index is not None
+    ]
     bounds = [sequence.most_computed for sequence in plan.decoding]
-    batch = context.table.decode_batch(slots, bounds)
+    batch = context.table.decode_batch(req_indices, bounds)
     draft = None
     if context.drafter is not None and shape.num_steps:
         draft = context.drafter.draft(batch, shape)
     nodes = _lay_out_nodes(context.table, batch, draft)
-    on_host = None if draft is None else context.sampler.grammars.ship(slots, draft)
+    on_host = None if draft is None else context.sampler.grammars.ship(req_indices, draft)
     if plan.chunks:
         outputs = prefill(context, plan.chunks, nodes, steps[0])
     else:
         outputs = context.graphs.run(ForwardKind.VERIFY, nodes)
     positions = nodes.positions.view(batch.size, -1) + 1
     logits = outputs.logits.view(*positions.shape, -1)
-    tokens = context.sampler.sample(logits, slots, positions, draft, on_host)
+    tokens = context.sampler.sample(logits, req_indices, positions, draft, on_host)
     path, accepted = accept(context.ops, tokens, draft)
     tokens = gather_accepted(context.ops, tokens, path)
     _commit(context, batch, tokens, accepted, path, outputs.hidden)
@@ -100,7 +102,7 @@ def gather_accepted(ops: Backend, values: Tensor, path: Tensor | None) -> Tensor
 def compact_kv(pool: KVCache, table: RequestTable, batch: DecodeBatch, path: Tensor) -> None:
     """Move the path's KV rows of every layer to the front, where a chain would have put them."""
     pool.ops.compact_kv(
-        pool.k, pool.v, table.pages, batch.slots, batch.lengths, path, pool.page_size
+        pool.k, pool.v, table.pages, batch.req_indices, batch.lengths, path, pool.page_size
     )
 
 
@@ -120,7 +122,7 @@ def _commit(
     if path is not None:
         compact_kv(context.pool, context.table, batch, path)
     context.table.append(batch, tokens, accepted + 1)
-    context.sampler.commit(list(batch.slot_ids), tokens, accepted + 1)
+    context.sampler.commit(list(batch.host_req_indices), tokens, accepted + 1)
     if context.drafter is None:
         return
     kept = None

@@ -61,7 +61,7 @@ class InFlightStep:
         width = tokens.shape[1]
         for sequence in sequences:
             sequence.in_flight_tokens += width
-            sequence.in_flight_rounds += 1
+            sequence.in_flight_steps += 1
         self.sequences, self.drafted, self._width = sequences, drafted, width
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
@@ -94,7 +94,7 @@ class InFlightStep:
         rows = self._result.tolist()
         for sequence, row, logprobs in zip(self.sequences, rows, records, strict=True):
             sequence.in_flight_tokens -= self._width
-            sequence.in_flight_rounds -= 1
+            sequence.in_flight_steps -= 1
             if sequence.finish_reason is None:
                 results.append((sequence, tuple(row[: row[-1] + 1]), logprobs))
         return results

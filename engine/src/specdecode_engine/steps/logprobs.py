@@ -123,7 +123,7 @@ def score_prompts(
         if wanted and top is not None:
             shift = first_row - chunk.start
             span = slice(wanted.start + shift, wanted.stop + shift)
-            tokens = context.table.tokens_at(rows.slots[span], rows.positions[span] + 1)
+            tokens = context.table.tokens_at(rows.req_indices[span], rows.positions[span] + 1)
             scores = _score(context.target, hidden[span], tokens, top)
             prompts.append(ScoredPrompt(chunk.sequence, top, scores))
         first_row += chunk.end - chunk.start

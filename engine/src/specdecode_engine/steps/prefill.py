@@ -31,7 +31,7 @@ def prefill(
     Returns:
         Outputs of the decode rows.
     """
-    spans = [(_slot(chunk), chunk.start, chunk.end) for chunk in chunks]
+    spans = [(_req_index(chunk), chunk.start, chunk.end) for chunk in chunks]
     rows = context.table.span_rows(spans)
     hidden, aux = _run_target(context, rows, nodes)
     split, last_rows = len(rows.positions), _last_rows(chunks).to(rows.positions.device)
@@ -39,8 +39,8 @@ def prefill(
     logits = context.target.logits(wanted) if len(wanted) else wanted
     if context.drafter is not None:
         context.drafter.prefill(spans, None if aux is None else aux[:split])
-    for slot, _, end in spans:
-        context.table.set_computed(slot, end)
+    for req_index, _, end in spans:
+        context.table.set_computed(req_index, end)
     if any(chunk.sequence.unscored_rows for chunk in chunks):
         step.send_prompt_logprobs(score_prompts(context, chunks, rows, hidden))
     ending = len(last_rows)
@@ -59,7 +59,7 @@ def _run_target(
     context: ModelContext, rows: Rows, nodes: ForwardInputs | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the hidden states and the aux hidden states of all rows."""
-    ids = context.table.tokens_at(rows.slots, rows.positions)
+    ids = context.table.tokens_at(rows.req_indices, rows.positions)
     positions, slot_mapping, metadata = rows.positions, rows.slot_mapping, rows.layout
     if nodes is not None:
         assert nodes.slot_mapping is not None
@@ -93,19 +93,19 @@ def _sample_first_tokens(
     """Sample from logits [prompts that end, 1, vocab] of the chunks that end a prompt."""
     ending = [chunk for chunk in chunks if chunk.is_last]
     sequences = tuple(chunk.sequence for chunk in ending)
-    slots = [_slot(chunk) for chunk in ending]
+    req_indices = [_req_index(chunk) for chunk in ending]
     positions = torch.tensor([[chunk.end] for chunk in ending], device=logits.device)
-    tokens = context.sampler.sample(logits, slots, positions)
-    slot_rows = torch.tensor(slots, device=logits.device)
-    context.table.put_tokens(slot_rows, positions[:, 0], tokens[:, 0])
-    none_accepted = torch.zeros_like(slot_rows)
-    context.sampler.commit(slots, tokens, none_accepted + 1)
+    tokens = context.sampler.sample(logits, req_indices, positions)
+    req_index_rows = torch.tensor(req_indices, device=logits.device)
+    context.table.put_tokens(req_index_rows, positions[:, 0], tokens[:, 0])
+    none_accepted = torch.zeros_like(req_index_rows)
+    context.sampler.commit(req_indices, tokens, none_accepted + 1)
     logprobs = None
     if any(sequence.request.sampling.logprobs is not None for sequence in sequences):
         logprobs = select_logprobs(logits, tokens, sequences)
     step.send_tokens(sequences, tokens, none_accepted, 0, logprobs)
 
 
-def _slot(chunk: PrefillChunk) -> int:
-    assert chunk.sequence.slot is not None
-    return chunk.sequence.slot
+def _req_index(chunk: PrefillChunk) -> int:
+    assert chunk.sequence.req_index is not None
+    return chunk.sequence.req_index

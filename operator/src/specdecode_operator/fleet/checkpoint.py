@@ -19,7 +19,7 @@ LIMIT_BYTES = 400_000
 """Below the mebibyte that a ConfigMap takes, with room for what else is in it."""
 
 _COUNTS = (
-    "answered_requests", "failed_requests", "retracted_requests", "restarts", "self_test_failures",
+    "answered_requests", "failed_requests", "preempted_requests", "restarts", "self_test_failures",
 )  # fmt: skip
 
 Document = dict[str, Any]

@@ -16,8 +16,8 @@ TIMEOUT_S = 20.0
 MAX_BYTES = 64 * 2**20
 
 READ = (
-    *metrics.IDENTITY, *metrics.DEPTHS, *metrics.PORTIONS, *metrics.LATENCIES[:2],
-    metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.RETRACTED_REQUESTS,
+    *metrics.IDENTITY, *metrics.BUCKETS, *metrics.REQUEST_SUMS, *metrics.LATENCIES[:2],
+    metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from specdecode_operator.judge.evidence import (
 )
 
 ANSWERED = ("stop", "length")
-ROUNDS = (metrics.DEPTH_ROUNDS, metrics.DEPTH_REQUEST_ROUNDS, metrics.DEPTH_BUSY_SECONDS)
+DECODE_STEPS = (metrics.BUCKET_STEPS, metrics.BUCKET_REQUEST_STEPS, metrics.BUCKET_BUSY_SECONDS)
 POSITIONS = (metrics.POSITION_REACHED, metrics.POSITION_ACCEPTED)
 LATENCIES = (metrics.FIRST_TOKEN_SECONDS, metrics.INTER_TOKEN_SECONDS)
 
@@ -37,7 +37,7 @@ class DepthTotals:
     """Decode rounds of one depth in one band of batch sizes."""
 
     rounds: float = 0.0
-    request_rounds: float = 0.0
+    request_steps: float = 0.0
     busy_seconds: float = 0.0
 
 
@@ -111,7 +111,7 @@ def _reading(pod_uid: str, found: Found) -> Reading:
         start_s=_only(found, metrics.PROCESS_START).value,
         key=key,
         arms={key: ArmEvidence()} | arms,
-        depths={at: DepthTotals(*row) for at, row in _cells(found, ROUNDS).items()},
+        depths={at: DepthTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),
     )
@@ -129,8 +129,8 @@ def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
     first, later = (_latencies(found, each) for each in LATENCIES)
     answered = _by_table(found, metrics.REQUESTS, "finish_reason", ANSWERED.__contains__)
     failed = _by_table(found, metrics.HTTP_ERRORS, "status", _is_failure)
-    retracted = _by_table(found, metrics.RETRACTED_REQUESTS)
-    tables = {*strata, *first, *later, *answered, *failed, *retracted}
+    preempted = _by_table(found, metrics.PREEMPTED_REQUESTS)
+    tables = {*strata, *first, *later, *answered, *failed, *preempted}
     return {
         ArmKey(config_hash, table): ArmEvidence(
             strata=strata.get(table, {}),
@@ -138,7 +138,7 @@ def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
             inter_token=later.get(table, Latencies()),
             answered_requests=answered.get(table, 0.0),
             failed_requests=failed.get(table, 0.0),
-            retracted_requests=retracted.get(table, 0.0),
+            preempted_requests=preempted.get(table, 0.0),
         )
         for table in tables
     }
@@ -152,7 +152,7 @@ def _is_failure(status: str) -> bool:
 def _strata(found: Found) -> dict[str, dict[Stratum, RequestSums]]:
     labels = (metrics.TABLE, *metrics.STRATUM)
     arms: dict[str, dict[Stratum, RequestSums]] = defaultdict(dict)
-    for (table, band, *words), row in _rows(found, metrics.PORTIONS, labels).items():
+    for (table, band, *words), row in _rows(found, metrics.REQUEST_SUMS, labels).items():
         arms[table][Stratum(int(band), *words)] = RequestSums(*row)
     return arms
 

@@ -11,7 +11,7 @@ MAX_STRATA = 192
 """Strata kept of an arm; requests of more are left out, so that a record of it stays small."""
 
 _NONE = RequestSums()
-_COUNTS = ("answered_requests", "failed_requests", "retracted_requests", "self_test_failures")
+_COUNTS = ("answered_requests", "failed_requests", "preempted_requests", "self_test_failures")
 
 
 def add(left: ArmEvidence, right: ArmEvidence) -> ArmEvidence:

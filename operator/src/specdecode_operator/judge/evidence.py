@@ -81,7 +81,7 @@ class ArmEvidence:
     inter_token: Latencies = Latencies()
     answered_requests: float = 0.0
     failed_requests: float = 0.0
-    retracted_requests: float = 0.0
+    preempted_requests: float = 0.0
     restarts: float = 0.0
     pods: int = 0
     self_test_failures: float = 0.0

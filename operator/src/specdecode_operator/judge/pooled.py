@@ -24,7 +24,7 @@ def pool(parts: Iterable[ArmEvidence]) -> ArmEvidence:
         inter_token=_add(part.inter_token for part in parts),
         answered_requests=sum(part.answered_requests for part in parts),
         failed_requests=sum(part.failed_requests for part in parts),
-        retracted_requests=sum(part.retracted_requests for part in parts),
+        preempted_requests=sum(part.preempted_requests for part in parts),
         restarts=sum(part.restarts for part in parts),
         pods=sum(part.pods for part in parts),
         self_test_failures=sum(part.self_test_failures for part in parts),

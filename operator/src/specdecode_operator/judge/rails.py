@@ -17,7 +17,7 @@ from specdecode_operator.judge.shares import Allowance, Shares, check_share, che
 from specdecode_operator.judge.tails import tail_bucket, tail_shares, tail_shares_by_pair
 
 BY_CHANCE = 4  # first token, inter-token, memory, errors
-RETRACTED_SLACK = 0.02  # share of requests; memory that is just enough retracts now and then
+PREEMPTED_SLACK = 0.02  # share of requests; memory that is just enough retracts now and then
 
 Pair = tuple[ArmEvidence, ArmEvidence]  # of the baseline, of the candidate
 
@@ -32,9 +32,9 @@ def check_rails(arms: Pair, guard: Guard) -> tuple[Rail, ...]:
         shares = None if bucket is None else tail_shares(latencies, bucket)
         if shares is not None and min(counts) > 0.0:
             rails.append(check_share(allowed, shares, counts, alpha))
-    retracted = _retracted(arms)
-    if retracted is not None:
-        rails.append(check_share(_memory(guard), retracted, counts, alpha))
+    preempted = _preempted(arms)
+    if preempted is not None:
+        rails.append(check_share(_memory(guard), preempted, counts, alpha))
     return (*check_failures(*arms, guard, alpha), *rails)
 
 
@@ -51,10 +51,10 @@ def check_rails_by_pair(
         if bucket is not None and shares is not None:
             known = tail_shares_by_pair([pair[tail] for pair in by_pair], bucket)
             rails.append(check_share_by_pair(allowed, shares, known, alpha))
-    retracted = _retracted(compared)
-    if retracted is not None:
-        known = [shares for pair in pairs if (shares := _retracted(pair)) is not None]
-        rails.append(check_share_by_pair(_memory(guard), retracted, known, alpha))
+    preempted = _preempted(compared)
+    if preempted is not None:
+        known = [shares for pair in pairs if (shares := _preempted(pair)) is not None]
+        rails.append(check_share_by_pair(_memory(guard), preempted, known, alpha))
     return (*check_failures(*everything, guard, alpha), *rails)
 
 
@@ -68,15 +68,15 @@ def _tails(arms: Pair, guard: Guard) -> list[tuple[Allowance, tuple[Latencies, L
 
 
 def _memory(guard: Guard) -> Allowance:
-    return Allowance("Memory", 1.0 + guard.tail_rise, RETRACTED_SLACK)
+    return Allowance("Memory", 1.0 + guard.tail_rise, PREEMPTED_SLACK)
 
 
-def _retracted(arms: Pair) -> Shares | None:
+def _preempted(arms: Pair) -> Shares | None:
     """Shares of requests that lost their memory for a while, once or more often."""
     counts = [request_count(arm) for arm in arms]
     if min(counts) <= 0.0:
         return None
     old, new = (
-        min(1.0, arm.retracted_requests / count) for arm, count in zip(arms, counts, strict=True)
+        min(1.0, arm.preempted_requests / count) for arm, count in zip(arms, counts, strict=True)
     )
     return old, new

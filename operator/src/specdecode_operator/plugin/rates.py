@@ -11,7 +11,7 @@ class EngineRates:
     """Work in an interval; a figure is None where there was nothing to measure it by."""
 
     tokens_per_s: float
-    rounds_per_s: float
+    steps_per_s: float
     accept_length: float | None
     """Output tokens per request and step."""
     kept: float | None
@@ -64,7 +64,7 @@ def range_rates(pairs: Sequence[Pair]) -> tuple[RangeRates, ...]:
 def mean_accept_length(samples: Iterable[EngineSample]) -> float | None:
     """Accept length since the engines' start."""
     every = [sample.totals for sample in samples]
-    return _ratio(sum(t.emitted_tokens for t in every), sum(t.request_rounds for t in every))
+    return _ratio(sum(t.emitted_tokens for t in every), sum(t.request_steps for t in every))
 
 
 def hit_share(pairs: Sequence[Pair]) -> float | None:
@@ -81,8 +81,8 @@ def _rates(pairs: Sequence[tuple[Totals, Totals]], seconds: float) -> EngineRate
     emitted = grown("emitted_tokens")
     return EngineRates(
         tokens_per_s=emitted / seconds if seconds else 0.0,
-        rounds_per_s=grown("rounds") / seconds if seconds else 0.0,
-        accept_length=_ratio(emitted, grown("request_rounds")),
+        steps_per_s=grown("steps") / seconds if seconds else 0.0,
+        accept_length=_ratio(emitted, grown("request_steps")),
         kept=_ratio(grown("accepted_tokens"), grown("drafted_tokens")),
         decoding=grown("decode_seconds") / seconds if seconds else 0.0,
     )

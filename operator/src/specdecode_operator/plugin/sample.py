@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Totals:
     """Totals of decode steps since the engine's start."""
 
-    rounds: float = 0.0
-    request_rounds: float = 0.0
+    steps: float = 0.0
+    request_steps: float = 0.0
     drafted_tokens: float = 0.0
     accepted_tokens: float = 0.0
     emitted_tokens: float = 0.0

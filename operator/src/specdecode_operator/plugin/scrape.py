@@ -5,16 +5,16 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdecode_api.metrics import MetricSpec, core, depths
+from specdecode_api.metrics import MetricSpec, core, speculation
 from specdecode_operator.plugin.sample import EngineSample, RangeSample, Totals
 
 _TOTALS: Final = {
-    "rounds": (core.ROUNDS, depths.RANGE_ROUNDS),
-    "request_rounds": (core.REQUEST_ROUNDS, depths.RANGE_REQUEST_ROUNDS),
-    "drafted_tokens": (core.DRAFTED_TOKENS, depths.RANGE_DRAFTED_TOKENS),
-    "accepted_tokens": (core.ACCEPTED_TOKENS, depths.RANGE_ACCEPTED_TOKENS),
-    "emitted_tokens": (core.EMITTED_TOKENS, depths.RANGE_EMITTED_TOKENS),
-    "decode_seconds": (core.DECODE_SECONDS, depths.RANGE_DECODE_SECONDS),
+    "steps": (core.DECODE_STEPS, speculation.RANGE_STEPS),
+    "request_steps": (core.REQUEST_STEPS, speculation.RANGE_REQUEST_STEPS),
+    "drafted_tokens": (core.DRAFTED_TOKENS, speculation.RANGE_DRAFTED_TOKENS),
+    "accepted_tokens": (core.ACCEPTED_TOKENS, speculation.RANGE_ACCEPTED_TOKENS),
+    "emitted_tokens": (core.EMITTED_TOKENS, speculation.RANGE_EMITTED_TOKENS),
+    "decode_seconds": (core.DECODE_SECONDS, speculation.RANGE_DECODE_SECONDS),
 }
 """Fields of `Totals` with their metrics, of the whole engine and of a range."""
 
@@ -64,7 +64,7 @@ def _values(text: str) -> Values:
 
 
 def _ranges(values: Values) -> tuple[RangeSample, ...]:
-    found = values.get(depths.RANGE_NUM_STEPS.sample, {})
+    found = values.get(speculation.RANGE_NUM_STEPS.sample, {})
     return tuple(
         RangeSample(int(bound), int(steps), _range_totals(values, bound))
         for bound, steps in sorted(found.items(), key=lambda item: int(item[0]))

@@ -105,7 +105,7 @@ def _ranges(ranges: Sequence[RangeRates]) -> Table:
             _steps(each.num_steps),
             number(each.rates.accept_length, 2),
             number(each.rates.tokens_per_s, 1),
-            number(each.rates.rounds_per_s, 1),
+            number(each.rates.steps_per_s, 1),
             share(each.rates.kept),
             share(each.rates.decoding),
         )

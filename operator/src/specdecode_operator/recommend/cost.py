@@ -26,7 +26,7 @@ class Costs:
         points: dict[int, list[Point]] = defaultdict(list)
         for (_, num_steps), cell in sorted(depths.items()):
             if cell.rounds >= LEAST_ROUNDS:
-                at = cell.request_rounds / cell.rounds
+                at = cell.request_steps / cell.rounds
                 points[num_steps].append((at, cell.busy_seconds / cell.rounds))
         self._points = {steps: sorted(found) for steps, found in points.items()}
 

@@ -49,9 +49,9 @@ def outlook(pods: Sequence[PodFigures], depths: Sequence[int]) -> Outlook:
         if total <= 0:
             continue
         expected = chances.expected_tokens(band)
-        size = sum(cell.request_rounds for cell in here.values()) / total
+        size = sum(cell.request_steps for cell in here.values()) / total
         batch_size[band] = size
-        tokens[band] = sum(cell.request_rounds * expected[steps] for steps, cell in here.items())
+        tokens[band] = sum(cell.request_steps * expected[steps] for steps, cell in here.items())
         seconds[band] = sum(cell.busy_seconds for cell in here.values())
         taken = {steps: costs.seconds(size, steps) for steps in depths}
         found[band] = {
@@ -88,7 +88,7 @@ def _again(pool: Pool, chance: random.Random) -> Sequence[PodFigures]:
 
 def _retimed(cell: DepthTotals, chance: random.Random) -> DepthTotals:
     factor = max(chance.gauss(1.0, TIME_SPREAD / max(cell.rounds, 1.0) ** 0.5), 0.1)
-    return DepthTotals(cell.rounds, cell.request_rounds, cell.busy_seconds * factor)
+    return DepthTotals(cell.rounds, cell.request_steps, cell.busy_seconds * factor)
 
 
 def _redrawn(cell: PositionTotals, chance: random.Random) -> PositionTotals:

@@ -90,7 +90,7 @@ def summed_depths(pods: Iterable[PodFigures]) -> Depths:
             own = found.get(at, DepthTotals())
             found[at] = DepthTotals(
                 own.rounds + cell.rounds,
-                own.request_rounds + cell.request_rounds,
+                own.request_steps + cell.request_steps,
                 own.busy_seconds + cell.busy_seconds,
             )
     return found
@@ -121,7 +121,7 @@ def _less(now: DepthTotals, before: DepthTotals | None) -> DepthTotals:
         return now
     return DepthTotals(
         now.rounds - before.rounds,
-        now.request_rounds - before.request_rounds,
+        now.request_steps - before.request_steps,
         now.busy_seconds - before.busy_seconds,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specdecode_api.metrics import BATCH_BANDS
+from specdecode_api.metrics import BATCH_BUCKETS
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 
@@ -42,7 +42,7 @@ class Bounds:
 
     depths: frozenset[int]
     least_gain: float = 0.03  # below it, what a band does now is left as it is
-    largest_batch: int = field(default=BATCH_BANDS[-1])
+    largest_batch: int = field(default=BATCH_BUCKETS[-1])
 
 
 def entries_of(
@@ -60,7 +60,7 @@ def entries_of(
     entries: dict[str, TableEntry] = {}
     latest: TableEntry | None = None
     for band in _starts(current, bounds):
-        within = max(each for each in BATCH_BANDS if each <= band)
+        within = max(each for each in BATCH_BUCKETS if each <= band)
         entry = current.entry(band) or TableEntry(candidate_steps=(current.num_steps,))
         if within in best:
             steps = _candidates(current.policy, rates[within], best[within], bounds)
@@ -74,7 +74,7 @@ def entries_of(
 def _starts(current: Current, bounds: Bounds) -> Sequence[int]:
     """Where something may begin to be different: at a band, or at a range of today's table."""
     own = {int(bound) for bound in current.entries}
-    return sorted(size for size in {*BATCH_BANDS, *own} if size <= bounds.largest_batch)
+    return sorted(size for size in {*BATCH_BUCKETS, *own} if size <= bounds.largest_batch)
 
 
 def _candidates(

@@ -187,7 +187,7 @@ def _judged(trial: Trial, scene: Scene) -> Trial:
     """Judge complete turns, and what the first turn of a pair shows so far, for alarms."""
     is_first = trial.turn.number % 2 == 0
     trial = replace(trial, partial=_blocks(trial) if is_first else ())
-    told = judge_blocks(trial.heard, scene.guard, trial.elapsed_s(scene.now_s))
+    told = judge_blocks(trial.observed, scene.guard, trial.elapsed_s(scene.now_s))
     return replace(trial, judgement=told, ruling=ruling(told.verdict, told.reason, told.message))
 
 

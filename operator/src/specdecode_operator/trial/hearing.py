@@ -57,7 +57,7 @@ def write(trial: Trial, guard: Guard, now_s: float) -> str:
         ]
     else:
         document["blocks"] = [
-            [each.pair, each.pod, each.role.value, _plain(each.evidence)] for each in trial.heard
+            [each.pair, each.pod, each.role.value, _plain(each.evidence)] for each in trial.observed
         ]
     return json.dumps(document, separators=(",", ":"))
 

@@ -127,7 +127,7 @@ class Trial:
     ruling: Ruling | None = None
 
     @property
-    def heard(self) -> tuple[Block, ...]:
+    def observed(self) -> tuple[Block, ...]:
         """The blocks that the judge was told of last."""
         return (*self.blocks, *self.partial)
 

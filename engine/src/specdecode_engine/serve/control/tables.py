@@ -20,7 +20,7 @@ from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.process import ConfigurationError
 from specdecode_engine.serve.engine.core import Core, EngineFailed
-from specdecode_engine.startup.policies import depth_table
+from specdecode_engine.startup.policies import range_table
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Tables:
             self.refuse(TUNED, error)
             return
         entries = self._speculation.tuned
-        table = depth_table(entries, self._speculation.policy)
+        table = range_table(entries, self._speculation.policy)
         assert table is not None, "a tuned table has entries"
         core.reload(table)
         self._record(entries, table, TUNED)
@@ -121,7 +121,7 @@ class Tables:
     async def _apply(self, entries: Mapping[str, TableEntry], source: str) -> None:
         if self._speculation.algorithm is Algorithm.NONE:
             raise TableRefused("algorithm NONE does not speculate; restart with another algorithm")
-        table = depth_table(entries, self._speculation.policy)
+        table = range_table(entries, self._speculation.policy)
         if table is None:
             raise TableRefused("it contains no table; restart to run without one")
         await self._reload(table)

@@ -45,7 +45,7 @@ class OutputProcessor:
         self.scored: list[ScoredToken] = []
         self.finish_reason: FinishReason | None = None
         self.completion_tokens = 0
-        self.rounds = self.drafted = self.accepted = self.emitted = 0  # of decode steps
+        self.decode_steps = self.drafted = self.accepted = self.emitted = 0  # of decode steps
         self.echo = echo
         self._vocabulary = vocabulary
         self._prompt_ids = prompt_ids
@@ -93,10 +93,10 @@ class OutputProcessor:
         self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
 
     def _count(self, output: Output) -> None:
-        self.rounds += output.rounds
+        self.decode_steps += output.decode_steps
         self.drafted += output.drafted
         self.accepted += output.accepted
-        self.emitted += output.rounds * len(output.token_ids)
+        self.emitted += output.decode_steps * len(output.token_ids)
 
     def _append(self, piece: str) -> bool:
         """Add a piece of text; return whether a stop string ends the text in it."""

@@ -198,7 +198,7 @@ class StreamingReply(Response):
         None without a decode step. The first token comes from prefill.
         """
         choices = self._choices.values()
-        steps = sum(choice.rounds for choice in choices)
+        steps = sum(choice.decode_steps for choice in choices)
         drafted = sum(choice.drafted for choice in choices)
         accepted = sum(choice.accepted for choice in choices)
         emitted = sum(choice.emitted for choice in choices)
@@ -212,7 +212,7 @@ class StreamingReply(Response):
                 "rejected_prediction_tokens": drafted - accepted,
             },
             "specdecode": {
-                "rounds": steps,
+                "decode_steps": steps,
                 "drafted_tokens": drafted,
                 "accepted_tokens": accepted,
                 "accept_length": emitted / steps if steps else None,

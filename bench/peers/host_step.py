@@ -29,7 +29,7 @@ _PROMPT_TOKENS = 8
 _WARM_UP = 10
 
 
-def measure_host_rounds(rounds: int) -> dict[str, float]:
+def measure_host_steps(rounds: int) -> dict[str, float]:
     """Median microseconds of processor time per step, by batch size."""
     core = _core()
     return {str(size): _measure(core, size, rounds) for size in BATCHES}

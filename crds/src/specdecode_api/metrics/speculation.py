@@ -1,19 +1,19 @@
 """Metrics by draft steps: per range of the table that chose them, and per fixed batch bucket.
 
-The ranges (label `batch_size`) depend on the table; the buckets (label `batch_band`) are the same
-for every table and pod, so their counters can be summed over a fleet.
+The ranges (label `batch_size`) depend on the table; the buckets (label `batch_bucket`) are the
+same for every table and pod, so their counters can be summed over a fleet.
 """
 
 from specdecode_api.metrics.form import counter, gauge
 
 BATCH_SIZE = "batch_size"
-BATCH_BAND = "batch_band"
-STEPS = "steps"
+BATCH_BUCKET = "batch_bucket"
+STEPS = "num_steps"
 POSITION = "position"
 
-RANGE_ROUNDS = counter("range_rounds", "Decode steps, per range.", BATCH_SIZE)
-RANGE_REQUEST_ROUNDS = counter(
-    "range_request_rounds",
+RANGE_STEPS = counter("range_steps", "Decode steps, per range.", BATCH_SIZE)
+RANGE_REQUEST_STEPS = counter(
+    "range_request_steps",
     "Decode steps, counted once per request in the batch, per range.",
     BATCH_SIZE,
 )
@@ -30,8 +30,8 @@ RANGE_EMITTED_TOKENS = counter("range_emitted_tokens", "Output tokens, per range
 RANGE_DECODE_SECONDS = counter(
     "range_decode_seconds", "Seconds spent in decode steps, per range.", BATCH_SIZE
 )
-DEPTH_SWITCHES = counter(
-    "depth_switches",
+NUM_STEPS_SWITCHES = counter(
+    "num_steps_switches",
     "Changes of draft steps from one decode step to the next, by the range that chose them.",
     BATCH_SIZE,
     "reason",
@@ -53,39 +53,39 @@ RANGE_EXPECTED = gauge(
     STEPS,
 )
 
-DEPTH_ROUNDS = counter(
-    "depth_rounds", "Decode steps by batch bucket and draft steps.", BATCH_BAND, STEPS
+BUCKET_STEPS = counter(
+    "bucket_steps", "Decode steps by batch bucket and draft steps.", BATCH_BUCKET, STEPS
 )
-DEPTH_REQUEST_ROUNDS = counter(
-    "depth_request_rounds",
-    "Decode steps, counted once per request; divided by depth_rounds: the mean batch size.",
-    BATCH_BAND,
+BUCKET_REQUEST_STEPS = counter(
+    "bucket_request_steps",
+    "Decode steps, counted once per request; divided by bucket_steps: the mean batch size.",
+    BATCH_BUCKET,
     STEPS,
 )
-DEPTH_BUSY_SECONDS = counter(
-    "depth_busy_seconds",
+BUCKET_BUSY_SECONDS = counter(
+    "bucket_busy_seconds",
     "Busy seconds of these decode steps, without other work of the machine.",
-    BATCH_BAND,
+    BATCH_BUCKET,
     STEPS,
 )
 POSITION_REACHED = counter(
     "position_reached",
     "Draft tokens at a position with all predecessors accepted, of requests that continued.",
-    BATCH_BAND,
+    BATCH_BUCKET,
     POSITION,
 )
 POSITION_ACCEPTED = counter(
     "position_accepted",
     "Draft tokens of position_reached that the target accepted.",
-    BATCH_BAND,
+    BATCH_BUCKET,
     POSITION,
 )
 
 RANGES = (
-    RANGE_ROUNDS, RANGE_REQUEST_ROUNDS, RANGE_DRAFTED_TOKENS, RANGE_ACCEPTED_TOKENS,
-    RANGE_WASTED_TOKENS, RANGE_EMITTED_TOKENS, RANGE_DECODE_SECONDS, DEPTH_SWITCHES,
+    RANGE_STEPS, RANGE_REQUEST_STEPS, RANGE_DRAFTED_TOKENS, RANGE_ACCEPTED_TOKENS,
+    RANGE_WASTED_TOKENS, RANGE_EMITTED_TOKENS, RANGE_DECODE_SECONDS, NUM_STEPS_SWITCHES,
     RANGE_NUM_STEPS, RANGE_ACCEPTED_EMA, RANGE_SURVIVAL, RANGE_EXPECTED,
 )  # fmt: skip
-DEPTHS = (
-    DEPTH_ROUNDS, DEPTH_REQUEST_ROUNDS, DEPTH_BUSY_SECONDS, POSITION_REACHED, POSITION_ACCEPTED,
+BUCKETS = (
+    BUCKET_STEPS, BUCKET_REQUEST_STEPS, BUCKET_BUSY_SECONDS, POSITION_REACHED, POSITION_ACCEPTED,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from enum import StrEnum
 from typing import Final
 
-BATCH_BANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Lower bounds of the batch buckets; the last bucket is unbounded."""
 
 PROMPT_BOUNDS_TOKENS: Final = (256, 2048)
@@ -33,9 +33,9 @@ class PromptLength(StrEnum):
     LONG = "long"
 
 
-def batch_band(batch_size: int) -> int:
+def batch_bucket(batch_size: int) -> int:
     """Lower bound of the bucket of a step with `batch_size` requests, at least one."""
-    return min(1 << (batch_size.bit_length() - 1), BATCH_BANDS[-1])
+    return min(1 << (batch_size.bit_length() - 1), BATCH_BUCKETS[-1])
 
 
 def prompt_length(prompt_tokens: int) -> PromptLength:
