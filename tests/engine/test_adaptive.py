@@ -118,7 +118,7 @@ def test_what_a_range_did_is_counted_and_exported(checkpoints, policy: str) -> N
     crossing = Crossing(core)
     crossing.run(bursts=1)
     counters = core.counters
-    for name in ("rounds", "request_steps", "drafted_tokens", "accepted_tokens"):
+    for name in ("steps", "request_steps", "drafted_tokens", "accepted_tokens"):
         parts = [getattr(totals, name) for totals in counters.ranges.values()]
         assert sum(parts) == getattr(counters.decode, name) > 0
     registry = EngineMetrics(core.snapshot).registry

@@ -47,7 +47,7 @@ def test_a_scrape_tells_what_the_core_and_the_server_did(start_server):
 
 @pytest.mark.parametrize(
     "name",
-    ["drafted_tokens_total", "accepted_tokens_total", "request_rounds_total", "rounds_total",
+    ["drafted_tokens_total", "accepted_tokens_total", "request_steps_total", "decode_steps_total",
      "prompt_tokens_total", "decode_seconds_total", "prefill_seconds_total"],
 )  # fmt: skip
 def test_every_total_of_the_core_is_exported(server, name):

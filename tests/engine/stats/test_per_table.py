@@ -40,8 +40,8 @@ def test_a_request_counts_once_with_what_it_did_in_its_main_band():
     decode(per_table, [one], batch_size=6, tokens=1, seconds=0.25, ends=FinishReason.STOP)
     assert sums_of(per_table) == {
         ("4", "greedy", "free", "short", ""): {
-            "requests": 1, "tokens": 7, "rounds": 4, "seconds": 1.75, "tokens_squared": 49,
-            "rounds_squared": 16, "seconds_squared": 1.75**2, "tokens_rounds": 28,
+            "requests": 1, "tokens": 7, "steps": 4, "seconds": 1.75, "tokens_squared": 49,
+            "steps_squared": 16, "seconds_squared": 1.75**2, "tokens_steps": 28,
             "seconds_tokens": 1.75 * 7,
         }
     }  # fmt: skip

@@ -58,7 +58,7 @@ class Engine:
     def __init__(self, folder, address, port):
         self.address, self.port = address, port
         self._boot, self._log = folder / f"{address}.json", (folder / address).open("w")
-        self._rounds = None
+        self._steps = None
         self._boot.write_text(json.dumps(boot(address, port)))
         self.start()
 
@@ -90,7 +90,7 @@ class Engine:
             return False
 
     def ask(self, tokens=24, label="", **fields):
-        """One request; what its client is told of rounds, and of tokens that rounds added."""
+        """One request; what its client is told of steps, and of tokens that steps added."""
         body = {"prompt": "Speculative decoding is", "max_tokens": tokens, "temperature": 0,
                 "ignore_eos": True, **fields}  # fmt: skip
         head = {"X-Specdecode-Label": label}
@@ -99,10 +99,10 @@ class Engine:
         return usage["completion_tokens"] - 1, usage["specdecode"]["decode_steps"]
 
     def is_decoding(self):
-        """Whether a request has its first tokens, from decode rounds under today's table."""
+        """Whether a request has its first tokens, from decode steps under today's table."""
         now = HTTP.get(f"{self.url}/server_info", timeout=10).json()["snapshot"]
-        before, self._rounds = self._rounds, now["rounds_total"]
-        return now["running_requests"] == 1 and before is not None and self._rounds > before
+        before, self._steps = self._steps, now["decode_steps_total"]
+        return now["running_requests"] == 1 and before is not None and self._steps > before
 
     def exchange(self, table):
         answer = HTTP.put(f"{self.url}/speculation/table", json=table, timeout=10)
@@ -164,9 +164,9 @@ async def test_sums_are_what_clients_saw(engines, read):
         assert reading.facts["device"].endswith("1 threads")
     found = total(ledger.arm(readings[1].key))
     tokens, rounds = zip(*told[engines[1].address], strict=True)
-    assert (found.requests, found.tokens, found.rounds) == (4, sum(tokens), sum(rounds))
+    assert (found.requests, found.tokens, found.steps) == (4, sum(tokens), sum(rounds))
     assert found.tokens_squared == sum(each**2 for each in tokens)
-    assert found.tokens_rounds == sum(map(int.__mul__, tokens, rounds))
+    assert found.tokens_steps == sum(map(int.__mul__, tokens, rounds))
     assert found.seconds > 0
     labels = {(s.sampling, s.label) for s in ledger.arm(readings[0].key).strata}
     assert labels == {("greedy", ""), ("sampled", "code")}

@@ -33,11 +33,11 @@ def test_two_requests_by_hand(sums):
     "few",
     [
         RequestSums(),
-        RequestSums(requests=1.0, tokens=4.0, rounds=2.0, seconds=1.0),
-        RequestSums(requests=5.0, tokens=0.0, rounds=2.0, seconds=1.0),
-        RequestSums(requests=5.0, tokens=4.0, rounds=2.0, seconds=0.0),
-        RequestSums(requests=5.0, tokens=-4.0, rounds=2.0, seconds=1.0),
-        RequestSums(requests=math.nan, tokens=4.0, rounds=2.0, seconds=1.0),
+        RequestSums(requests=1.0, tokens=4.0, steps=2.0, seconds=1.0),
+        RequestSums(requests=5.0, tokens=0.0, steps=2.0, seconds=1.0),
+        RequestSums(requests=5.0, tokens=4.0, steps=2.0, seconds=0.0),
+        RequestSums(requests=5.0, tokens=-4.0, steps=2.0, seconds=1.0),
+        RequestSums(requests=math.nan, tokens=4.0, steps=2.0, seconds=1.0),
         RequestSums(5.0, 4.0, 2.0, 1.0, math.inf, 1.0, 1.0, 1.0, 1.0),
     ],
 )

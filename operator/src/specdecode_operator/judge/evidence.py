@@ -30,33 +30,33 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class RequestSums:
-    """Sums over requests of (tokens, rounds, seconds), their squares and two cross products.
+    """Sums over requests of (tokens, steps, seconds), their squares and two cross products.
 
     They suffice for the mean and the delta-method variance of tokens per round and of decode
-    seconds per token; the unit is the request, because rounds within one are correlated. Tokens
-    are those that decode rounds added; seconds are those of the rounds the request was in.
+    seconds per token; the unit is the request, because steps within one are correlated. Tokens
+    are those that decode steps added; seconds are those of the steps the request was in.
     """
 
     requests: float = 0.0
     tokens: float = 0.0
-    rounds: float = 0.0
+    steps: float = 0.0
     seconds: float = 0.0
     tokens_squared: float = 0.0
-    rounds_squared: float = 0.0
+    steps_squared: float = 0.0
     seconds_squared: float = 0.0
-    tokens_rounds: float = 0.0
+    tokens_steps: float = 0.0
     seconds_tokens: float = 0.0
 
     def __add__(self, other: "RequestSums") -> "RequestSums":
         return RequestSums(
             self.requests + other.requests,
             self.tokens + other.tokens,
-            self.rounds + other.rounds,
+            self.steps + other.steps,
             self.seconds + other.seconds,
             self.tokens_squared + other.tokens_squared,
-            self.rounds_squared + other.rounds_squared,
+            self.steps_squared + other.steps_squared,
             self.seconds_squared + other.seconds_squared,
-            self.tokens_rounds + other.tokens_rounds,
+            self.tokens_steps + other.tokens_steps,
             self.seconds_tokens + other.seconds_tokens,
         )
 

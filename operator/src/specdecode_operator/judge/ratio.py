@@ -1,6 +1,6 @@
 """Ratios of sums over requests, with the delta-method variance of their logarithm.
 
-The unit is the request: rounds of one request are correlated, requests much less so. Deng et al.,
+The unit is the request: steps of one request are correlated, requests much less so. Deng et al.,
 "Applying the Delta Method in Metric Analytics" (2018), section 3.
 """
 
@@ -50,14 +50,14 @@ def seconds_per_token(sums: RequestSums) -> Moments:
 
 
 def tokens_per_round(sums: RequestSums) -> Moments:
-    """The accept length: tokens over rounds, the token that each round brings anyway included."""
+    """The accept length: tokens over steps, the token that each step brings anyway included."""
     return Moments(
         sums.requests,
         sums.tokens,
-        sums.rounds,
+        sums.steps,
         sums.tokens_squared,
-        sums.rounds_squared,
-        sums.tokens_rounds,
+        sums.steps_squared,
+        sums.tokens_steps,
     )
 
 

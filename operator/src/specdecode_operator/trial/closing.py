@@ -106,7 +106,7 @@ def shown(
 ) -> dict[str, object]:
     """An arm in the words of the status."""
     sums = [*evidence.strata.values()]
-    tokens, rounds = (sum(getattr(each, name) for each in sums) for name in ("tokens", "rounds"))
+    tokens, steps = (sum(getattr(each, name) for each in sums) for name in ("tokens", "steps"))
     seconds = sum(each.seconds for each in sums)
     return {
         "role": role,
@@ -115,7 +115,7 @@ def shown(
         "pods": list(pods) or None,
         "requests": int(request_count(evidence)),
         "tokens": int(tokens),
-        "acceptLength": f"{tokens / rounds:.3f}" if rounds else None,
+        "acceptLength": f"{tokens / steps:.3f}" if steps else None,
         "secondsPerToken": f"{seconds / tokens:.6f}" if tokens else None,
         "failed": int(evidence.failed_requests),
     }

@@ -3,7 +3,7 @@
 import pytest
 
 PROMPT = "Count from one to five."
-NAMES = {"rounds", "drafted_tokens", "accepted_tokens", "accept_length", "wasted_tokens"}
+NAMES = {"decode_steps", "drafted_tokens", "accepted_tokens", "accept_length", "wasted_tokens"}
 
 
 def ask(server, kind, **fields):
@@ -30,10 +30,10 @@ def test_the_numbers_of_a_drafted_call_add_up(drafting_server, kind):
     usage = ask(drafting_server, kind, extra_body={"ignore_eos": True})
     told = usage.specdecode
     assert set(told) == NAMES
-    assert told["drafted_tokens"] == 3 * told["rounds"]
+    assert told["drafted_tokens"] == 3 * told["decode_steps"]
     assert told["accepted_tokens"] + told["wasted_tokens"] == told["drafted_tokens"]
     assert told["accept_length"] == pytest.approx(
-        23 / told["rounds"]
+        23 / told["decode_steps"]
     )  # one token comes with the prompt
     assert 1 < told["accept_length"] <= 4
     details = usage.completion_tokens_details
@@ -62,4 +62,4 @@ def test_without_a_round_there_is_no_accept_length(drafting_server, kind):
 def test_plain_decoding_is_one_token_a_round(built_server, kind):
     told = ask(built_server, kind, extra_body={"ignore_eos": True}).specdecode
     nothing = dict.fromkeys(NAMES, 0)
-    assert told == nothing | {"rounds": 23, "accept_length": 1.0}
+    assert told == nothing | {"decode_steps": 23, "accept_length": 1.0}
