@@ -50,18 +50,18 @@ def test_a_request_counts_once_with_what_it_did_in_its_main_band():
 def test_the_sums_are_those_of_the_requests():
     chance, per_table, truth = random.Random(5), PerTableStats("a"), []
     for number in range(40):
-        one, tokens, rounds, seconds = sequence(str(number)), 0, chance.randint(1, 9), 0.0
-        for place in range(rounds):
+        one, tokens, steps, seconds = sequence(str(number)), 0, chance.randint(1, 9), 0.0
+        for place in range(steps):
             drawn, took = chance.randint(1, 4), chance.random()
             tokens, seconds = tokens + drawn, seconds + took
-            end = FinishReason.LENGTH if place == rounds - 1 else None
+            end = FinishReason.LENGTH if place == steps - 1 else None
             decode(per_table, [one], tokens=drawn, seconds=took, ends=end)
-        truth.append((tokens, rounds, seconds))
+        truth.append((tokens, steps, seconds))
     (found,) = sums_of(per_table).values()
     assert found["requests"] == 40
     assert found["tokens"] == sum(t for t, _, _ in truth)
     assert found["seconds_squared"] == pytest.approx(sum(s * s for _, _, s in truth))
-    assert found["tokens_rounds"] == sum(t * r for t, r, _ in truth)
+    assert found["tokens_steps"] == sum(t * r for t, r, _ in truth)
     assert found["seconds_tokens"] == pytest.approx(sum(s * t for t, _, s in truth))
 
 
