@@ -6,13 +6,17 @@ from collections.abc import Callable
 from demo.__main__ import NAMESPACE
 from demo.kubernetes import wait_until
 from localnode.progress import say
-from localnode.restart import API_SERVER, kill_part, start_part
+from localnode.restart import API_SERVER, kill_part, running_s, start_part
 from specdecode_operator import pods as engine_pods
 from specdecode_operator.kinds import Manifest
 from traffic.scene import SETTLE_S, Scene
 from traffic.victims import kill_container
 
 OUTAGE_S = 3.0
+CALM_S = 130.0
+"""Least time between two outages. The node's controllers are Kubernetes' own: the pauses of their
+watches grow to a minute, also over several outages, until two minutes pass without an error. After
+outages in quick succession they take the node for lost and withdraw its endpoints."""
 
 
 def operator_kill(scene: Scene) -> None:
@@ -35,6 +39,7 @@ def operator_replacement(scene: Scene) -> None:
 
 def api_server_restart(scene: Scene) -> None:
     """Kill the API server in the middle of a roll, and start it again."""
+    time.sleep(max(0.0, CALM_S - running_s(scene.paths, API_SERVER)))
     _roll(scene, 128)
     with scene.witness.blind():
         words = kill_part(scene.paths, API_SERVER)

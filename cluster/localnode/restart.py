@@ -1,6 +1,8 @@
 """Kills one part of the node and starts it again with the words it was started with."""
 
+import math
 import os
+import time
 from collections.abc import Sequence
 
 from localnode import processes
@@ -11,6 +13,15 @@ from localnode.paths import Paths
 from localnode.processes import PROC
 
 API_SERVER = "kube-apiserver"
+
+
+def running_s(paths: Paths, name: str) -> float:
+    """Seconds since a part of the node was started; infinite if it does not run."""
+    record = processes.read_records(paths.records).get(name)
+    if record is None or not processes.is_running(record):
+        return math.inf
+    started_s = record.start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 
 
 def kill_part(paths: Paths, name: str) -> list[str]:

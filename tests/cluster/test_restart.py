@@ -1,5 +1,6 @@
 """A part of the node is killed and comes back as it was started."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from localnode import processes
 from localnode.errors import NodeError
 from localnode.launch import Launcher
 from localnode.paths import Paths
-from localnode.restart import kill_part, start_part
+from localnode.restart import kill_part, running_s, start_part
 
 
 @pytest.fixture
@@ -25,7 +26,9 @@ def test_a_killed_part_starts_again_with_its_words(paths: Paths) -> None:
     second = processes.read_records(paths.records)["part"]
     assert second != first
     assert processes.is_running(second)
+    assert 0 <= running_s(paths, "part") < 60
     processes.stop([second])
+    assert running_s(paths, "part") == math.inf
 
 
 def test_what_does_not_run_cannot_be_killed(paths: Paths) -> None:

@@ -31,12 +31,13 @@ def test_a_resource_is_seen_with_its_children(cache, service):
     assert list(observed.children) == [ChildId("Service", "chat")]
 
 
-def test_pods_are_no_children(cache, service):
-    pod = service(5) | {"kind": "Pod"}
-    assert cache.put(pod) == KEY
+@pytest.mark.parametrize(("kind", "field"), [("Pod", "pods"), ("EndpointSlice", "slices")])
+def test_pods_and_endpoint_slices_are_no_children(kind, field, cache, service):
+    manifest = service(5) | {"kind": kind}
+    assert cache.put(manifest) == KEY
     observed = cache.observe(KEY)
     assert observed.children == {}
-    assert observed.pods == (pod,)
+    assert getattr(observed, field) == (manifest,)
 
 
 def test_nothing_is_seen_of_an_unknown_resource(cache):

@@ -19,6 +19,12 @@ async def test_no_request_looks_for_proxies_or_a_netrc(tmp_path):
     assert configuration.client_session_kwargs == {"trust_env": False}
 
 
+def test_watches_are_soon_back_after_an_outage_and_outlast_minutes():
+    pauses = kopf_settings().networking.error_backoffs
+    assert max(pauses) <= 2
+    assert sum(pauses) >= 150
+
+
 def test_kopf_keeps_no_copy_of_objects():
     storage = kopf_settings().persistence.diffbase_storage
     body = kopf.Body({"metadata": {"name": "chat"}, "spec": {"replicas": 2}})

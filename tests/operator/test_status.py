@@ -25,7 +25,7 @@ LATER = NOW + timedelta(minutes=5)
 def world(example, build, live, config_hash):
     """A resource, its Deployment with a given status, and pods with given statuses."""
 
-    def make(*, spec=None, deployment=None, pods=(), previous=None, progress=()):
+    def make(*, spec=None, deployment=None, pods=(), previous=None, progress=(), slices=()):
         manifest = example(**(spec or {}))
         if previous is not None:
             manifest["status"] = previous
@@ -35,7 +35,7 @@ def world(example, build, live, config_hash):
             child["status"] = {"observedGeneration": 1, **deployment}
             children = {child_id(child): child}
         made = (pod(each, config_hash(manifest)) for each in pods)
-        return Observed(manifest, children, tuple(made), dict(progress))
+        return Observed(manifest, children, tuple(made), dict(progress), slices=slices)
 
     return make
 
@@ -102,6 +102,22 @@ def test_a_serving_resource(world):
     assert told["observedGeneration"] == 1
     assert told["configHash"].startswith("v1-")
     assert "specdecode.io/deployment=chat" in told["selector"]
+
+
+def test_ready_pods_are_counted_before_the_deployments_controller_counts_them(world):
+    told = tell(world(deployment=replicas(2, readyReplicas=1), pods=[SERVING, SERVING]))
+    assert told["readyReplicas"] == 2
+
+
+def endpoint(uid, **conditions):
+    return {"targetRef": {"kind": "Pod", "uid": uid}, "conditions": conditions}
+
+
+def test_routable_are_pods_with_a_ready_endpoint_and_each_counts_once(world):
+    family = {"endpoints": [endpoint("a", ready=True), endpoint("b", ready=False, serving=True)]}
+    other_family = {"endpoints": [endpoint("a", ready=True), endpoint("c", ready=True)]}
+    told = tell(world(pods=[SERVING], slices=(family, other_family, {"endpoints": None})))
+    assert told["routableReplicas"] == 2
 
 
 @pytest.mark.parametrize(

@@ -162,4 +162,4 @@ def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, stra
     assert said in ready["message"]
     assert told["hold"]["reason"] == "InsufficientGPU"
     assert told["hold"]["message"] == ready["message"]
-    assert told["routableReplicas"] == 1
+    assert told["readyReplicas"] == 1

@@ -1,4 +1,4 @@
-"""The latest known objects: custom resources, and by resource its owned objects and pods.
+"""The latest known objects: custom resources, and by resource its objects, pods and endpoints.
 
 Written by `event_handler` (events), `resync` (lists) and `reconcile` (responses to its writes);
 read by `reconcile`. An older version of an object never replaces a newer one.
@@ -7,7 +7,7 @@ read by `reconcile`. An older version of an object never replaces a newer one.
 from collections import defaultdict
 
 from specdecode_api import names
-from specdecode_operator.kinds import POD, ChildId, Manifest
+from specdecode_operator.kinds import ENDPOINT_SLICE, POD, ChildId, Manifest
 from specdecode_operator.observed import Key, Observed, key_of
 
 Identity = tuple[str, str, str]
@@ -93,13 +93,14 @@ class Cache:
         children = {
             ChildId(each["kind"], each["metadata"]["name"]): each
             for each in owned
-            if each["kind"] != POD.kind
+            if each["kind"] not in (POD.kind, ENDPOINT_SLICE.kind)
         }
         pods = sorted(
             (each for each in owned if each["kind"] == POD.kind),
             key=lambda pod: str(pod["metadata"]["name"]),
         )
-        return Observed(resource, children, tuple(pods))
+        slices = tuple(each for each in owned if each["kind"] == ENDPOINT_SLICE.kind)
+        return Observed(resource, children, tuple(pods), slices=slices)
 
     def resources(self) -> list[Manifest]:
         """Every known resource."""

@@ -50,6 +50,10 @@ DISRUPTION_BUDGET = ResourceKind(
 )
 DEPLOYMENT = ResourceKind("apps", "v1", "Deployment", "deployments", _KEEP_AND_PRUNE)
 POD = ResourceKind("", "v1", "Pod", "pods", ("list", "watch"))
+ENDPOINT_SLICE = ResourceKind(
+    "discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ("list", "watch")
+)
+"""Made for the Service by the control plane, which copies the Service's labels."""
 EVENT = ResourceKind("", "v1", "Event", "events", ("create",))
 LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
 """In the operator's own namespace, where a Role of its own grants it."""
@@ -57,13 +61,13 @@ LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", 
 CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 """Kinds of owned objects, in the order of writing: the workload last, after its dependencies."""
 
-WATCHED = (RESOURCE, *CHILDREN, POD)
+WATCHED = (RESOURCE, *CHILDREN, POD, ENDPOINT_SLICE)
 ALL = (*WATCHED, EVENT)
 
 BY_KIND = {kind.kind: kind for kind in ALL}
 
 OWNED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER}"
-"""Server-side filter for owned objects and pods."""
+"""Server-side filter for owned objects, pods and endpoint slices."""
 
 
 class ChildId(NamedTuple):

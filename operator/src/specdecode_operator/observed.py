@@ -32,6 +32,8 @@ class Observed:
     """Degradations of serving engines, with the name of the pod."""
     at: datetime = EPOCH
     """Time of the observation."""
+    slices: tuple[Manifest, ...] = ()
+    """Endpoint slices of the Service."""
 
     @property
     def uid(self) -> str:

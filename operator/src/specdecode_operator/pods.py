@@ -60,7 +60,7 @@ def is_ending(pod: Manifest) -> bool:
 
 
 def is_ready(pod: Manifest) -> bool:
-    """Whether a pod is routable."""
+    """Whether a pod is ready and not terminating."""
     return not is_ending(pod) and condition(pod, "Ready").get("status") == "True"
 
 

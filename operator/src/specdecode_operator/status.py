@@ -1,5 +1,10 @@
-"""Builds the complete status of a custom resource: counts, URL, hash, conditions."""
+"""Builds the complete status of a custom resource: counts, URL, hash, conditions.
 
+Whether pods are ready is read from the pods: the Deployment's controller counts them late after an
+outage of the API server.
+"""
+
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -47,8 +52,8 @@ def status(
             {
                 "observedGeneration": metadata["generation"],
                 "replicas": counts.get("replicas", 0),
-                "readyReplicas": counts.get("readyReplicas", 0),
-                "routableReplicas": sum(map(pods.is_ready, seen.pods)),
+                "readyReplicas": sum(map(pods.is_ready, filter(pods.is_stable, seen.pods))),
+                "routableReplicas": _routable(seen.slices),
                 "updatedReplicas": counts.get("updatedReplicas", 0),
                 "selector": selector_text(service_selector(metadata["name"])),
                 "url": url(metadata["name"], metadata["namespace"]),
@@ -91,6 +96,18 @@ def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
 def _deployment(seen: Observed) -> Manifest | None:
     found = seen.children.get(ChildId(DEPLOYMENT.kind, seen.resource["metadata"]["name"]))
     return found if found is not None and is_controlled_by(found, seen.uid) else None
+
+
+def _routable(slices: Iterable[Manifest]) -> int:
+    """Pods to which the Service sends requests; a pod has an endpoint per address family."""
+    return len(
+        {
+            endpoint["targetRef"]["uid"]
+            for each in slices
+            for endpoint in each.get("endpoints") or ()
+            if endpoint.get("targetRef") and (endpoint.get("conditions") or {}).get("ready")
+        }
+    )
 
 
 def _trial_check(plan: Plan) -> Check | None:

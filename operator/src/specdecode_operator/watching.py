@@ -9,6 +9,10 @@ import kopf
 from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE
 from specdecode_operator.settings import Settings
 
+ERROR_BACKOFFS_S = (1,) + 75 * (2,)
+"""Pauses after failed requests. Short, because a status stays untrue until the watches are back;
+many, because Kopf ends the process after the last one."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -53,7 +57,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 1.0
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
-    settings.networking.error_backoffs = (1, 2, 4, 8, 15, 30, 30, 30, 30)
+    settings.networking.error_backoffs = ERROR_BACKOFFS_S
     settings.process.ultimate_exiting_timeout = 25
     return settings
 

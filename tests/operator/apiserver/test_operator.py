@@ -9,6 +9,7 @@ from specdecode_operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    ENDPOINT_SLICE,
     POD,
     RESOURCE,
     SERVICE,
@@ -309,6 +310,34 @@ def test_what_happens_to_the_pods_is_told(chat, settled, api, namespace, until, 
     assert condition("Degraded")[0] == "False"
     until(lambda: events() == ["EngineCrashing", "ImagePullFailed", "Serving", "Starting"])
     until(lambda: api.get(RESOURCE, namespace, "chat")["status"]["readyReplicas"] == 1)
+
+    api.create(ENDPOINT_SLICE, _slice(api, namespace))
+    until(lambda: api.get(RESOURCE, namespace, "chat")["status"]["routableReplicas"] == 1)
+    assert len(api.items(ENDPOINT_SLICE, namespace)) == 1  # others' objects are not pruned
+
+
+def _slice(api, namespace):
+    """What the controller of endpoint slices makes for the Service: it copies the labels."""
+    service = api.get(SERVICE, namespace, "chat")["metadata"]
+    uid = api.get(POD, namespace, "chat-1")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Service", "name": "chat", "uid": service["uid"]}
+    return {
+        "metadata": {
+            "name": "chat-x",
+            "namespace": namespace,
+            "labels": {**service["labels"], "kubernetes.io/service-name": "chat"},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+        },
+        "addressType": "IPv4",
+        "endpoints": [
+            {
+                "addresses": ["10.0.0.1"],
+                "conditions": {"ready": True},
+                "targetRef": {"kind": "Pod", "name": "chat-1", "namespace": namespace, "uid": uid},
+            }
+        ],
+        "ports": [],
+    }
 
 
 def _has(api, namespace, kind):

@@ -282,8 +282,8 @@ def test_kubectl_and_an_autoscaler_scale_without_a_restart(stage, world, api, un
 
     def is_told():  # pods are ready before the Deployment's controller has counted them
         status = chat.resource()["status"]
-        counts = ("replicas", "readyReplicas", "updatedReplicas", "routableReplicas")
-        return [status[count] for count in counts] == [3, 3, 3, 3]
+        counts = ("replicas", "readyReplicas", "updatedReplicas")
+        return [status[count] for count in counts] == [3, 3, 3]
 
     until(lambda: chat.look(is_told))
     assert uids < {pod["metadata"]["uid"] for pod in chat.pods()}
