@@ -21,6 +21,7 @@ async def test_no_request_looks_for_proxies_or_a_netrc(tmp_path):
 
 def test_watches_are_soon_back_after_an_outage_and_outlast_minutes():
     pauses = kopf_settings().networking.error_backoffs
+    assert isinstance(pauses, tuple)
     assert max(pauses) <= 2
     assert sum(pauses) >= 150
 
