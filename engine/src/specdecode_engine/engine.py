@@ -1,6 +1,5 @@
 """The engine core: one step schedules, launches, collects and commits."""
 
-import itertools
 import logging
 from collections.abc import Mapping
 
@@ -187,10 +186,10 @@ class EngineCore:
         is_alone = step.is_alone
         self.counters.mixed_steps += not is_alone
         self.counters.count(step.decision, step.drafted, accepted, seconds)
-        counted = zip((sequence for sequence, _, _ in results), outputs, strict=True)
-        self.per_table.note(step.table, batch_size, counted, seconds)
+        sequences = [sequence for sequence, _, _ in results]
+        self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
         pairs = zip(accepted, outputs, strict=True)
-        continuing = tuple(count for count, output in pairs if output.finish_reason is None)
+        continuing = tuple([count for count, output in pairs if output.finish_reason is None])
         busy_seconds = step.share * step.timing.busy_seconds()
         feedback = Feedback(
             step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone
@@ -203,10 +202,9 @@ class EngineCore:
         for chunk in plan.chunks:
             if chunk.sequence.computed == chunk.sequence.matched:
                 self._open_request(chunk.sequence)
-        sequences = itertools.chain((chunk.sequence for chunk in plan.chunks), plan.decoding)
-        self.context.table.write_pages(
-            (s.req_index, s.pages) for s in sequences if s.req_index is not None
-        )
+        sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.decoding)
+        held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
+        self.context.table.write_pages(held)
 
     def _open_request(self, sequence: Sequence) -> None:
         req_index, request = sequence.req_index, sequence.request

@@ -95,10 +95,11 @@ class ChangeDetector:
     def since_change(self, rates: Sequence[float], counts: Counts) -> list[Counts]:
         """Add a step; return the steps since a change if there was one, else nothing."""
         self._steps.append(counts)
-        trials, accepted = counts[0], sum(counts[1])
+        accepted = sum(counts[1])
+        pairs = tuple(zip(rates, counts[0], strict=False))
         for index, (tilt, odds) in enumerate(_TILTED_ODDS):
             ratio = tilt * accepted
-            for rate, tried in zip(rates, trials, strict=False):
+            for rate, tried in pairs:
                 ratio -= tried * log1p(rate * odds)
             total = self._sums[index] + ratio
             self._sums[index] = max(total, 0.0)

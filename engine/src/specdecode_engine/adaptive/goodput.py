@@ -137,6 +137,8 @@ class GoodputPolicy:
         drafts = self._acceptance.now.trials[0]
         if drafts < START_TRIALS and self._last_num_steps:
             return control.num_steps, Reason.START
+        if len(control.entry.candidate_steps) == 1:
+            return control.num_steps, Reason.KEEP
         estimates = self._estimate(control)
         rates = estimates.rates
         best = max(rates)
