@@ -98,7 +98,7 @@ def _print(suite: Suite, line: str) -> None:
 
 def _environment() -> dict[str, str]:
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("cluster", "bench", "."))
-    return {**os.environ, "PYTHONPATH": paths, "COLUMNS": "100"}
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def main() -> int:
