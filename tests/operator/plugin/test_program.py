@@ -93,7 +93,8 @@ async def test_a_refusal_between_two_frames_is_shown_and_not_the_end():
     await frames.aclose()
 
 
-def test_a_pipe_gets_rows_without_padding(capsys):
+def test_a_pipe_gets_rows_without_padding(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     table = Table.grid()
     table.add_row("a", "long " * 40)
     table.add_row("b", "short")
