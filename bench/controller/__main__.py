@@ -85,7 +85,7 @@ def _measure(place: int, extent: Extent, seed: int, only: str) -> Figures:
         figures[name] = {**_rounded(summarize(outcomes)), **_rounded(spread(outcomes))}
         if name == GOODPUT or name in RIVALS:
             steps = range(seed, seed + extent.steps)
-            figures[name]["adaptation_rounds"] = measure_adaptation(build, profile, steps)
+            figures[name]["adaptation_steps"] = measure_adaptation(build, profile, steps)
         if name == GOODPUT:
             by_scenario = detail(outcomes)
             figures[name]["scenarios"] = {key: _rounded(by_scenario[key]) for key in by_scenario}
@@ -113,7 +113,7 @@ def _print_table(profile: str, figures: Figures) -> None:
             mean, error, worst, worst_error = (100 * _number(row[key]) for key in SPREAD)
             print(f"{name:28} {mean:6.2f} ± {error:.2f}, worst {worst:6.2f} ± {worst_error:.2f}")
     if GOODPUT in figures:
-        print(f"steps to follow a step change: {figures[GOODPUT]['adaptation_rounds']}")
+        print(f"steps to follow a step change: {figures[GOODPUT]['adaptation_steps']}")
 
 
 def _number(value: object) -> float:

@@ -53,7 +53,7 @@ class Tally:
             "max_running",
             "overlap",
             "prefix_cache",
-            "switches_depth",
+            "switches_num_steps",
             "graphs",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
@@ -158,7 +158,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "attention_backend": options.attention_backend,
         "kv_cache_dtype": options.kv_cache_dtype,
         "requests": tally.requests,
-        "retracted": tally.preempted,
+        "preempted": tally.preempted,
         "prefix_hit_tokens": tally.hit_tokens,
         "graph_steps": tally.graph_steps,
         "mixed_steps": tally.mixed_steps,

@@ -38,7 +38,7 @@ def main() -> int:
             lines["on" if is_on else "off"] = {
                 "mismatches": differing,
                 "aborted": len(served.aborted),
-                "retracted": core.scheduler.preempted_total,
+                "preempted": core.scheduler.preempted_total,
                 "prompt_tokens_computed": core.counters.prompt_tokens,
                 "hit_rate": round(cache.hit_tokens / max(cache.queried_tokens, 1), 3),
                 "evicted_pages": cache.evicted_pages,
