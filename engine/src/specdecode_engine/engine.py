@@ -225,7 +225,6 @@ class EngineCore:
         if fault is not None:
             return self._fail(sequence, f"the grammar could not be followed: {fault}")
         self._append(step, sequence, kept)
-        is_decode = step.decision is not None
         if reason is not None:
             self._finish(sequence, reason)
         return Output(
@@ -237,9 +236,9 @@ class EngineCore:
             stop_token_id,
             None,
             step.table,
-            int(is_decode),
-            step.drafted if is_decode else 0,
-            len(token_ids) - 1 if is_decode else 0,
+            int(step.decision is not None),
+            step.drafted,
+            len(token_ids) - 1,
         )
 
     def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:

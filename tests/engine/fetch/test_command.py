@@ -115,10 +115,10 @@ def test_the_progress_is_answered_and_a_signal_ends_it(hub, tiny, files, run):
         port = free.getsockname()[1]
     process, _ = run("--target", "hf://org/tiny", "--port", str(port))
     url = f"http://127.0.0.1:{port}"
-    told = _until_downloading(url, process)
-    assert told.role is ModelRole.TARGET
-    assert told.revision == COMMIT
-    assert told.bytes_done < told.bytes_total
+    message = _until_downloading(url, process)
+    assert message.role is ModelRole.TARGET
+    assert message.revision == COMMIT
+    assert message.bytes_done < message.bytes_total
     assert httpx.get(url + names.PATH_STARTUP).status_code == 503
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 1

@@ -205,11 +205,11 @@ def test_a_program_without_keys_ends_and_says_why(tmp_path, model_folder):
         timeout=60,
     )
     assert ended.returncode == 1
-    told = TerminationMessage.decode(words.read_text())
-    assert told is not None
-    assert told.reason == TerminationReason.API_KEYS_MISSING
-    assert "No such file" in told.message
-    assert "kubectl create secret generic" in told.message
+    message = TerminationMessage.decode(words.read_text())
+    assert message is not None
+    assert message.reason == TerminationReason.API_KEYS_MISSING
+    assert "No such file" in message.message
+    assert "kubectl create secret generic" in message.message
 
 
 def test_no_key_is_told_anywhere(file, start_server, caplog, eventually):

@@ -130,11 +130,11 @@ def _is_needed(name: str) -> bool:
     return name.endswith(_SUFFIXES) and not is_left_out
 
 
-def _file(told: RepoSibling, uri: str) -> HubFile:
-    if told.size is None:
-        raise unreachable(uri, f"it reports no size for {told.rfilename}")
-    sha256 = told.lfs.sha256 if told.lfs else None
-    return HubFile(told.rfilename, told.size, sha256, told.blob_id)
+def _file(sibling: RepoSibling, uri: str) -> HubFile:
+    if sibling.size is None:
+        raise unreachable(uri, f"it reports no size for {sibling.rfilename}")
+    sha256 = sibling.lfs.sha256 if sibling.lfs else None
+    return HubFile(sibling.rfilename, sibling.size, sha256, sibling.blob_id)
 
 
 @contextmanager

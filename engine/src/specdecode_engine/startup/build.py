@@ -1,4 +1,4 @@
-"""Builds an engine: loads its checkpoints, plans its memory and wires its parts."""
+"""Builds an engine: loads its checkpoints, plans its memory and wires its context."""
 
 import logging
 import time
@@ -95,18 +95,18 @@ def build(
     graph_config = plan_graphs(config, policy, free)
     weights = tensor_bytes(models.target), tensor_bytes(models.draft)
     limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
-    parts = _wire(config, models, limits, graph_config, clock)
-    capture_all(parts.graphs, boot.graphs.mode, progress)
-    policy = _with_measured_costs(config, parts, limits, policy, clock, progress)
-    lookahead = parts.drafter.lookahead if parts.drafter else 0
+    context = _wire(config, models, limits, graph_config, clock)
+    capture_all(context.graphs, boot.graphs.mode, progress)
+    policy = _with_measured_costs(config, context, limits, policy, clock, progress)
+    lookahead = context.drafter.lookahead if context.drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     return EngineCore(
-        parts,
+        context,
         Scheduler(limits, policy, cache),
         config.sizes.shapes,
         frozenset(config.target.eos_token_ids),
         Stopwatch(config.device, clock),
-        _facts(config, models, limits, parts.graphs.report()),
+        _facts(config, models, limits, context.graphs.report()),
     )
 
 
@@ -230,7 +230,7 @@ def _make_ring(config: EngineConfig) -> HiddenStateRing | None:
 
 def _with_measured_costs(
     config: EngineConfig,
-    parts: ModelContext,
+    context: ModelContext,
     limits: Limits,
     policy: AdaptivePolicy,
     clock: Callable[[], float],
@@ -238,11 +238,11 @@ def _with_measured_costs(
 ) -> AdaptivePolicy:
     """Return the policy; goodput gets the measured cost of steps on this machine."""
     speculation = config.boot.speculation
-    if speculation.policy is not Policy.GOODPUT or parts.drafter is None:
+    if speculation.policy is not Policy.GOODPUT or context.drafter is None:
         return policy
     seconds = speculation.profile_seconds
-    costs = profile_steps(parts, limits, config.sizes.shapes, policy, seconds, clock, progress)
-    parts.graphs.reset_counts()
+    costs = profile_steps(context, limits, config.sizes.shapes, policy, seconds, clock, progress)
+    context.graphs.reset_counts()
     return make_policy(speculation, policy.table, config.graph_batch_sizes, costs)
 
 

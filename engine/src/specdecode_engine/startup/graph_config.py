@@ -12,12 +12,7 @@ from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream
-from specdecode_engine.graphs.plan import (
-    Budget,
-    CaptureDecision,
-    GraphPlan,
-    GraphSpace,
-)
+from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
 from specdecode_engine.model.forward import ForwardFunction
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
 

@@ -21,7 +21,7 @@ def make_policy(
     """Return the policy that chooses the draft steps of each engine step.
 
     Args:
-        table: see `depth_table`.
+        table: see `range_table`.
         captured: batch sizes that steps are padded to.
         costs: measured step times, for policy goodput.
     """

@@ -55,7 +55,7 @@ class FixedSteps(StaticPolicy):
 
 
 def profile_steps(
-    parts: ModelContext,
+    context: ModelContext,
     limits: Limits,
     shapes: Mapping[int, DraftShape],
     policy: AdaptivePolicy,
@@ -73,8 +73,8 @@ def profile_steps(
     ends_s = clock() + budget_s
     dictated = FixedSteps(min(shapes))
     scheduler = Scheduler(limits, dictated, PrefixCache(limits.page_size, is_on=False))
-    stopwatch = Stopwatch(parts.target.device, clock)
-    core = EngineCore(parts, scheduler, shapes, frozenset(), stopwatch, facts={})
+    stopwatch = Stopwatch(context.target.device, clock)
+    core = EngineCore(context, scheduler, shapes, frozenset(), stopwatch, facts={})
 
     def candidates_of(batch_size: int) -> tuple[int, ...]:
         return all_steps(policy.routing.reachable(policy.table, batch_size))

@@ -96,9 +96,9 @@ def _sample_first_tokens(
     req_indices = [_req_index(chunk) for chunk in ending]
     positions = torch.tensor([[chunk.end] for chunk in ending], device=logits.device)
     tokens = context.sampler.sample(logits, req_indices, positions)
-    req_index_rows = torch.tensor(req_indices, device=logits.device)
-    context.table.put_tokens(req_index_rows, positions[:, 0], tokens[:, 0])
-    none_accepted = torch.zeros_like(req_index_rows)
+    request_rows = torch.tensor(req_indices, device=logits.device)
+    context.table.put_tokens(request_rows, positions[:, 0], tokens[:, 0])
+    none_accepted = torch.zeros_like(request_rows)
     context.sampler.commit(req_indices, tokens, none_accepted + 1)
     logprobs = None
     if any(sequence.request.sampling.logprobs is not None for sequence in sequences):

@@ -28,17 +28,16 @@ def kind(request):
 
 def test_the_numbers_of_a_drafted_call_add_up(drafting_server, kind):
     usage = ask(drafting_server, kind, extra_body={"ignore_eos": True})
-    told = usage.specdecode
-    assert set(told) == NAMES
-    assert told["drafted_tokens"] == 3 * told["decode_steps"]
-    assert told["accepted_tokens"] + told["wasted_tokens"] == told["drafted_tokens"]
-    assert told["accept_length"] == pytest.approx(
-        23 / told["decode_steps"]
-    )  # one token comes with the prompt
-    assert 1 < told["accept_length"] <= 4
+    stats = usage.specdecode
+    assert set(stats) == NAMES
+    assert stats["drafted_tokens"] == 3 * stats["decode_steps"]
+    assert stats["accepted_tokens"] + stats["wasted_tokens"] == stats["drafted_tokens"]
+    # One token comes with the prompt.
+    assert stats["accept_length"] == pytest.approx(23 / stats["decode_steps"])
+    assert 1 < stats["accept_length"] <= 4
     details = usage.completion_tokens_details
-    assert details.accepted_prediction_tokens == told["accepted_tokens"]
-    assert details.rejected_prediction_tokens == told["wasted_tokens"]
+    assert details.accepted_prediction_tokens == stats["accepted_tokens"]
+    assert details.rejected_prediction_tokens == stats["wasted_tokens"]
 
 
 def test_a_stream_is_told_the_same(drafting_server, kind):
@@ -55,11 +54,11 @@ def test_the_sequences_of_a_call_are_summed(drafting_server, kind):
 
 
 def test_without_a_round_there_is_no_accept_length(drafting_server, kind):
-    told = ask(drafting_server, kind, max_tokens=1).specdecode
-    assert told == dict.fromkeys(NAMES, 0) | {"accept_length": None}
+    stats = ask(drafting_server, kind, max_tokens=1).specdecode
+    assert stats == dict.fromkeys(NAMES, 0) | {"accept_length": None}
 
 
 def test_plain_decoding_is_one_token_a_round(built_server, kind):
-    told = ask(built_server, kind, extra_body={"ignore_eos": True}).specdecode
+    stats = ask(built_server, kind, extra_body={"ignore_eos": True}).specdecode
     nothing = dict.fromkeys(NAMES, 0)
-    assert told == nothing | {"decode_steps": 23, "accept_length": 1.0}
+    assert stats == nothing | {"decode_steps": 23, "accept_length": 1.0}
