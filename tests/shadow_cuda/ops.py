@@ -61,8 +61,8 @@ def _with_reference(device: ShadowDevice, launcher: Op, reference: Op) -> Op:
 
 @plain_torch()
 def _compute(device: ShadowDevice, reference: Op, arguments: Any, results: Any) -> None:
-    plain = [contents_of(one) for one in arguments]
-    outputs = [contents_of(one) for one in tensors_in((results,))]
+    plain = [map_records(one, _content) for one in arguments]
+    outputs = [_content(one) for one in tensors_in((results,))]
 
     def run() -> tuple[Tensor, ...]:
         for output, value in zip(outputs, tensors_in((reference(*plain),)), strict=True):
@@ -79,19 +79,23 @@ def _compute(device: ShadowDevice, reference: Op, arguments: Any, results: Any) 
         run()
 
 
-def contents_of(value: Any) -> Any:
-    """The argument of an op with the CPU tensors that stand for the device's, also in records."""
-    if type(value) is ShadowTensor:
-        return value.content
+def map_records(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The argument of an op with `change` applied to its tensors, also in records."""
+    if isinstance(value, Tensor):
+        return change(value)
     if isinstance(value, tuple):
-        items = [contents_of(item) for item in value]
+        items = [map_records(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if is_dataclass(value):
         made = object.__new__(type(value))
         for name in _field_names(value):
-            object.__setattr__(made, name, contents_of(getattr(value, name)))
+            object.__setattr__(made, name, map_records(getattr(value, name), change))
         return made
     return value
+
+
+def _content(tensor: Tensor) -> Tensor:
+    return tensor.content if type(tensor) is ShadowTensor else tensor
 
 
 def all_tensors(items: Any) -> Iterator[Tensor]:
