@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdecode_engine.startup import config
-from specdecode_kernels import Backend
+from specdecode_kernels import Backend, choose_backend
 from specdecode_kernels.backend import TORCH
 from specdecode_kernels.testing import OPS, backend_of, implementation_of
 from specdecode_kernels.testing.op_calls import calls
@@ -158,5 +157,5 @@ def test_backends_are_chosen_as_on_a_gpu_of_that_capability(
     capability: tuple[int, int], chosen: str
 ) -> None:
     with shadow_cuda(capability=capability):
-        choice = config.choose_backend("auto", CUDA, torch.bfloat16, 16)
+        choice = choose_backend("auto", CUDA, torch.bfloat16, 16)
     assert choice.backend.attention == chosen
