@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_bench.scale import ModelSize
-from specdecode_engine.model.checkpoint import Placement, Shape, StoredTensor
+from specdecode_engine.model.checkpoint import Shape, StoredTensor
 
 FIRST_LAYER = "model.layers.0."
 INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight")
@@ -41,18 +41,14 @@ class RandomStore:
         """Take note of what is expected: that will be there, and nothing optional."""
         self._shapes = dict(expected)
 
-    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
-        """Make every tensor where it shall lie."""
-        return {name: self._make(name, shape, placement) for name, shape in self._shapes.items()}
-
-    def _make(self, name: str, shape: Shape, placement: Placement) -> Tensor:
-        if len(shape) == 1:
-            return torch.ones(shape, dtype=placement.dtype, device=placement.device)
-        generator = torch.Generator(placement.device)
+    def read(self, name: str, into: Tensor) -> None:
+        """Draw a tensor in place."""
+        if into.ndim == 1:
+            into.fill_(1)
+            return
+        generator = torch.Generator(into.device)
         generator.manual_seed(zlib.crc32(name.encode()) + self._seed)
-        drawn = torch.empty(shape, dtype=placement.dtype, device=placement.device)
-        drawn.normal_(generator=generator)
-        return drawn.mul_(self._scale(name, shape))
+        into.normal_(generator=generator).mul_(self._scale(name, into.shape))
 
     def _scale(self, name: str, shape: Shape) -> float:
         """Keep the size of what a matrix is multiplied with; an embedding is the size itself."""

@@ -1,28 +1,9 @@
-"""Tiny random checkpoints in Hugging Face's layout, made once per run from fixed seeds."""
-
-import json
-from dataclasses import dataclass
-from pathlib import Path
+"""Tiny random checkpoints, made once per run."""
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
-VOCAB = 97
-DRAFT_VOCAB = 60
-HIDDEN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """A random target, a standalone draft close to it, and random EAGLE heads for it."""
-
-    target: Path
-    draft: Path
-    eagle3: Path
-    eagle: Path
-    vocab: int = VOCAB
+from tests.engine.checkpoints import Checkpoints, make_checkpoints
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,111 +13,4 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    generator = torch.Generator().manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=HIDDEN,
-            intermediate_size=96,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            tie_word_embeddings=False,
-            bos_token_id=1,
-            eos_token_id=5,
-        )
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.06, generator=generator)
-    model.save_pretrained(folder / "target")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.empty_like(parameter).normal_(0, 0.003, generator=generator))
-    model.save_pretrained(folder / "draft")
-    _save_eagle3(folder / "eagle3", generator)
-    _save_eagle(folder / "eagle", generator)
-    return Checkpoints(
-        folder / "target", folder / "draft", eagle3=folder / "eagle3", eagle=folder / "eagle"
-    )
-
-
-def _save_eagle3(folder: Path, generator: torch.Generator) -> None:
-    folder.mkdir()
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.empty(shape).normal_(0, 0.2, generator=generator)
-
-    ids = torch.sort(torch.randperm(VOCAB, generator=generator)[:DRAFT_VOCAB]).values
-    norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
-    tensors = {
-        **{f"midlayer.{name}.weight": torch.ones(HIDDEN) for name in norms},
-        "fc.weight": random(HIDDEN, 3 * HIDDEN),
-        "midlayer.self_attn.q_proj.weight": random(64, 2 * HIDDEN),
-        "midlayer.self_attn.k_proj.weight": random(32, 2 * HIDDEN),
-        "midlayer.self_attn.v_proj.weight": random(32, 2 * HIDDEN),
-        "midlayer.self_attn.o_proj.weight": random(HIDDEN, 64),
-        "midlayer.mlp.gate_proj.weight": random(96, HIDDEN),
-        "midlayer.mlp.up_proj.weight": random(96, HIDDEN),
-        "midlayer.mlp.down_proj.weight": random(HIDDEN, 96),
-        "norm.weight": torch.ones(HIDDEN),
-        "lm_head.weight": random(DRAFT_VOCAB, HIDDEN),
-        "d2t": ids - torch.arange(DRAFT_VOCAB),
-        "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True),
-    }
-    save_file(tensors, folder / "model.safetensors")
-    config = {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "hidden_size": HIDDEN,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 1,
-        "vocab_size": VOCAB,
-        "draft_vocab_size": DRAFT_VOCAB,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
-            "use_aux_hidden_state": True,
-        },
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def _save_eagle(folder: Path, generator: torch.Generator) -> None:
-    folder.mkdir()
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.empty(shape).normal_(0, 0.2, generator=generator)
-
-    tensors = {
-        "fc.weight": random(HIDDEN, 2 * HIDDEN),
-        "layers.0.post_attention_layernorm.weight": torch.ones(HIDDEN),
-        "layers.0.self_attn.q_proj.weight": random(64, HIDDEN),
-        "layers.0.self_attn.k_proj.weight": random(32, HIDDEN),
-        "layers.0.self_attn.v_proj.weight": random(32, HIDDEN),
-        "layers.0.self_attn.o_proj.weight": random(HIDDEN, 64),
-        "layers.0.mlp.gate_proj.weight": random(96, HIDDEN),
-        "layers.0.mlp.up_proj.weight": random(96, HIDDEN),
-        "layers.0.mlp.down_proj.weight": random(HIDDEN, 96),
-    }
-    save_file(tensors, folder / "model.safetensors")
-    config = {
-        "architectures": ["LlamaForCausalLMEagle"],
-        "bias": False,
-        "hidden_size": HIDDEN,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 1,
-        "vocab_size": VOCAB,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    return make_checkpoints(tmp_path_factory.mktemp("checkpoints"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.checkpoint import Checkpoint, Placement, Shape, StoredTensor
+from specdecode_engine.model.checkpoint import Checkpoint, Shape, StoredTensor
 from specdecode_engine.startup.build import build_core
 
 
@@ -19,8 +19,9 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self._stored = Checkpoint.open(folder)
-        placement = Placement(torch.float32, torch.device("cpu"))
-        self._tensors = self._stored.read(placement, label="", progress=False)
+        self._tensors = {n: torch.empty(t.shape) for n, t in self._stored.tensors.items()}
+        for name, tensor in self._tensors.items():
+            self._stored.read(name, tensor)
 
     @property
     def tensors(self) -> Mapping[str, StoredTensor]:
@@ -31,8 +32,8 @@ class Kept:
         every = {**expected, **optional}
         assert shapes == {name: every[name] for name in shapes}
 
-    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
-        return {name: tensor.to(placement.dtype) for name, tensor in self._tensors.items()}
+    def read(self, name: str, into: Tensor) -> None:
+        into.copy_(self._tensors[name])
 
 
 def boot(target: Path, draft: Path) -> EngineBoot:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.shadow_cuda.device_memory import DeviceMemory
 from tests.shadow_cuda.errors import CaptureRefused
+from tests.shadow_cuda.failures import Failures
 from tests.shadow_cuda.graph import Capture, GraphPool, GraphRecord
 from tests.shadow_cuda.host_memory import HostMemory, WeakView
 from tests.shadow_cuda.plain_torch import plain_torch
@@ -43,18 +44,22 @@ class ShadowDevice:
     """State of one shadow device; computes on CPU tensors what it is given.
 
     `waits` lists blocking copies and reads in order; `event_waits` counts events that were waited
-    for, `captures` and `replays` graphs, `operations` operations that were dispatched. `errors`
-    keeps what was raised as a GPU would have failed, also where the caller caught it.
+    for, `captures` and `replays` graphs. `launches` counts kernels, copies and replays outside
+    captures: what only makes a view, allocates, or has no elements launches nothing. `errors` keeps
+    what was raised as a GPU would have failed, also where the caller caught it; what a test asked
+    of `failures` is none of these. `compiled` names the variants of Triton kernels.
     """
 
     def __init__(self, total_bytes: int = 2 * GIB) -> None:
-        self.memory = DeviceMemory(total_bytes)
+        self.failures = Failures()
+        self.memory = DeviceMemory(total_bytes, self.failures)
         self.host = HostMemory()
         self.waits: list[Wait] = []
         self.event_waits = 0
         self.captures = 0
         self.replays = 0
-        self.operations = 0
+        self.launches = 0
+        self.compiled: list[str] = []
         self.errors: list[str] = []
         self.capture: Capture | None = None
         self.pool_in_use: GraphPool | None = None
@@ -67,6 +72,7 @@ class ShadowDevice:
         """
         self.refuse_in_capture(what)
         self.waits.append(Wait.here(what))
+        self.failures.on_wait()
 
     def refuse_in_capture(self, what: str) -> None:
         """Raise `CaptureRefused` if a graph is being captured, which makes the capture void."""
@@ -78,6 +84,16 @@ class ShadowDevice:
         """Keep and raise an error."""
         self.errors.append(str(error))
         raise error
+
+    def launch(self) -> None:
+        """Count a kernel, a copy or a replay; one within a capture is part of the graph.
+
+        Raises:
+            torch.AcceleratorError: a test asked for it; the error is sticky.
+        """
+        self.failures.on_launch()
+        if self.capture is None:
+            self.launches += 1
 
     @contextmanager
     def counting(self) -> Iterator[list[Wait]]:
@@ -96,6 +112,8 @@ class ShadowDevice:
         self.memory.allocate(content)
         if not is_filled:
             poison(content)
+        elif content.numel():
+            self.launch()
         if self.capture is not None:
             self.capture.allocated(content)
             if is_filled:
@@ -113,6 +131,8 @@ class ShadowDevice:
         self, target: ShadowTensor, source: Tensor, *, non_blocking: bool, what: str
     ) -> None:
         """Copy a CPU tensor into a tensor of the device; only from pinned memory without a wait."""
+        if source.numel():
+            self.launch()
         if not non_blocking or not self.host.is_pinned(source):
             self.wait(what)
             target.content.copy_(source)
@@ -130,6 +150,8 @@ class ShadowDevice:
         self, target: Tensor, source: ShadowTensor, *, non_blocking: bool, what: str
     ) -> None:
         """Copy a tensor of the device into a CPU tensor; only to pinned memory without a wait."""
+        if source.numel():
+            self.launch()
         if not non_blocking or not self.host.is_pinned(target):
             self.wait(what)
             target.copy_(source.content)
@@ -155,7 +177,9 @@ class ShadowDevice:
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation on the contents of its arguments; what comes back is wrapped."""
-        self.operations += 1
+        is_new = allocates(func)
+        if not is_new and func._schema.is_mutable and any_elements(written_by(func, args, kwargs)):
+            self.launch()
         if self.capture is not None:
             # A scalar on the CPU is read now; a graph keeps its value.
             args, kwargs = map_tensors(args, _scalar_kept), map_tensors(kwargs, _scalar_kept)
@@ -164,7 +188,7 @@ class ShadowDevice:
         plain_args = contents(args)
         plain_kwargs = dict(zip(kwargs, contents(kwargs.values()), strict=True)) if kwargs else {}
         result = func(*plain_args, **plain_kwargs)
-        if allocates(func):
+        if is_new:
             self._keep(func, plain_args, plain_kwargs, tensors_in((result,)))
         elif func._schema.is_mutable:
             if self.capture is not None:
@@ -181,6 +205,8 @@ class ShadowDevice:
             self.memory.allocate(one)
             if not is_filled:
                 poison(one)
+        if is_filled and any_elements(results):
+            self.launch()
         if self.capture is not None:
             for one in results:
                 self.capture.allocated(one)
@@ -220,8 +246,14 @@ class ShadowDevice:
     def replay(self, record: GraphRecord) -> None:
         """Run a graph."""
         self.refuse_in_capture("replay of a graph")
+        self.launch()
         self.replays += 1
         record.replay()
+
+
+def any_elements(tensors: list[Tensor]) -> bool:
+    """Whether an operation with these results launches a kernel: not for elements that are none."""
+    return not tensors or any(one.numel() for one in tensors)
 
 
 @cache

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tests.shadow_cuda.failures import Failures
 from tests.shadow_cuda.weak_storage import WeakStorage
 
 _PRUNE_AT = 100_000
@@ -12,8 +13,9 @@ _PRUNE_AT = 100_000
 class DeviceMemory:
     """Counts the bytes of live storages; freed ones are noticed when it matters."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, failures: Failures) -> None:
         self.total_bytes = total_bytes
+        self._failures = failures
         self._live: list[WeakStorage] = []
         self._most_bytes = 0  # an upper bound: some of these may be freed by now
 
@@ -21,9 +23,10 @@ class DeviceMemory:
         """Count a storage that was just made.
 
         Raises:
-            torch.OutOfMemoryError: the device has not that much.
+            torch.OutOfMemoryError: the device has not that much, or a test asked for it.
         """
         storage = WeakStorage(content)
+        self._failures.on_allocation(storage.num_bytes)
         self._live.append(storage)
         self._most_bytes += storage.num_bytes
         if self._most_bytes > self.total_bytes and self.used_bytes() > self.total_bytes:

@@ -11,10 +11,10 @@ from tests.shadow_cuda.graph import GraphPool, GraphRecord
 from tests.shadow_cuda.tensor import DEVICE
 
 NAME = "shadow CUDA device"
-CAPABILITY = (8, 0)
+PROCESSORS = 132
 
 
-def replacements(device: ShadowDevice) -> dict[str, Any]:
+def replacements(device: ShadowDevice, capability: tuple[int, int]) -> dict[str, Any]:
     """Attributes of torch.cuda by name."""
     streams = _Streams(device)
 
@@ -32,10 +32,10 @@ def replacements(device: ShadowDevice) -> dict[str, Any]:
 
     properties = SimpleNamespace(
         name=NAME,
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
+        major=capability[0],
+        minor=capability[1],
         total_memory=device.memory.total_bytes,
-        multi_processor_count=108,
+        multi_processor_count=PROCESSORS,
     )
     return {
         "Stream": Stream,
@@ -57,7 +57,7 @@ def replacements(device: ShadowDevice) -> dict[str, Any]:
         "set_device": lambda where: None,
         "device": lambda where: _nothing(),
         "get_device_name": lambda where=None: NAME,
-        "get_device_capability": lambda where=None: CAPABILITY,
+        "get_device_capability": lambda where=None: capability,
         "get_device_properties": lambda where=None: properties,
         "mem_get_info": lambda where=None: (
             device.memory.total_bytes - device.memory.used_bytes(),
@@ -161,14 +161,18 @@ class ShadowEvent:
 
     def synchronize(self) -> None:
         self._device.refuse_in_capture("Event.synchronize")
+        self._device.failures.on_wait()
         if self._ticket is not None:
             self._device.event_waits += 1
             self._device.host.arrive(self._ticket)
 
     def query(self) -> bool:
-        """Whether the event was reached: not at first, then it is."""
+        """Whether the event was reached: not at first nor in a stall, then it is."""
+        self._device.failures.check()
         if self._ticket is None:
             return True
+        if self._device.failures.is_stalled:
+            return False
         self._was_queried, was_queried = True, self._was_queried
         if was_queried:
             self._device.host.arrive(self._ticket)

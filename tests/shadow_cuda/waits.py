@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import triton
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
-_SKIPPED = (_TORCH, _OWN, contextlib.__file__)
+_TRITON = str(Path(triton.__file__).parent)
+_SKIPPED = (_TORCH, _TRITON, _OWN, contextlib.__file__)
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """One wait.
 
-    `what` is the operation; `file` and `line` are the innermost that belong neither to torch nor
-    to the shadow device.
+    `what` is the operation; `file` and `line` are the innermost that belong neither to torch,
+    Triton nor the shadow device.
     """
 
     what: str

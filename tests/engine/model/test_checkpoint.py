@@ -157,6 +157,27 @@ def test_a_tied_head_may_be_absent_or_equal(
     assert "lacks lm_head.weight" in refusal(write(tmp_path, config, tensors))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_weights_and_biases_are_the_stored_ones_in_order(
+    tmp_path: Path, config: dict[str, object], tensors: Tensors, write: Any, dtype: torch.dtype
+) -> None:
+    config["attention_bias"] = True
+    prefix = "model.layers.1.self_attn."
+    sizes = {"q": 24, "k": 12, "v": 12, "o": 12}
+    for number in range(4):
+        for part, size in sizes.items():
+            name = f"model.layers.{number}.self_attn.{part}_proj.bias"
+            tensors[name] = torch.arange(size) + 0.1
+    model = Llama.load(write(tmp_path, config, tensors), dtype=dtype, device=CPU)
+    layer = model.layers[1]
+    for kind, fused in (("weight", layer.attention.qkv.weight), ("bias", layer.attention.qkv.bias)):
+        assert same(
+            fused, torch.cat([tensors[f"{prefix}{n}_proj.{kind}"] for n in "qkv"]).to(dtype)
+        )
+    halves = [tensors[f"model.layers.1.mlp.{name}_proj.weight"] for name in ("gate", "up")]
+    assert same(layer.mlp.gate_up.weight, torch.cat(halves).to(dtype))
+
+
 @pytest.mark.parametrize(
     ("asked", "said", "stored", "got"),
     [

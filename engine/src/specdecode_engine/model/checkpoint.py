@@ -1,4 +1,4 @@
-"""Opens a folder of safetensors files as one table of tensors, and reads exactly what is expected.
+"""Opens a folder of safetensors files as one table of tensors, and reads them one at a time.
 
 Nothing is skipped in silence: a tensor that is missing, left over or of the wrong shape is an
 error, found from the file headers before the first byte of weights is read.
@@ -6,7 +6,6 @@ error, found from the file headers before the first byte of weights is read.
 
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from tqdm import tqdm
 
 from specdecode_engine.model.config_file import CheckpointError
 
@@ -58,14 +56,6 @@ class StoredTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Data type and device of loaded tensors; integers and masks keep their type."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-
 class TensorStore(Protocol):
     """Where a model takes its tensors from: a `Checkpoint`, or what is made in memory."""
 
@@ -78,8 +68,8 @@ class TensorStore(Protocol):
         """Raise unless the tensors are the expected ones, and perhaps some of the optional."""
         ...
 
-    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
-        """Return every tensor, placed; the caller owns them. A progress bar goes to stderr."""
+    def read(self, name: str, into: Tensor) -> None:
+        """Copy one tensor into memory of its shape, of any type and on any device."""
         ...
 
 
@@ -121,32 +111,10 @@ class Checkpoint:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             raise TensorError(self.folder, f"{fault} {', '.join(names[:NAMED])}{more}", remedy)
 
-    def read(self, placement: Placement, *, label: str, progress: bool) -> dict[str, Tensor]:
-        total = sum(stored.bytes for stored in self.tensors.values())
-        by_file: dict[Path, list[str]] = {}
-        for name, stored in self.tensors.items():
-            by_file.setdefault(stored.file, []).append(name)
-        loaded: dict[str, Tensor] = {}
-        with tqdm(
-            total=total,
-            desc=label,
-            unit="B",
-            unit_scale=True,
-            disable=not progress,
-            file=sys.stderr,
-        ) as bar:
-            for file, names in by_file.items():
-                with safe_open(file, framework="pt") as opened:
-                    for name in names:
-                        loaded[name] = _place(opened.get_tensor(name), placement)
-                        bar.update(self.tensors[name].bytes)
-        return loaded
-
-
-def _place(tensor: Tensor, placement: Placement) -> Tensor:
-    # A copy even where nothing changes: a view of the mapped file would change with the file.
-    dtype = placement.dtype if tensor.is_floating_point() else tensor.dtype
-    return tensor.to(device=placement.device, dtype=dtype, copy=True)
+    def read(self, name: str, into: Tensor) -> None:
+        # The file is mapped; what is read of it goes to `into` without a copy in between.
+        with safe_open(self.tensors[name].file, framework="pt") as opened:
+            into.copy_(opened.get_tensor(name))
 
 
 def _tensor_files(folder: Path) -> list[Path]:

@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_engine.model import eagle_weights
-from specdecode_engine.model.checkpoint import Checkpoint, Placement
+from specdecode_engine.model.checkpoint import Checkpoint
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
 from specdecode_engine.model.llama import Llama, widened
 from specdecode_engine.model.rope import build_angles
-from specdecode_engine.model.weights import Weights
+from specdecode_engine.model.weights import Placement, Weights
 
 Config = TypeVar("Config", bound=EagleConfig)
 
@@ -62,12 +62,17 @@ class EagleHead(ABC, Generic[Config]):
         checkpoint = Checkpoint.open(folder)
         cls.check(config, checkpoint, target.config)
         placement = Placement(target.dtype, target.device)
-        tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
-        weights = Weights(tensors, linears or Linears())
         angles = build_angles(
             config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
         )
-        return cls._assemble(config, weights, angles, target, folder)
+        with Weights.of(
+            checkpoint,
+            placement,
+            linears or Linears(),
+            label=f"loading {folder.name}",
+            progress=progress,
+        ) as weights:
+            return cls._assemble(config, weights, angles, target, folder)
 
     @classmethod
     @abstractmethod
@@ -201,7 +206,7 @@ class Eagle3Head(EagleHead[Eagle3Config]):
     def _assemble(
         cls, config: Eagle3Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
     ) -> Self:
-        prefix = eagle_weights.layer_prefix(weights.tensors)
+        prefix = eagle_weights.layer_prefix(weights.store.tensors)
         embedding = eagle_weights.take_embedding(weights, config, target.embedding, folder)
         return cls(
             config=config,

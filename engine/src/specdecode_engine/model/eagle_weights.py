@@ -111,7 +111,7 @@ def take_target_ids(
     """
     drafts, vocab = config.draft_vocab_size, config.vocab_size
     own = torch.arange(drafts, device=device)
-    ids = own + weights.tensors.pop("d2t", torch.zeros_like(own)).long()
+    ids = own + weights.take("d2t").long() if "d2t" in weights else own
     used = torch.zeros(vocab, dtype=torch.bool, device=device)
     used[ids.clamp(0, vocab - 1)] = True
     if ids.min() < 0 or ids.max() >= vocab or used.sum() < drafts:
@@ -120,8 +120,7 @@ def take_target_ids(
             f"d2t does not lead to {drafts} different ids below {vocab}",
             "it must hold offsets, target id minus draft id; export the head again",
         )
-    marks = weights.tensors.pop("t2d", None)
-    if marks is not None and not torch.equal(marks.bool(), used):
+    if "t2d" in weights and not torch.equal(weights.take("t2d").bool(), used):
         raise TensorError(folder, "t2d marks other ids than d2t leads to", "export the head again")
     return ids if drafts < vocab or not torch.equal(ids, own) else None
 

@@ -10,7 +10,6 @@ from torch.nn import functional
 from specdecode_engine.model.checkpoint import (
     Checkpoint,
     OpenStore,
-    Placement,
     Shape,
     TensorError,
     TensorStore,
@@ -19,7 +18,7 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, Ll
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
 from specdecode_engine.model.rope import build_angles
-from specdecode_engine.model.weights import Weights, decoder_shapes
+from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -58,14 +57,20 @@ class Llama:
         """
         config = config or LlamaConfig.load(folder)
         checkpoint = open_store(folder)
-        checkpoint.check(*_shapes(config))
+        checkpoint.check(*llama_shapes(config))
         placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
         length = context_length or config.max_position_embeddings
         angles = build_angles(
             config.rope, config.decoder.head_dim, length, placement.dtype, placement.device
         )
-        tensors = checkpoint.read(placement, label=f"loading {folder.name}", progress=progress)
-        return cls._assemble(config, Weights(tensors, linears or Linears()), angles, folder)
+        with Weights.of(
+            checkpoint,
+            placement,
+            linears or Linears(),
+            label=f"loading {folder.name}",
+            progress=progress,
+        ) as weights:
+            return cls._assemble(config, weights, angles, folder)
 
     @classmethod
     def _assemble(
@@ -73,7 +78,7 @@ class Llama:
     ) -> "Llama":
         embedding = weights.take(EMBEDDING)
         head = embedding
-        if HEAD in weights.tensors:
+        if HEAD in weights:
             head = weights.take(HEAD)
             if config.tie_word_embeddings:
                 head = _tied(embedding, head, folder)
@@ -145,8 +150,8 @@ def widened(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    # Required and optional tensors.
+def llama_shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Name the required and the optional tensors of a Llama."""
     required: dict[str, Shape] = {
         EMBEDDING: (config.vocab_size, config.decoder.hidden_size),
         "model.norm.weight": (config.decoder.hidden_size,),

@@ -1,12 +1,19 @@
-"""Which tensors a Llama-shaped checkpoint holds, under which names, and how they are taken."""
+"""Which tensors a Llama-shaped checkpoint holds, under which names, and how they are read.
 
+Maps that read the same input are fused: each part is read into its rows of one tensor, so that
+loading needs no memory but that of the model and of one tensor.
+"""
+
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
-from specdecode_engine.model.checkpoint import Shape
+from specdecode_engine.model.checkpoint import Shape, TensorStore
 from specdecode_engine.model.config import DecoderConfig
 from specdecode_engine.model.layers import Attention, DecoderLayer, Linear, Linears, Mlp, Norm
 from specdecode_kernels import Backend
@@ -43,39 +50,85 @@ def decoder_shapes(
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """Data type and device of loaded tensors; integers and masks keep their type."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
-    """The tensors of a checkpoint on their way into a model; each is taken once, then forgotten.
+    """Reads the tensors of a checkpoint, each when its part of the model is made."""
 
-    The loader owns `tensors` and empties it, so that fused copies never double the whole model.
-    """
-
-    tensors: dict[str, Tensor]
+    store: TensorStore
+    placement: Placement
     linears: Linears
+    _bar: "tqdm[None]"
+
+    @classmethod
+    @contextmanager
+    def of(
+        cls,
+        store: TensorStore,
+        placement: Placement,
+        linears: Linears,
+        *,
+        label: str,
+        progress: bool,
+    ) -> Iterator["Weights"]:
+        """Read within the context; a progress bar goes to stderr."""
+        total = sum(stored.bytes for stored in store.tensors.values())
+        with tqdm(
+            total=total,
+            desc=label,
+            unit="B",
+            unit_scale=True,
+            disable=not progress,
+            file=sys.stderr,
+        ) as bar:
+            yield cls(store, placement, linears, bar)
 
     @property
     def ops(self) -> Backend:
         return self.linears.ops
 
-    def take(self, name: str) -> Tensor:
-        return self.tensors.pop(name)
+    def __contains__(self, name: str) -> bool:
+        return name in self.store.tensors
+
+    def take(self, *names: str) -> Tensor:
+        """Read one tensor, or several one below the other into one."""
+        stored = [self.store.tensors[name] for name in names]
+        rows, dtype = [one.shape[0] for one in stored], stored[0].dtype
+        taken = torch.empty(
+            (sum(rows), *stored[0].shape[1:]),
+            dtype=self.placement.dtype if dtype.is_floating_point else dtype,
+            device=self.placement.device,
+        )
+        for name, one, part in zip(names, stored, taken.split_with_sizes(rows), strict=True):
+            self.store.read(name, part)
+            self._bar.update(one.bytes)
+        return taken
 
     def take_or_share(self, name: str, shared: Tensor) -> Tensor:
-        """Hand over one tensor, or `shared` where the checkpoint lacks it or repeats it."""
-        own = self.tensors.pop(name, shared)
+        """Read one tensor, or return `shared` where the checkpoint lacks it or repeats it."""
+        if name not in self:
+            return shared
+        own = self.take(name)
         return shared if own.shape == shared.shape and torch.equal(own, shared) else own
 
     def linear(self, *names: str) -> Linear:
-        """Hand over one linear map, or several that read the same input, fused into one."""
-        weights = [self.take(f"{name}.weight") for name in names]
-        biases = [self.take(f"{n}.bias") for n in names if f"{n}.bias" in self.tensors]
-        return self.linears.make(_joined(weights), _joined(biases) if biases else None)
+        """Read one linear map, or several that read the same input, fused into one."""
+        biases = [f"{name}.bias" for name in names if f"{name}.bias" in self]
+        weight = self.take(*(f"{name}.weight" for name in names))
+        return self.linears.make(weight, self.take(*biases) if biases else None)
 
     def linear_or_share(self, name: str, shared: Linear) -> Linear:
-        """Hand over one linear map, or `shared` where the checkpoint lacks it or repeats it."""
-        own = self.tensors.pop(f"{name}.weight", None)
-        if own is None or (
-            own.shape == shared.weight.shape and torch.equal(own, shared.plain_weight())
-        ):
+        """Read one linear map, or return `shared` where the checkpoint lacks it or repeats it."""
+        if f"{name}.weight" not in self:
+            return shared
+        own = self.take(f"{name}.weight")
+        if own.shape == shared.weight.shape and torch.equal(own, shared.plain_weight()):
             return shared
         return self.linears.make(own)
 
@@ -83,17 +136,17 @@ class Weights:
         return Norm(self.ops, self.take(f"{name}.weight"), config.rms_norm_eps)
 
     def decoder_layer(self, prefix: str, config: DecoderConfig) -> DecoderLayer:
-        """Hand over one decoder layer, without a norm before attention if there is none left."""
+        """Read one decoder layer, without a norm before attention if there is none left."""
         before = f"{prefix}.input_layernorm"
         return DecoderLayer(
-            input_norm=self.norm(before, config) if f"{before}.weight" in self.tensors else None,
+            input_norm=self.norm(before, config) if f"{before}.weight" in self else None,
             attention=self.attention(f"{prefix}.self_attn", config),
             mlp_norm=self.norm(f"{prefix}.post_attention_layernorm", config),
             mlp=self.mlp(f"{prefix}.mlp"),
         )
 
     def attention(self, prefix: str, config: DecoderConfig) -> Attention:
-        """Hand over attention, with q, k and v fused."""
+        """Read attention, with q, k and v fused."""
         return Attention(
             ops=self.ops,
             qkv=self.linear(*(f"{prefix}.{part}_proj" for part in "qkv")),
@@ -104,16 +157,12 @@ class Weights:
         )
 
     def mlp(self, prefix: str) -> Mlp:
-        """Hand over the gated MLP, with gate and up fused."""
+        """Read the gated MLP, with gate and up fused."""
         return Mlp(
             ops=self.ops,
             gate_up=self.linear(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
             down=self.linear(f"{prefix}.down_proj"),
         )
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def tensor_bytes(record: object) -> int:

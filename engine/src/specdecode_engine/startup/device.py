@@ -34,8 +34,12 @@ def device_name(device: torch.device) -> str:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that can be allocated on the device, within the container's limit."""
+    """Memory that can be allocated on the device, within the container's limit.
+
+    What loading has left in torch's cache is returned to the device first.
+    """
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
     return min(_free_of_machine(), _free_of_container(Path("/sys/fs/cgroup")))
