@@ -15,6 +15,7 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Span
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
 
@@ -55,7 +56,7 @@ class ScriptedDrafter:
     ) -> None:
         """Nothing is learned."""
 
-    def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+    def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         """Draft what comes next, right or wrong."""
         rows = [self._draft_one(batch, row, shape) for row in range(batch.size)]
         tokens = torch.tensor([row[0] for row in rows])

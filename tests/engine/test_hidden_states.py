@@ -93,9 +93,10 @@ def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_neve
         self: HiddenStateRing, batch: DecodeBatch, num_rows: int, features: torch.Tensor
     ) -> None:
         # The step is already committed: the lengths give each accepted path's end.
-        went = (
-            table.decode_batch(batch.host_req_indices, batch.host_lengths).lengths - batch.lengths
+        committed = table.decode_batch(
+            batch.host_req_indices, batch.host_lengths, batch.req_indices
         )
+        went = committed.lengths - batch.lengths
         behind = torch.arange(num_rows) >= went[:, None]
         features = features.masked_fill(behind[:, :, None], torch.nan)
         write_rows(self, batch, num_rows, features)

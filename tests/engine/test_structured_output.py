@@ -324,9 +324,7 @@ def test_a_batch_without_grammars_waits_for_nothing_and_masks_nothing(
     assert waits
     assert not any(waits)
     monkeypatch.undo()
-    logits = object()
-    assert grammars.apply(logits, [1, 2, 3]) is logits  # type: ignore[arg-type]
-    assert grammars.ship([1, 2, 3], None) is None
+    assert grammars.stage([1, 2, 3]) is None
     monkeypatch.setattr(grammars, "needs_host_tokens", record)
     run(core, make_requests(compile_source(SOURCES["regex"]))[:1])
     assert any(waits)

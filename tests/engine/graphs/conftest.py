@@ -10,6 +10,7 @@ from torch import Tensor
 from lossless.poison import poison
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.model.config import AuxHiddenStates
@@ -34,7 +35,8 @@ class Bench:
 
     def batch(self, size: int) -> DecodeBatch:
         """The first `size` sequences."""
-        return self.table.decode_batch(range(1, size + 1), LENGTHS[:size])
+        req_indices = list(range(1, size + 1))
+        return self.table.decode_batch(req_indices, LENGTHS[:size], torch.tensor(req_indices))
 
     def chain(self, size: int, rows: int) -> ForwardInputs:
         """Verify the bonus token and what follows it in the table."""
@@ -90,7 +92,7 @@ def bench(checkpoints) -> Bench:
         torch.device("cpu"),
     )
     poison(pool)
-    table = RequestTable(SLOTS, 40, PAGES_PER_SLOT, PAGE_SIZE, torch.device("cpu"))
+    table = RequestTable(SLOTS, 40, PAGES_PER_SLOT, PAGE_SIZE, StagingBuffer(torch.device("cpu")))
     generator = torch.Generator().manual_seed(3)
     pages = (torch.randperm(SLOTS * PAGES_PER_SLOT, generator=generator) + 1).tolist()
     for req_index, length in enumerate(LENGTHS, start=1):
@@ -98,7 +100,7 @@ def bench(checkpoints) -> Bench:
         table.write_pages(
             [(req_index, pages[req_index * PAGES_PER_SLOT : (req_index + 1) * PAGES_PER_SLOT])]
         )
-        rows = table.span_rows([(req_index, 0, length)])
+        rows = table.span_rows(table.stage_spans([(req_index, 0, length)]))
         ids = table.tokens_at(rows.req_indices, rows.positions)
         target.forward(ids, rows.positions, PagedView(pool, rows.slot_mapping, rows.layout))
         table.set_computed(req_index, length)

@@ -15,7 +15,8 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.tree import TreeLevel, grow_tree, link
 from specdecode_engine.steps.decode import accept, gather_accepted
 from specdecode_kernels import TORCH
@@ -32,7 +33,7 @@ class World:
     target: Tensor
     draft: Tensor
     sampler: Sampler
-    req_indices: list[int]
+    batch: SamplingBatch
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +41,13 @@ def world() -> World:
     generator = torch.Generator().manual_seed(3)
     target = torch.randn(VOCAB, VOCAB, generator=generator) * 1.3
     draft = target + torch.randn(VOCAB, VOCAB, generator=generator) * 0.6
-    sampler = Sampler(SEEDS + 1, VOCAB, torch.device("cpu"))
+    sampler = Sampler(VOCAB, StagingBuffer(torch.device("cpu")))
     req_indices = list(range(1, SEEDS + 1))
     for req_index in req_indices:
         sampler.open(
             req_index, SamplingParams(seed=req_index, max_tokens=2, temperature=1.0), [0], []
         )
-    return World(target, draft, sampler, req_indices)
+    return World(target, draft, sampler, sampler.stage(req_indices))
 
 
 def positions(depths: Tensor) -> Tensor:
@@ -56,7 +57,7 @@ def positions(depths: Tensor) -> Tensor:
 def grow(world: World) -> Draft:
     def score(logits: Tensor, depth: int) -> Tensor:
         places = positions(torch.full(logits.shape[:2], depth))
-        return world.sampler.score_draft(logits, world.req_indices, places)
+        return world.sampler.score_draft(logits, world.batch, places)
 
     def advance(frontier: TreeLevel) -> Tensor:
         return score(world.draft[frontier.tokens], frontier.step + 1)
@@ -72,7 +73,7 @@ def node_logits(world: World, draft: Draft) -> Tensor:
 
 def choose(world: World, draft: Draft, logits: Tensor) -> Tensor:
     assert draft.tree is not None
-    return world.sampler.sample(logits, world.req_indices, positions(draft.tree.depths), draft)
+    return world.sampler.sample(logits, world.batch, positions(draft.tree.depths), draft)
 
 
 def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def emit(world: World, draft: Draft, choices: Tensor) -> Tensor:
     for depth in (1, 2):
         logits = world.target[tokens[-1]][:, None]
         places = positions(torch.full((SEEDS, 1), depth))
-        plain = world.sampler.sample(logits, world.req_indices, places)[:, 0]
+        plain = world.sampler.sample(logits, world.batch, places)[:, 0]
         tokens.append(torch.where(accepted >= depth, emitted[:, depth], plain))
     return torch.stack(tokens, dim=1)
 
@@ -132,7 +133,7 @@ def draw_the_bonus_anew(world: World, draft: Draft) -> Tensor:
     logits = node_logits(world, draft)
     judged = choose(world, draft, logits)
     places = positions(draft.tree.depths) + 1000
-    redrawn = world.sampler.sample(logits, world.req_indices, places, draft)
+    redrawn = world.sampler.sample(logits, world.batch, places, draft)
     is_child = torch.zeros_like(judged, dtype=torch.bool)
     for node in range(1, SHAPE.num_tokens):
         parent = draft.tree.parents[:, node]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
@@ -53,10 +54,10 @@ def test_sampled_tokens_follow_the_target_distribution() -> None:
     """Chi-square over 40 000 positions of one request, against the exact probabilities."""
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
     temperature, count = 0.8, 40_000
-    sampler = Sampler(2, 6, CPU)
+    sampler = Sampler(6, StagingBuffer(CPU))
     sampler.open(1, SamplingParams(seed=11, max_tokens=1, temperature=temperature), [0], [])
     positions = torch.arange(count)[None, :]
-    tokens = sampler.sample(logits.expand(1, count, 6), [1], positions)[0]
+    tokens = sampler.sample(logits.expand(1, count, 6), sampler.stage([1]), positions)[0]
     expected = torch.softmax(logits / temperature, dim=0) * count
     observed = torch.bincount(tokens, minlength=6)
     chi_square = ((observed - expected) ** 2 / expected).sum().item()
@@ -101,14 +102,15 @@ def test_filters_keep_what_the_definitions_keep(
 
 
 def test_greedy_and_sampled_rows_in_one_batch_do_not_touch_each_other() -> None:
-    sampler = Sampler(3, 20, CPU)
+    sampler = Sampler(20, StagingBuffer(CPU))
     sampler.open(1, SamplingParams(seed=1, max_tokens=1, temperature=0.0), [0], [])
     sampler.open(2, SamplingParams(seed=1, max_tokens=1, temperature=1.0, top_k=5), [0], [])
     logits = torch.randn(2, 3, 20, generator=torch.Generator().manual_seed(4))
     positions = torch.tensor([[4, 5, 6], [4, 5, 6]])
-    together = sampler.sample(logits, [1, 2], positions)
+    together = sampler.sample(logits, sampler.stage([1, 2]), positions)
     for row, req_index in enumerate((1, 2)):
-        alone = sampler.sample(logits[row : row + 1], [req_index], positions[row : row + 1])
+        batch = sampler.stage([req_index])
+        alone = sampler.sample(logits[row : row + 1], batch, positions[row : row + 1])
         assert torch.equal(together[row], alone[0])
     assert torch.equal(together[0], logits[0].argmax(dim=-1))
 
@@ -126,25 +128,26 @@ def test_penalties_at_a_node_count_the_path_to_it() -> None:
     )
     logits = torch.randn(1, 4, 12, generator=torch.Generator().manual_seed(9)) * 2
     path = [5, 5, 3]
-    drafted = Sampler(2, 12, CPU)
+    drafted = Sampler(12, StagingBuffer(CPU))
     drafted.open(1, params, [1, 2], [4])
     chain = Draft(DraftShape.chain(3), torch.tensor([path]))
-    nodes = drafted.sample(logits, [1], torch.tensor([[3, 4, 5, 6]]), chain)
+    nodes = drafted.sample(logits, drafted.stage([1]), torch.tensor([[3, 4, 5, 6]]), chain)
     for count in range(4):
-        plain = Sampler(2, 12, CPU)
+        plain = Sampler(12, StagingBuffer(CPU))
         plain.open(1, params, [1, 2], [4])
-        plain.commit([1], torch.tensor([path]), torch.tensor([count]))
-        expected = plain.sample(logits[:, count : count + 1], [1], torch.tensor([[3 + count]]))
+        batch = plain.stage([1])
+        plain.commit(batch, torch.tensor([path]), torch.tensor([count]))
+        expected = plain.sample(logits[:, count : count + 1], batch, torch.tensor([[3 + count]]))
         assert nodes[0, count] == expected[0, 0]
 
 
 def test_a_reused_slot_remembers_nothing() -> None:
-    sampler = Sampler(2, 8, CPU)
+    sampler = Sampler(8, StagingBuffer(CPU))
     logits = torch.tensor([[[1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]]])
     sampler.open(1, SamplingParams(seed=0, max_tokens=1, logit_bias={0: 50.0}), [0], [])
-    assert sampler.sample(logits, [1], torch.tensor([[2]])).item() == 0
+    assert sampler.sample(logits, sampler.stage([1]), torch.tensor([[2]])).item() == 0
     sampler.open(1, SamplingParams(seed=0, max_tokens=1, temperature=0.0), [0], [])
-    assert sampler.sample(logits, [1], torch.tensor([[2]])).item() == 2
+    assert sampler.sample(logits, sampler.stage([1]), torch.tensor([[2]])).item() == 2
 
 
 def test_penalties_in_a_tree_count_the_ancestors_alone() -> None:
@@ -154,10 +157,11 @@ def test_penalties_in_a_tree_count_the_ancestors_alone() -> None:
     tokens = torch.tensor([[5, 7, 5, 3]])
     tree = link(TORCH, torch.tensor([[0, 0, 0, 1, 2]]), num_steps=2)
     draft = Draft(DraftShape(2, 2, 5), tokens, tree)
-    sampler = Sampler(2, 12, CPU)
+    sampler = Sampler(12, StagingBuffer(CPU))
     sampler.open(1, params, [1, 2], [4])
-    nodes = sampler.sample(logits, [1], torch.tensor([[3, 4, 4, 5, 5]]), draft)
+    nodes = sampler.sample(logits, sampler.stage([1]), torch.tensor([[3, 4, 4, 5, 5]]), draft)
     for node, path in enumerate(([], [5], [7], [5, 5], [7, 3])):
-        plain = Sampler(2, 12, CPU)
+        plain = Sampler(12, StagingBuffer(CPU))
         plain.open(1, params, [1, 2], [4, *path])
-        assert nodes[0, node] == plain.sample(logits[:, node : node + 1], [1], torch.tensor([[0]]))
+        expected = plain.sample(logits[:, node : node + 1], plain.stage([1]), torch.tensor([[0]]))
+        assert nodes[0, node] == expected

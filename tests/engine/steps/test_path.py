@@ -8,6 +8,7 @@ import torch
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.speculate.tree import link
 from specdecode_engine.steps.decode import accept, compact_kv, gather_accepted
@@ -94,7 +95,7 @@ def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: in
         width=64,
         pages_per_request=-(-24 // page_size),
         page_size=page_size,
-        device=CPU,
+        staging=StagingBuffer(CPU),
     )
     rng = random.Random(page_size)
     ids = rng.sample(range(1, 40), 2 * -(-24 // page_size) if page_size > 1 else 36)
@@ -104,7 +105,7 @@ def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: in
         table.open(req_index, [0] * 8)
         table.write_pages([(req_index, pages[req_index])])
         table.set_computed(req_index, 7)
-    batch = table.decode_batch([1, 2], [7, 7])
+    batch = table.decode_batch([1, 2], [7, 7], torch.tensor([1, 2]))
     path = torch.tensor([[0, 2, 5, 8], [0, 1, 3, 3]])
     before_k, before_v = pool.k.clone(), pool.v.clone()
     compact_kv(pool, table, batch, path)

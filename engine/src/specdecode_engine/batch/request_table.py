@@ -12,6 +12,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_kernels import AttentionMetadata
 
 Span = tuple[int, int, int]
@@ -26,6 +27,15 @@ class Rows:
     positions: Tensor  # [T] i64
     slot_mapping: Tensor  # [T] i64, rows of the pool
     layout: AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSpans:
+    """Spans that are to be laid out, with what the device has to know of them."""
+
+    spans: tuple[Span, ...]
+    req_indices: Tensor  # [spans] i64
+    cu_seqlens: Tensor  # [spans + 1] i64, where the rows of each span begin, and their end
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,11 @@ class DecodeBatch:
 
 
 class RequestTable:
-    """Tokens, lengths and pages of every running request."""
+    """Tokens, lengths and pages of every running request.
+
+    What the host contributes goes through `staging`: it is put there first, sent with all the other
+    numbers of the step, and used from then on.
+    """
 
     def __init__(
         self,
@@ -69,9 +83,10 @@ class RequestTable:
         width: int,
         pages_per_request: int,
         page_size: int,
-        device: torch.device,
+        staging: StagingBuffer,
     ) -> None:
-        self.device = device
+        self.staging = staging
+        self.device = device = staging.device
         self.page_size = page_size
         self.num_rows = num_rows
         self._tokens = torch.zeros(num_rows, width, dtype=torch.int64, device=device)
@@ -82,8 +97,9 @@ class RequestTable:
 
     def open(self, req_index: int, tokens: Items[int]) -> None:
         """Start a sequence: its tokens are known, none has KV yet."""
-        self._tokens[req_index, : len(tokens)] = torch.tensor(tokens, device=self.device)
-        self._lengths[req_index] = 0
+        staged, row = self.staging.put(tokens), self._tokens[req_index, : len(tokens)]
+        self.staging.after_send(lambda: row.copy_(staged))
+        self.set_computed(req_index, 0)
         self._written_pages[req_index] = 0
 
     def write_pages(self, held: Iterable[tuple[int, Items[int]]]) -> None:
@@ -99,12 +115,17 @@ class RequestTable:
                 new += pages[written:]
                 self._written_pages[req_index] = count
         if new:
-            rows = torch.tensor((req_indices, places, new), device=self.device)
-            self.pages[rows[0], rows[1]] = rows[2]
+            rows = self.staging.put((*req_indices, *places, *new)).view(3, -1)
+            self.staging.after_send(lambda: self.pages.index_put_((rows[0], rows[1]), rows[2]))
 
-    def decode_batch(self, host_req_indices: Items[int], host_lengths: Items[int]) -> DecodeBatch:
-        """Gather the state that a decode step starts from."""
-        req_indices = torch.tensor(host_req_indices, device=self.device)
+    def decode_batch(
+        self, host_req_indices: Items[int], host_lengths: Items[int], req_indices: Tensor
+    ) -> DecodeBatch:
+        """Gather the state that a decode step starts from.
+
+        Args:
+            req_indices: the first argument, staged and sent.
+        """
         lengths = self._lengths[req_indices]
         bonus = self._tokens[req_indices, lengths]
         return DecodeBatch(
@@ -130,23 +151,30 @@ class RequestTable:
 
     def set_computed(self, req_index: int, computed: int) -> None:
         """Record that the first `computed` tokens have KV, after an extend step."""
-        self._lengths[req_index] = computed
+        self._lengths[req_index : req_index + 1].fill_(computed)
 
     def put_tokens(self, req_indices: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Write the first tokens that an extend step sampled; [rows] i64 each."""
         self._tokens[req_indices, positions] = tokens
 
-    def span_rows(self, spans: Items[Span]) -> Rows:
-        """Lay out the rows of several spans, one after the other; a row sees all before it."""
+    def stage_spans(self, spans: Items[Span]) -> StagedSpans:
+        """Stage what `span_rows` needs of at least one span."""
         lens = [end - start for _, start, end in spans]
+        req_indices = self.staging.put([req_index for req_index, _, _ in spans])
+        return StagedSpans(tuple(spans), req_indices, self.staging.put([0, *accumulate(lens)]))
+
+    def span_rows(self, staged: StagedSpans) -> Rows:
+        """Lay out the rows of several spans, one after the other; a row sees all before it."""
+        spans, starts = staged.spans, staged.cu_seqlens
+        lens = tuple(end - start for _, start, end in spans)
         positions = torch.cat(
             [torch.arange(start, end, device=self.device) for _, start, end in spans]
         )
-        req_indices = torch.tensor([req_index for req_index, _, _ in spans], device=self.device)
-        starts = torch.tensor([0, *accumulate(lens)], device=self.device)
-        row_req_indices = req_indices.repeat_interleave(starts.diff())
+        row_req_indices = staged.req_indices.repeat_interleave(
+            starts.diff(), output_size=len(positions)
+        )
         longest = max(end for _, _, end in spans)
-        layout = self._layout(req_indices, tuple(lens), positions + 1, longest, starts)
+        layout = self._layout(staged.req_indices, lens, positions + 1, longest, starts)
         return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
 
     def window_rows(

@@ -68,6 +68,12 @@ class KVCache:
             return k, v
         return self.ops.load_kv(self._layers[layer], slot_mapping, k.dtype)
 
+    def clear(self, slot_mapping: Tensor) -> None:
+        """Make the rows slot_mapping [n] i64 of every layer zero."""
+        for rows in (self.k, self.v):
+            bits = rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
+            bits.index_fill_(1, slot_mapping, 0)
+
     def attend(
         self, layer: int, q: Tensor, layout: AttentionMetadata, tree_kv: TreeKV | None = None
     ) -> Tensor:

@@ -5,6 +5,7 @@ the next mask; a batch without grammars costs nothing. Letters: R rows with a gr
 N nodes, W words of 32 tokens.
 """
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.grammar import Grammar, GrammarFault, Matcher, mask_nodes
 
 Words = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrammarRows:
+    """The rows of a batch whose requests have a grammar."""
+
+    req_indices: tuple[int, ...]  # [R], requests
+    rows: Tensor  # [R] i64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +49,11 @@ class GrammarMasks:
     `follow` returns the error.
     """
 
-    def __init__(self, vocab: int, device: torch.device) -> None:
+    def __init__(self, vocab: int, staging: StagingBuffer) -> None:
         self._vocab = vocab
         self._words = -(-vocab // 32)
-        self._device = device
-        self._bits = torch.arange(32, device=device, dtype=torch.int32)
+        self._staging = staging
+        self._bits = torch.arange(32, device=staging.device, dtype=torch.int32)
         self.states: dict[int, Matcher | GrammarFault] = {}
 
     def open(self, req_index: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
@@ -77,19 +87,22 @@ class GrammarMasks:
                 self.states[req_index] = state = fault
         return str(state) if isinstance(state, GrammarFault) else None
 
-    def ship(self, req_indices: list[int], draft: Draft | None) -> DraftOnHost | None:
+    def stage(self, req_indices: Items[int]) -> GrammarRows | None:
+        """Stage which rows of a batch have a grammar; None where none has."""
+        if self.states.keys().isdisjoint(req_indices):
+            return None
+        rows = [row for row, req_index in enumerate(req_indices) if req_index in self.states]
+        return GrammarRows(tuple(req_indices[row] for row in rows), self._staging.put(rows))
+
+    def ship(self, batch: GrammarRows, draft: Draft) -> DraftOnHost:
         """Start to copy what `apply` needs of a draft, before the target's forward is launched.
 
         The host then advances the grammars while the target computes.
         """
-        rows = self._rows(req_indices)
-        if draft is None or not rows:
-            return None
-        chosen = torch.tensor(rows, device=self._device)
-        tokens = torch.nn.functional.pad(draft.tokens[chosen], (1, 0))
-        nodes = torch.arange(tokens.shape[1], device=self._device)
+        tokens = torch.nn.functional.pad(draft.tokens[batch.rows], (1, 0))
+        nodes = torch.arange(tokens.shape[1], device=tokens.device)
         chain = (nodes - 1).clamp(min=0).expand_as(tokens)
-        parents = chain if draft.tree is None else draft.tree.parents[chosen]
+        parents = chain if draft.tree is None else draft.tree.parents[batch.rows]
         table = torch.stack([tokens, parents], dim=1)
         arrival = None
         if table.is_cuda:
@@ -99,27 +112,20 @@ class GrammarMasks:
             arrival.record()
         return DraftOnHost(table, arrival)
 
-    def apply(
-        self, logits: Tensor, req_indices: list[int], on_host: DraftOnHost | None = None
-    ) -> Tensor:
+    def apply(self, logits: Tensor, batch: GrammarRows, on_host: DraftOnHost | None) -> Tensor:
         """Return logits [batch, N, vocab] with what a grammar forbids at minus infinity.
 
         Args:
-            on_host: what `ship` returned for the same requests; None without a draft.
+            on_host: what `ship` returned for the same rows; None without a draft.
         """
-        rows = self._rows(req_indices)
-        if not rows:
-            return logits
-        drafted = on_host.rows() if on_host else [([0], [0])] * len(rows)
-        words = np.empty((len(rows), logits.shape[1], self._words), dtype=np.int32)
-        for row, (tokens, parents), out in zip(rows, drafted, words, strict=True):
-            self._walk(req_indices[row], tokens, parents, out)
-        chosen = torch.tensor(rows, device=self._device)
-        masked = logits[chosen].masked_fill(~self._unpack(words), -torch.inf)
-        return logits.index_copy(0, chosen, masked)
-
-    def _rows(self, req_indices: list[int]) -> list[int]:
-        return [row for row, req_index in enumerate(req_indices) if req_index in self.states]
+        drafted = on_host.rows() if on_host else [([0], [0])] * len(batch.req_indices)
+        words = np.empty((len(drafted), logits.shape[1], self._words), dtype=np.int32)
+        for req_index, (tokens, parents), out in zip(
+            batch.req_indices, drafted, words, strict=True
+        ):
+            self._walk(req_index, tokens, parents, out)
+        masked = logits[batch.rows].masked_fill(~self._unpack(words), -torch.inf)
+        return logits.index_copy(0, batch.rows, masked)
 
     def _walk(self, req_index: int, tokens: list[int], parents: list[int], out: Words) -> None:
         state = self.states[req_index]
@@ -135,7 +141,7 @@ class GrammarMasks:
     def _unpack(self, words: Words) -> Tensor:
         """Bits to booleans, on the device: [R, N, W] i32 to [R, N, vocab]."""
         packed = torch.from_numpy(words)
-        if self._device.type == "cuda":
-            packed = packed.pin_memory().to(self._device, non_blocking=True)
+        if self._staging.device.type == "cuda":
+            packed = packed.pin_memory().to(self._staging.device, non_blocking=True)
         bits = (packed[..., None] >> self._bits) & 1
         return bits.flatten(2)[..., : self._vocab].bool()

@@ -1,10 +1,13 @@
 """The state of every running request that penalties and logit bias depend on."""
 
+from collections.abc import Sequence as Items
+
 import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import SamplingParams
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_kernels import Backend, DraftedNodes, PenaltyParamsBatch
 
 
@@ -15,11 +18,12 @@ class Penalties:
     than ever before, and never shrink.
     """
 
-    def __init__(self, vocab: int, device: torch.device, ops: Backend) -> None:
+    def __init__(self, vocab: int, staging: StagingBuffer, ops: Backend) -> None:
         self._ops = ops
-        self._device = device
+        self._staging = staging
         self._params: dict[int, SamplingParams] = {}
         self.states: dict[int, int] = {}
+        device = staging.device
         self._counts = torch.zeros(0, vocab, device=device)  # of output tokens
         self._in_prompt = torch.zeros(0, vocab, dtype=torch.bool, device=device)
         self._bias = torch.zeros(0, vocab, device=device)
@@ -30,17 +34,21 @@ class Penalties:
         """Start a request that has no row, with the output that it already has."""
         state = self._free_row()
         self._params[req_index], self.states[req_index] = params, state
-        for table in (self._counts, self._in_prompt, self._bias):
-            table[state] = 0
-        self._in_prompt[state, self._ids(prompt)] = True
-        if output:
-            vocab = self._counts.shape[1]
-            self._counts[state] += torch.bincount(self._ids(output), minlength=vocab)
-        if params.logit_bias:
-            values = torch.tensor(list(params.logit_bias.values()), device=self._device)
-            self._bias[state, self._ids(list(params.logit_bias))] = values
+        put, bias = self._staging.put, params.logit_bias
+        in_prompt, in_output, biased = put(prompt), put(output), put(list(bias))
+        values = self._staging.put_floats(list(bias.values()))
 
-    def commit(self, req_indices: list[int], tokens: Tensor, emitted: Tensor) -> None:
+        def write() -> None:
+            for table in (self._counts, self._in_prompt, self._bias):
+                table[state].zero_()
+            self._in_prompt[state].index_fill_(0, in_prompt, True)
+            ones = self._counts.new_ones(len(in_output))
+            self._counts[state].index_add_(0, in_output, ones)
+            self._bias[state].index_copy_(0, biased, values.to(self._bias.dtype))
+
+        self._staging.after_send(write)
+
+    def commit(self, req_indices: Items[int], tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens that were added to outputs.
 
         Args:
@@ -57,29 +65,30 @@ class Penalties:
         """Free a request's row."""
         del self._params[req_index], self.states[req_index]
 
-    def apply(self, logits: Tensor, req_indices: list[int], draft: Draft | None) -> Tensor:
+    def apply(self, logits: Tensor, params: PenaltyParamsBatch, draft: Draft | None) -> Tensor:
         """Return logits after penalties and bias.
 
         Args:
             logits: [batch, nodes, vocab] float; not changed.
-            req_indices: the request of each batch row.
+            params: what was staged for the batch, and sent.
             draft: a node counts the drafted tokens on the path to it, its own included, as if
                 they were output already.
         """
-        if not any(req_index in self.states for req_index in req_indices):
-            return logits
         drafted = None if draft is None else _nodes(draft)
-        return self._ops.apply_penalties(logits, self._params_of(req_indices), drafted)
+        return self._ops.apply_penalties(logits, params, drafted)
 
-    def _params_of(self, req_indices: list[int]) -> PenaltyParamsBatch:
+    def stage(self, req_indices: Items[int]) -> PenaltyParamsBatch | None:
+        """Stage the parameters of a batch; None where no request has any."""
+        if self.states.keys().isdisjoint(req_indices):
+            return None
         states = [self.states.get(req_index, -1) for req_index in req_indices]
-        numbers = [_numbers(self._params.get(req_index)) for req_index in req_indices]
+        numbers = [n for req_index in req_indices for n in _numbers(self._params.get(req_index))]
         return PenaltyParamsBatch(
             counts=self._counts,
             in_prompt=self._in_prompt,
             bias=self._bias,
-            states=torch.tensor(states, device=self._device),
-            numbers=torch.tensor(numbers, dtype=torch.float64, device=self._device),
+            states=self._staging.put(states),
+            numbers=self._staging.put_floats(numbers).view(-1, 3),
         )
 
     def _free_row(self) -> int:
@@ -93,9 +102,6 @@ class Penalties:
         self._in_prompt = _grown(self._in_prompt, more)
         self._bias = _grown(self._bias, more)
         return have
-
-    def _ids(self, tokens: list[int]) -> Tensor:
-        return torch.tensor(tokens, dtype=torch.int64, device=self._device)
 
 
 def _grown(table: Tensor, rows: int) -> Tensor:

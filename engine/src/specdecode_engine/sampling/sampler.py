@@ -1,14 +1,35 @@
 """Logits to tokens by the position-keyed rule, for drafted and plain rows alike."""
 
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import SamplingParams
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.grammar import Grammar
-from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
+from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks, GrammarRows
 from specdecode_engine.sampling.penalties import Penalties
-from specdecode_kernels import TORCH, Backend, SamplingParamsBatch
+from specdecode_kernels import TORCH, Backend, PenaltyParamsBatch, SamplingParamsBatch
+
+_Numbers = tuple[float, float, float, int, int]
+"""Temperature, top_p, min_p, top_k and seed of a request."""
+
+_GREEDY: _Numbers = (0.0, 1.0, 0.0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplingBatch:
+    """How the requests of a batch sample in one step; None is what no request of it needs."""
+
+    req_indices: tuple[int, ...]
+    params: SamplingParamsBatch | None = None
+    draft_params: SamplingParamsBatch | None = None  # the same without filters
+    sampled_rows: Tensor | None = None  # [R] i64, rows of the batch that sample
+    penalties: PenaltyParamsBatch | None = None
+    grammar: GrammarRows | None = None
 
 
 class Sampler:
@@ -19,16 +40,13 @@ class Sampler:
     the device.
     """
 
-    def __init__(
-        self, num_rows: int, vocab: int, device: torch.device, ops: Backend = TORCH
-    ) -> None:
+    def __init__(self, vocab: int, staging: StagingBuffer, ops: Backend = TORCH) -> None:
         self.ops = ops
-        self.grammars = GrammarMasks(vocab, device)
-        self._numbers = torch.zeros(num_rows, 4, dtype=torch.float64, device=device)
-        self._seeds = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self._sampled: set[int] = set()
+        self.grammars = GrammarMasks(vocab, staging)
+        self._staging = staging
+        self._sampled: dict[int, _Numbers] = {}  # by request
         self._filtered: set[int] = set()
-        self._penalties = Penalties(vocab, device, ops)
+        self._penalties = Penalties(vocab, staging, ops)
 
     def open(
         self,
@@ -47,20 +65,50 @@ class Sampler:
             self.grammars.open(req_index, grammar, output, ends_late=params.ignore_eos)
 
     def _write(self, req_index: int, params: SamplingParams) -> None:
-        numbers = (params.temperature, params.top_p, float(params.top_k), params.min_p)
-        self._numbers[req_index] = torch.tensor(numbers, dtype=torch.float64)
-        self._seeds[req_index] = _signed(params.seed)
-        self._sampled.discard(req_index)
+        self._sampled.pop(req_index, None)
         self._filtered.discard(req_index)
         if params.temperature > 0:
-            self._sampled.add(req_index)
+            filters = params.top_p, params.min_p, params.top_k
+            self._sampled[req_index] = (params.temperature, *filters, _signed(params.seed))
             if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
                 self._filtered.add(req_index)
 
-    def commit(self, req_indices: list[int], tokens: Tensor, emitted: Tensor) -> None:
+    def stage(self, req_indices: Items[int]) -> SamplingBatch:
+        """Stage what the device has to know of a batch, after its requests were opened."""
+        params = self._stage_params(req_indices)
+        rows = None
+        if params is not None:
+            rows = [row for row, index in enumerate(req_indices) if index in self._sampled]
+        is_filtered = params is not None and params.is_filtered
+        return SamplingBatch(
+            req_indices=tuple(req_indices),
+            params=params,
+            draft_params=replace(params, is_filtered=False) if params and is_filtered else params,
+            sampled_rows=None if rows is None else self._staging.put(rows),
+            penalties=self._penalties.stage(req_indices),
+            grammar=self.grammars.stage(req_indices),
+        )
+
+    def _stage_params(self, req_indices: Items[int]) -> SamplingParamsBatch | None:
+        if not any(req_index in self._sampled for req_index in req_indices):
+            return None
+        numbers = [self._sampled.get(req_index, _GREEDY) for req_index in req_indices]
+        temperature, top_p, min_p, top_k, seeds = zip(*numbers, strict=True)
+        floats = self._staging.put_floats((*temperature, *top_p, *min_p)).view(3, -1)
+        integers = self._staging.put((*top_k, *seeds)).view(2, -1)
+        return SamplingParamsBatch(
+            temperature=floats[0],
+            top_k=integers[0],
+            top_p=floats[1],
+            min_p=floats[2],
+            seeds=integers[1],
+            is_filtered=not self._filtered.isdisjoint(req_indices),
+        )
+
+    def commit(self, batch: SamplingBatch, tokens: Tensor, emitted: Tensor) -> None:
         """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
-        if self._penalties.states:
-            self._penalties.commit(req_indices, tokens, emitted)
+        if batch.penalties is not None:
+            self._penalties.commit(batch.req_indices, tokens, emitted)
 
     def close(self, req_index: int) -> None:
         """Free what a request's penalties and grammar use."""
@@ -72,7 +120,7 @@ class Sampler:
     def sample(
         self,
         logits: Tensor,
-        req_indices: list[int],
+        batch: SamplingBatch,
         positions: Tensor,
         draft: Draft | None = None,
         on_host: DraftOnHost | None = None,
@@ -81,7 +129,7 @@ class Sampler:
 
         Args:
             logits: [batch, nodes, vocab] float, the target's, unprocessed.
-            req_indices: the request of each batch row.
+            batch: what was staged for its requests, and sent.
             positions: [batch, nodes] i64, absolute positions of the tokens to be chosen.
             draft: the drafted tokens of the nodes after the first one.
             on_host: what `grammars.ship` returned for the draft.
@@ -89,17 +137,16 @@ class Sampler:
         Returns:
             [batch, nodes] i64.
         """
-        if self._penalties.states:
-            logits = self._penalties.apply(logits, req_indices, draft)
-        if self.grammars.states:
-            logits = self.grammars.apply(logits, req_indices, on_host)
-        params = self._params_of(req_indices, with_filters=True)
-        return self.ops.sample(logits, params, positions, None)
+        if batch.penalties is not None:
+            logits = self._penalties.apply(logits, batch.penalties, draft)
+        if batch.grammar is not None:
+            logits = self.grammars.apply(logits, batch.grammar, on_host)
+        return self.ops.sample(logits, batch.params, positions, None)
 
     def sample_draft(
         self,
         logits: Tensor,
-        req_indices: list[int],
+        batch: SamplingBatch,
         positions: Tensor,
         target_ids: Tensor | None = None,
     ) -> Tensor:
@@ -116,14 +163,14 @@ class Sampler:
         Returns:
             [batch] i64 ids of the target.
         """
-        rows = self._params_of(req_indices, with_filters=False)
-        ids = self.ops.sample(logits[:, None], rows, positions[:, None], target_ids)[:, 0]
+        params = batch.draft_params
+        ids = self.ops.sample(logits[:, None], params, positions[:, None], target_ids)[:, 0]
         return ids if target_ids is None else target_ids[ids]
 
     def score_draft(
         self,
         logits: Tensor,
-        req_indices: list[int],
+        batch: SamplingBatch,
         positions: Tensor,
         target_ids: Tensor | None = None,
     ) -> Tensor:
@@ -139,33 +186,11 @@ class Sampler:
         Returns:
             [batch, nodes, draft_vocab] f32 log-probabilities.
         """
-        rows = self._params_of(req_indices, with_filters=False)
-        if rows is not None:
-            sampled = [
-                row for row, req_index in enumerate(req_indices) if req_index in self._sampled
-            ]
-            chosen = torch.tensor(sampled, device=logits.device)
-            perturbed = self.ops.perturb_logits(logits, rows, positions, target_ids, chosen)
-            logits = logits.index_copy(0, chosen, perturbed)
+        params, rows = batch.draft_params, batch.sampled_rows
+        if params is not None and rows is not None:
+            perturbed = self.ops.perturb_logits(logits, params, positions, target_ids, rows)
+            logits = logits.index_copy(0, rows, perturbed)
         return torch.log_softmax(logits.float(), dim=-1)
-
-    def _params_of(
-        self, req_indices: list[int], *, with_filters: bool
-    ) -> SamplingParamsBatch | None:
-        """Gather the parameters of a batch; None where every request is greedy."""
-        if not any(req_index in self._sampled for req_index in req_indices):
-            return None
-        places = torch.tensor(req_indices, device=self._seeds.device)
-        numbers = self._numbers[places]
-        return SamplingParamsBatch(
-            temperature=numbers[:, 0],
-            top_k=numbers[:, 2].to(torch.int64),
-            top_p=numbers[:, 1],
-            min_p=numbers[:, 3],
-            seeds=self._seeds[places],
-            is_filtered=with_filters
-            and any(req_index in self._filtered for req_index in req_indices),
-        )
 
 
 def _signed(seed: int) -> int:

@@ -40,7 +40,7 @@ class DraftKvProgress:
     def set_num_computed(self, req_index: int, rows: int) -> None:
         """Record that the first `rows` rows of a prompt are computed."""
         self._computed[req_index] = rows
-        self._first_missing[req_index] = rows
+        self._first_missing[req_index : req_index + 1].fill_(rows)
 
     def add_pending(self, req_indices: Items[int], required: Items[int], rows: int) -> None:
         """Record that a step has committed up to `rows` tokens.

@@ -8,6 +8,7 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, Span
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.sampling.sampler import SamplingBatch
 
 
 class Drafter(Protocol):
@@ -40,7 +41,7 @@ class Drafter(Protocol):
         """
         ...
 
-    def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+    def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         """Draft after each bonus token, in ids of the target; `shape.num_steps` >= 1."""
         ...
 

@@ -28,7 +28,7 @@ from specdecode_engine.model.forward import (
 )
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.tree import DraftTreeBuilder
 
@@ -76,7 +76,9 @@ class ModelDrafter:
             assert aux_hidden_states is not None
             spans, hidden = self._shift(self._ring, spans, aux_hidden_states)
         if spans:
-            self._compute(self._table.span_rows(spans), hidden)
+            staged = self._table.stage_spans(spans)
+            self._table.staging.send()
+            self._compute(self._table.span_rows(staged), hidden)
         for req_index, _, end in spans:
             self._progress.set_num_computed(req_index, end)
 
@@ -99,10 +101,10 @@ class ModelDrafter:
             ring.write_span((req_index, start, end), own)
         return known, torch.cat(pieces)
 
-    def draft(self, batch: DecodeBatch, shape: DraftShape) -> Draft:
+    def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         outputs = self._catch_up(batch)
         draft_step = _DraftStep(self._graphs, outputs.hidden)
-        return self._builder.expand(batch, shape, outputs.logits, draft_step)
+        return self._builder.expand(batch, sampling, shape, outputs.logits, draft_step)
 
     def update_after_verify(
         self, batch: DecodeBatch, num_rows: int, aux_hidden_states: Tensor | None
@@ -141,8 +143,7 @@ class ModelDrafter:
         if self._ring is not None and pending > self._ring.kept:
             self._progress.invalidate(one.host_req_indices[0])
             rows = self._window_rows(one, pending, pending - self._ring.kept)
-            self._pool.k[:, rows.slot_mapping] = 0
-            self._pool.v[:, rows.slot_mapping] = 0
+            self._pool.clear(rows.slot_mapping)
             pending = self._ring.kept
         rows = self._window_rows(one, pending, pending - self._window)
         self._compute(rows, self._read_ring(rows))

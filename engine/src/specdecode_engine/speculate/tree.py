@@ -22,7 +22,7 @@ from specdecode_engine.batch.draft import Draft, Tree
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.forward import ForwardInputs
-from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_kernels import Backend
 
 
@@ -79,56 +79,69 @@ class DraftTreeBuilder:
         self._target_ids = target_ids
 
     def expand(
-        self, batch: DecodeBatch, shape: DraftShape, first: Tensor, draft_step: DraftStepFunction
+        self,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        first: Tensor,
+        draft_step: DraftStepFunction,
     ) -> Draft:
         """Draft after each bonus token.
 
         Args:
+            sampling: of the batch.
             first: [B, draft_vocab] float, logits after the bonus tokens.
         """
         if shape.topk == 1:
-            return Draft(shape, self._expand_chain(batch, shape.num_steps, first, draft_step))
-        return self._expand_tree(batch, shape, first, draft_step)
+            tokens = self._expand_chain(batch, sampling, shape.num_steps, first, draft_step)
+            return Draft(shape, tokens)
+        return self._expand_tree(batch, sampling, shape, first, draft_step)
 
     def _expand_chain(
-        self, batch: DecodeBatch, num_steps: int, logits: Tensor, draft_step: DraftStepFunction
+        self,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        num_steps: int,
+        logits: Tensor,
+        draft_step: DraftStepFunction,
     ) -> Tensor:
-        req_indices, drafted = list(batch.host_req_indices), []
+        drafted = []
         prefix = batch.lengths + self._prefix_rows
         layout = self._table.prefix_layout(batch, prefix, 1)
         for step in range(num_steps):
             positions = batch.lengths + 1 + step
-            token = self._sampler.sample_draft(logits, req_indices, positions, self._target_ids)
+            token = self._sampler.sample_draft(logits, sampling, positions, self._target_ids)
             drafted.append(token)
             if step + 1 < num_steps:
                 logits = draft_step(ForwardInputs(token, prefix + step, layout, first=step), None)
         return torch.stack(drafted, dim=1)
 
     def _expand_tree(
-        self, batch: DecodeBatch, shape: DraftShape, first: Tensor, draft_step: DraftStepFunction
+        self,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        first: Tensor,
+        draft_step: DraftStepFunction,
     ) -> Draft:
         k = shape.topk
         prefix = (batch.lengths + self._prefix_rows).repeat_interleave(k)
         layout = self._table.prefix_layout(batch, prefix, k)
+
+        def score(logits: Tensor, depth: int) -> Tensor:
+            """Log-probabilities [B, k, draft_vocab] f32 of the tokens after nodes of one depth."""
+            positions = (batch.lengths + 1 + depth)[:, None].expand(-1, logits.shape[1])
+            return self._sampler.score_draft(logits, sampling, positions, self._target_ids)
 
         def advance(frontier: TreeLevel) -> Tensor:
             step = frontier.step
             ids = self._to_target(frontier.tokens).flatten()
             inputs = ForwardInputs(ids, prefix + step, layout, mask=frontier.mask, first=step * k)
             logits = draft_step(inputs, frontier.parents)
-            return self._score(logits.view(batch.size, k, -1), batch, step + 1)
+            return score(logits.view(batch.size, k, -1), step + 1)
 
-        draft = grow_tree(
-            self._sampler.ops, shape, self._score(first[:, None], batch, 0)[:, 0], advance
-        )
+        draft = grow_tree(self._sampler.ops, shape, score(first[:, None], 0)[:, 0], advance)
         return Draft(shape, self._to_target(draft.tokens), draft.tree)
-
-    def _score(self, logits: Tensor, batch: DecodeBatch, depth: int) -> Tensor:
-        """Log-probabilities [B, k, draft_vocab] f32 of the tokens after nodes of one depth."""
-        positions = (batch.lengths + 1 + depth)[:, None].expand(-1, logits.shape[1])
-        return self._sampler.score_draft(
-            logits, list(batch.host_req_indices), positions, self._target_ids
-        )
 
     def _to_target(self, ids: Tensor) -> Tensor:
         return ids if self._target_ids is None else self._target_ids[ids]

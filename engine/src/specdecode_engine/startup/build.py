@@ -13,6 +13,7 @@ from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.shapes import ForwardKind
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
@@ -169,10 +170,10 @@ def _wire(
         width=limits.longest_sequence + limits.reserve_tokens + 1,
         pages_per_request=limits.pages_per_sequence,
         page_size=limits.page_size,
-        device=config.device,
+        staging=StagingBuffer(config.device),
     )
     ops = config.kernels["target"].backend
-    sampler = Sampler(limits.max_running + 1, config.target.vocab_size, config.device, ops)
+    sampler = Sampler(config.target.vocab_size, table.staging, ops)
     pool = _make_cache(config, config.target, limits, ops)
     functions: dict[ForwardKind, ForwardFunction] = {
         ForwardKind.VERIFY: TargetForward(models.target, pool, config.aux_spec)

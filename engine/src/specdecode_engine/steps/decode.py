@@ -5,29 +5,52 @@ Only the rows of the accepted path are kept, in order, by `gather_accepted` and 
 width is that of the longest path, not of the tree.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
-from specdecode_engine.batch.sequence import SchedulerOutput
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.model.forward import ForwardInputs
 from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
-from specdecode_engine.steps.logprobs import select_logprobs
+from specdecode_engine.steps.logprobs import LogprobRequest
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.prefill import prefill
+from specdecode_engine.steps.prefill import StagedPrefill, prefill
 from specdecode_kernels import Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedDecode:
+    """The sequences of a decode step, with what the device has to know of them."""
+
+    sequences: tuple[Sequence, ...]
+    req_indices: Tensor  # [B] i64
+    sampling: SamplingBatch
+    logprobs: LogprobRequest | None
+
+    @classmethod
+    def of(cls, context: ModelContext, sequences: tuple[Sequence, ...]) -> "StagedDecode":
+        """Stage them."""
+        req_indices = [one.req_index for one in sequences if one.req_index is not None]
+        staging = context.staging
+        sampling = context.sampler.stage(req_indices)
+        logprobs = LogprobRequest.stage(sequences, staging)
+        return cls(sequences, staging.put(req_indices), sampling, logprobs)
 
 
 def decode(
     context: ModelContext,
-    plan: SchedulerOutput,
+    staged: StagedDecode,
+    prompts: StagedPrefill | None,
     shape: DraftShape,
     steps: tuple[InFlightStep, ...],
 ) -> None:
-    """Decode the plan's sequences, with its chunks in the same forward of the target.
+    """Decode sequences, with prompt chunks in the same forward of the target.
 
     Each sequence gets 1 to path_length tokens: the bonus token after the accepted draft tokens is
     the target's own.
@@ -36,32 +59,31 @@ def decode(
         shape: of the drafts; without draft steps this is plain decoding.
         steps: receive what the host will read: of the chunks first, of the sequences last.
     """
-    req_indices = [
-        sequence.req_index for sequence in plan.decoding if sequence.req_index is not None
-    ]
-    bounds = [sequence.most_computed for sequence in plan.decoding]
-    batch = context.table.decode_batch(req_indices, bounds)
-    draft = None
+    sampling = staged.sampling
+    bounds = [sequence.most_computed for sequence in staged.sequences]
+    batch = context.table.decode_batch(sampling.req_indices, bounds, staged.req_indices)
+    draft, on_host = None, None
     if context.drafter is not None and shape.num_steps:
-        draft = context.drafter.draft(batch, shape)
+        draft = context.drafter.draft(batch, sampling, shape)
     nodes = _lay_out_nodes(context.table, batch, draft)
-    on_host = None if draft is None else context.sampler.grammars.ship(req_indices, draft)
-    if plan.chunks:
-        outputs = prefill(context, plan.chunks, nodes, steps[0])
+    if draft is not None and sampling.grammar is not None:
+        on_host = context.sampler.grammars.ship(sampling.grammar, draft)
+    if prompts is not None:
+        outputs = prefill(context, prompts, nodes, steps[0])
     else:
         outputs = context.graphs.run(ForwardKind.VERIFY, nodes)
     positions = nodes.positions.view(batch.size, -1) + 1
     logits = outputs.logits.view(*positions.shape, -1)
-    tokens = context.sampler.sample(logits, req_indices, positions, draft, on_host)
+    tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
     path, accepted = accept(context.ops, tokens, draft)
     tokens = gather_accepted(context.ops, tokens, path)
     _commit(context, batch, tokens, accepted, path, outputs.hidden)
+    context.sampler.commit(sampling, tokens, accepted + 1)
     logprobs = None
-    if any(sequence.request.sampling.logprobs is not None for sequence in plan.decoding):
-        logits = gather_accepted(context.ops, logits, path)
-        logprobs = select_logprobs(logits, tokens, plan.decoding)
+    if staged.logprobs is not None:
+        logprobs = staged.logprobs.select(gather_accepted(context.ops, logits, path), tokens)
     drafted = 0 if draft is None else shape.num_tokens - 1
-    steps[-1].send_tokens(plan.decoding, tokens, accepted, drafted, logprobs)
+    steps[-1].send_tokens(staged.sequences, tokens, accepted, drafted, logprobs)
 
 
 def _lay_out_nodes(table: RequestTable, batch: DecodeBatch, draft: Draft | None) -> ForwardInputs:
@@ -122,7 +144,6 @@ def _commit(
     if path is not None:
         compact_kv(context.pool, context.table, batch, path)
     context.table.append(batch, tokens, accepted + 1)
-    context.sampler.commit(list(batch.host_req_indices), tokens, accepted + 1)
     if context.drafter is None:
         return
     kept = None

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.steps.decode import decode
+from specdecode_engine.steps.decode import StagedDecode, decode
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.prefill import prefill
+from specdecode_engine.steps.prefill import StagedPrefill, prefill
 from specdecode_engine.steps.timing import Stopwatch
 
 _PLAIN = DraftShape.chain(0)
@@ -75,11 +75,16 @@ def launch_forward(
 ) -> None:
     """Compute the plan's chunks and decode its sequences in one forward of the target.
 
+    All that the device has to know of them is sent in one copy before the first launch.
+
     Args:
         shape: of the drafts.
         steps: receive what the host will read: of the chunks first, of the sequences last.
     """
-    if plan.decoding:
-        decode(context, plan, shape, steps)
-    else:
-        prefill(context, plan.chunks, None, steps[0])
+    prompts = StagedPrefill.of(context, plan.chunks) if plan.chunks else None
+    decoding = StagedDecode.of(context, plan.decoding) if plan.decoding else None
+    context.staging.send()
+    if decoding is not None:
+        decode(context, decoding, prompts, shape, steps)
+    elif prompts is not None:
+        prefill(context, prompts, None, steps[0])

@@ -16,6 +16,7 @@ from torch import Tensor
 from specdecode_engine.batch.request import TokenLogprobs
 from specdecode_engine.batch.request_table import Rows
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels.torch.by_row import log_softmax
@@ -73,19 +74,29 @@ class LogprobRows:
         return [None if top is None else next(requested) for top in self.tops]
 
 
-def select_logprobs(logits: Tensor, tokens: Tensor, sequences: Items[Sequence]) -> LogprobRows:
-    """Select the logprob of each token and of the most likely ones, where requested.
+@dataclass(frozen=True, slots=True, eq=False)
+class LogprobRequest:
+    """The batch rows that requested logprobs."""
 
-    Args:
-        logits: [batch, nodes, vocab] float.
-        tokens: [batch, nodes] i64.
-        sequences: of the batch, at least one of which requests logprobs.
-    """
-    tops = tuple(sequence.request.sampling.logprobs for sequence in sequences)
-    requesting = [row for row, top in enumerate(tops) if top is not None]
-    chosen = torch.tensor(requesting, device=logits.device)
-    most = max(top for top in tops if top is not None)
-    return LogprobRows(tops, Scores.of(logits[chosen], tokens[chosen], most))
+    tops: tuple[int | None, ...]  # per batch row, None where not requested
+    rows: Tensor  # [requesting rows] i64
+
+    @classmethod
+    def stage(cls, sequences: Items[Sequence], staging: StagingBuffer) -> "LogprobRequest | None":
+        """Stage the rows of a batch; None where no sequence requests logprobs."""
+        tops = tuple([sequence.request.sampling.logprobs for sequence in sequences])
+        rows = [row for row, top in enumerate(tops) if top is not None]
+        return cls(tops, staging.put(rows)) if rows else None
+
+    def select(self, logits: Tensor, tokens: Tensor) -> LogprobRows:
+        """Select the logprob of each token and of the most likely ones, where requested.
+
+        Args:
+            logits: [batch, nodes, vocab] float.
+            tokens: [batch, nodes] i64.
+        """
+        most = max(top for top in self.tops if top is not None)
+        return LogprobRows(self.tops, Scores.of(logits[self.rows], tokens[self.rows], most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVCache
@@ -24,3 +25,8 @@ class ModelContext:
     graphs: GraphCache
     drafter: Drafter | None
     aux_spec: AuxHiddenStates  # the target's hidden states that the drafter reads
+
+    @property
+    def staging(self) -> StagingBuffer:
+        """What a step takes from the host."""
+        return self.table.staging

@@ -1,24 +1,73 @@
 """Prefill: a forward of the target over prompt chunks, and the first token where a prompt ends."""
 
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_engine.batch.request_table import Rows
-from specdecode_engine.batch.sequence import PrefillChunk
+from specdecode_engine.batch.request_table import Rows, StagedSpans
+from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_cache import PagedView
+from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
-from specdecode_engine.steps.logprobs import score_prompts, select_logprobs
+from specdecode_engine.steps.logprobs import LogprobRequest, score_prompts
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels import AttentionMetadata
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EndingPrompts:
+    """Prompts whose last row is computed, in which the first output token is sampled."""
+
+    sequences: tuple[Sequence, ...]
+    rows: Tensor  # [E] i64, last row of each among the rows of all chunks
+    positions: Tensor  # [E] i64, of the tokens to be sampled
+    req_indices: Tensor  # [E] i64
+    sampling: SamplingBatch
+    logprobs: LogprobRequest | None
+
+    @classmethod
+    def of(cls, context: ModelContext, chunks: tuple[PrefillChunk, ...]) -> "EndingPrompts | None":
+        """Stage the prompts that end; None where none does."""
+        ends = list(accumulate([chunk.end - chunk.start for chunk in chunks]))
+        rows = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.is_last]
+        if not rows:
+            return None
+        ending = [chunk for chunk in chunks if chunk.is_last]
+        sequences = tuple([chunk.sequence for chunk in ending])
+        req_indices = [_req_index(chunk) for chunk in ending]
+        put = context.staging.put
+        return cls(
+            sequences,
+            put(rows),
+            put([chunk.end for chunk in ending]),
+            put(req_indices),
+            context.sampler.stage(req_indices),
+            LogprobRequest.stage(sequences, context.staging),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedPrefill:
+    """Prompt chunks, with what the device has to know of them."""
+
+    chunks: tuple[PrefillChunk, ...]
+    spans: StagedSpans
+    ending: EndingPrompts | None
+
+    @classmethod
+    def of(cls, context: ModelContext, chunks: tuple[PrefillChunk, ...]) -> "StagedPrefill":
+        """Stage chunks, of which there is at least one."""
+        spans = [(_req_index(chunk), chunk.start, chunk.end) for chunk in chunks]
+        return cls(chunks, context.table.stage_spans(spans), EndingPrompts.of(context, chunks))
+
+
 def prefill(
     context: ModelContext,
-    chunks: tuple[PrefillChunk, ...],
+    prompts: StagedPrefill,
     nodes: ForwardInputs | None,
     step: InFlightStep,
 ) -> ForwardOutputs:
@@ -31,28 +80,21 @@ def prefill(
     Returns:
         Outputs of the decode rows.
     """
-    spans = [(_req_index(chunk), chunk.start, chunk.end) for chunk in chunks]
-    rows = context.table.span_rows(spans)
+    spans, ending = prompts.spans.spans, prompts.ending
+    rows = context.table.span_rows(prompts.spans)
     hidden, aux = _run_target(context, rows, nodes)
-    split, last_rows = len(rows.positions), _last_rows(chunks).to(rows.positions.device)
-    wanted = torch.cat([hidden[last_rows], hidden[split:]])
+    split, count = len(rows.positions), 0 if ending is None else len(ending.sequences)
+    wanted = hidden[split:] if ending is None else torch.cat([hidden[ending.rows], hidden[split:]])
     logits = context.target.logits(wanted) if len(wanted) else wanted
     if context.drafter is not None:
         context.drafter.prefill(spans, None if aux is None else aux[:split])
     for req_index, _, end in spans:
         context.table.set_computed(req_index, end)
-    if any(chunk.sequence.unscored_rows for chunk in chunks):
-        step.send_prompt_logprobs(score_prompts(context, chunks, rows, hidden))
-    ending = len(last_rows)
-    if ending:
-        _sample_first_tokens(context, chunks, logits[:ending, None], step)
-    return ForwardOutputs(logits[ending:], None if aux is None else aux[split:])
-
-
-def _last_rows(chunks: tuple[PrefillChunk, ...]) -> Tensor:
-    """Rows of the chunks that end a prompt, in which its first output token is sampled."""
-    ends = torch.tensor([chunk.end - chunk.start for chunk in chunks]).cumsum(0)
-    return ends[[chunk.is_last for chunk in chunks]] - 1
+    if any(chunk.sequence.unscored_rows for chunk in prompts.chunks):
+        step.send_prompt_logprobs(score_prompts(context, prompts.chunks, rows, hidden))
+    if ending is not None:
+        _sample_first_tokens(context, ending, logits[:count, None], step)
+    return ForwardOutputs(logits[count:], None if aux is None else aux[split:])
 
 
 def _run_target(
@@ -66,44 +108,45 @@ def _run_target(
         ids = torch.cat([ids, nodes.ids])
         positions = torch.cat([positions, nodes.positions])
         slot_mapping = torch.cat([slot_mapping, nodes.slot_mapping])
-        metadata = _concatenate(metadata, nodes.layout)
+        metadata = _concatenate(metadata, nodes.layout, split=len(rows.positions))
     view = PagedView(context.pool, slot_mapping, metadata)
     return context.target.forward(ids, positions, view, context.aux_spec)
 
 
-def _concatenate(one: AttentionMetadata, other: AttentionMetadata) -> AttentionMetadata:
-    """Return the metadata of a forward over the requests of `one`, then those of `other`."""
+def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -> AttentionMetadata:
+    """Return the metadata of a forward over the requests of `one`, then those of `other`.
+
+    Args:
+        one: with `cu_seqlens_q`, of `split` rows.
+        other: with equally many rows per request.
+    """
     lens = (*one.qo_lens, *other.qo_lens)
     tables = one.page_table, other.page_table
     width = max(table.shape[1] for table in tables)
     padded = [functional.pad(table, (0, width - table.shape[1])) for table in tables]
+    assert one.cu_seqlens_q is not None
+    count, device = other.qo_lens[0], one.kv_lens.device
+    ends = torch.arange(split + count, sum(lens) + 1, count, device=device)
     return AttentionMetadata(
         page_table=torch.cat(padded),
         page_size=one.page_size,
         qo_lens=lens,
         kv_lens=torch.cat([one.kv_lens, other.kv_lens]),
         max_kv_len=max(one.max_kv_len, other.max_kv_len),
-        cu_seqlens_q=torch.tensor([0, *accumulate(lens)], device=one.kv_lens.device),
+        cu_seqlens_q=torch.cat([one.cu_seqlens_q, ends]),
     )
 
 
 def _sample_first_tokens(
-    context: ModelContext, chunks: tuple[PrefillChunk, ...], logits: Tensor, step: InFlightStep
+    context: ModelContext, ending: EndingPrompts, logits: Tensor, step: InFlightStep
 ) -> None:
-    """Sample from logits [prompts that end, 1, vocab] of the chunks that end a prompt."""
-    ending = [chunk for chunk in chunks if chunk.is_last]
-    sequences = tuple(chunk.sequence for chunk in ending)
-    req_indices = [_req_index(chunk) for chunk in ending]
-    positions = torch.tensor([[chunk.end] for chunk in ending], device=logits.device)
-    tokens = context.sampler.sample(logits, req_indices, positions)
-    request_rows = torch.tensor(req_indices, device=logits.device)
-    context.table.put_tokens(request_rows, positions[:, 0], tokens[:, 0])
-    none_accepted = torch.zeros_like(request_rows)
-    context.sampler.commit(req_indices, tokens, none_accepted + 1)
-    logprobs = None
-    if any(sequence.request.sampling.logprobs is not None for sequence in sequences):
-        logprobs = select_logprobs(logits, tokens, sequences)
-    step.send_tokens(sequences, tokens, none_accepted, 0, logprobs)
+    """Sample from logits [E, 1, vocab] of the prompts that end."""
+    tokens = context.sampler.sample(logits, ending.sampling, ending.positions[:, None])
+    context.table.put_tokens(ending.req_indices, ending.positions, tokens[:, 0])
+    none_accepted = torch.zeros_like(ending.req_indices)
+    context.sampler.commit(ending.sampling, tokens, none_accepted + 1)
+    logprobs = None if ending.logprobs is None else ending.logprobs.select(logits, tokens)
+    step.send_tokens(ending.sequences, tokens, none_accepted, 0, logprobs)
 
 
 def _req_index(chunk: PrefillChunk) -> int:
