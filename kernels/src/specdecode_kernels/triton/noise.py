@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from specdecode_kernels.triton.likelihood import of_request
+
 _GOLDEN = tl.constexpr(0x9E3779B9)
 _TO_UNIT = tl.constexpr(2.0**-32)
 
@@ -44,3 +46,12 @@ def gumbel_noise(seed, position, tokens):
     keys = _mix(tokens.to(tl.uint32) * _GOLDEN + 1)
     bits = _mix(_mix(keys ^ low) ^ high)
     return _gumbel((bits.to(tl.float32) + 0.5) * _TO_UNIT)
+
+
+@triton.jit
+def perturb(values, here, vocab, row, request, seeds, positions_ptr, ids_ptr):
+    """Add the noise of a row's tokens `here`; ids [vocab] where indices are not ids."""
+    ids = here
+    if ids_ptr is not None:
+        ids = tl.load(ids_ptr + here, mask=here < vocab, other=0).to(tl.int32)
+    return values + gumbel_noise(of_request(seeds, request), tl.load(positions_ptr + row), ids)

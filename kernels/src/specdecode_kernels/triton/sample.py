@@ -1,7 +1,7 @@
-"""Temperature, filters, noise and the likeliest token in one pass, rows cut into parts.
+"""Temperature, noise and the likeliest token; filters where a request has any.
 
-A part's best is one number and one index; a second, tiny launch takes the best of the parts. Rows
-with a filter have their borders found before.
+Rows are cut into parts of one size, whatever the batch, so that a row's sums never depend on it. A
+program holds one part in registers: it reads the row once. A second, tiny launch picks the winner.
 """
 
 import torch
@@ -10,101 +10,17 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import SamplingParamsBatch
-from specdecode_kernels.triton.borders import borders_kernel, key_of, of_request, scaled_row
-from specdecode_kernels.triton.noise import gumbel_noise
+from specdecode_kernels.triton.candidates import Found, candidates_of_parts_kernel
+from specdecode_kernels.triton.filters import keep_first
 
-BLOCK = 1024
-BORDERS_BLOCK = 8192
-PROGRAMS = 512
-"""Programs that are enough to fill a device: fewer rows are cut into more parts."""
-
-
-@triton.jit
-def _perturb(
-    values,
-    here,
-    ids_ptr,
-    border_ptr,
-    vocab,
-    is_sampled,
-    seed,
-    position,
-    IS_FILTERED: tl.constexpr,
-    HAS_IDS: tl.constexpr,
-):
-    if is_sampled:
-        ids = here
-        if HAS_IDS:
-            ids = tl.load(ids_ptr + here, mask=here < vocab, other=0).to(tl.int32)
-        noisy = values + gumbel_noise(seed, position, ids)
-        if IS_FILTERED:
-            key, index = tl.load(border_ptr), tl.load(border_ptr + 1)
-            keys = key_of(values)
-            kept = (keys > key) | ((keys == key) & (here <= index))
-            noisy = tl.where(kept, noisy, -float("inf"))
-        values = noisy
-    return values
+PART = 4096
+"""Tokens of a row that one program holds."""
+PART_CANDIDATES = 32
+"""Most candidates that a part reports: of equal logits it has 9 on average, of others fewer."""
 
 
-@triton.jit
-def best_of_parts_kernel(
-    logits,  # pointer and strides; so are temperatures and seeds
-    temperatures,
-    seeds,
-    positions_ptr,
-    ids_ptr,
-    borders_ptr,
-    best_ptr,
-    tokens_ptr,
-    nodes,
-    vocab,
-    PART: tl.constexpr,
-    IS_SAMPLED: tl.constexpr,
-    IS_FILTERED: tl.constexpr,
-    HAS_IDS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
-    request, node = row // nodes, row % nodes
-    row_ptr = logits[0] + request * logits[1] + node * logits[2]
-    temperature = tl.full([], 0.0, tl.float32)
-    if IS_SAMPLED:
-        temperature = of_request(temperatures, request).to(tl.float32)
-        seed = of_request(seeds, request)
-        position = tl.load(positions_ptr + row)
-    is_sampled = temperature > 0
-    divisor = tl.where(is_sampled, temperature, 1.0)
-    first = part * PART
-    best = tl.full([BLOCK], -float("inf"), tl.float32)
-    tokens = tl.zeros([BLOCK], tl.int32) + first
-    for start in range(0, PART, BLOCK):
-        here = first + start + tl.arange(0, BLOCK)
-        values = scaled_row(row_ptr, here, vocab, divisor)
-        if IS_SAMPLED:
-            values = _perturb(
-                values,
-                here,
-                ids_ptr,
-                borders_ptr + row * 2,
-                vocab,
-                is_sampled,
-                seed,
-                position,
-                IS_FILTERED,
-                HAS_IDS,
-            )
-        better = values > best
-        best = tl.where(better, values, best)
-        tokens = tl.where(better, here, tokens)
-    top = tl.max(best)
-    at = row * tl.num_programs(1) + part
-    tl.store(best_ptr + at, top)
-    tl.store(tokens_ptr + at, tl.min(tl.where(best == top, tokens, vocab)))
-
-
-@triton.jit
-def best_part_kernel(best_ptr, tokens_ptr, out_ptr, parts, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=("parts",))
+def best_of_parts_kernel(best_ptr, tokens_ptr, out_ptr, parts, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
     inside = lanes < parts
@@ -122,58 +38,31 @@ def sample(
     chosen = torch.empty((batch, nodes), dtype=torch.int64, device=logits.device)
     if not chosen.numel():
         return chosen
-    part = _part_size(batch * nodes, vocab)
+    part = min(PART, max(128, triton.next_power_of_2(vocab)))
     parts = triton.cdiv(vocab, part)
-    best = torch.empty((batch * nodes, parts), dtype=torch.float32, device=logits.device)
-    tokens = torch.empty((batch * nodes, parts), dtype=torch.int32, device=logits.device)
-    is_filtered = params is not None and params.is_filtered
-    borders = find_borders(logits, params) if params is not None and is_filtered else chosen
-    # What the kernel does not read may be anything.
-    temperature, seeds = (chosen, chosen) if params is None else (params.temperature, params.seeds)
-    best_of_parts_kernel[(batch * nodes, parts)](
+    has_filters = params is not None and params.is_filtered
+    most = PART_CANDIDATES if has_filters else 1
+    found = Found.empty(batch * nodes, parts, most, logits.device)
+    sampling = None if params is None else tuple((x, x.stride(0)) for x in params.tensors())
+    positions, ids = positions.contiguous(), None if ids is None else ids.contiguous()
+    candidates_of_parts_kernel[(batch * nodes, parts)](
         (logits, *logits.stride()[:2]),
-        (temperature, temperature.stride(0)),
-        (seeds, seeds.stride(0)),
-        positions.contiguous(),
-        tokens if ids is None else ids.contiguous(),
-        borders,
-        best,
-        tokens,
+        sampling,
+        positions,
+        ids,
+        tuple(found),
         nodes,
         vocab,
+        IS_FILTERED=has_filters,
+        MOST=most,
         PART=part,
-        IS_SAMPLED=params is not None,
-        IS_FILTERED=is_filtered,
-        HAS_IDS=ids is not None,
-        BLOCK=BLOCK,
+        num_warps=8,
     )
-    best_part_kernel[(batch * nodes,)](
-        best, tokens, chosen, parts, BLOCK=triton.next_power_of_2(parts), num_warps=1
+    if sampling is not None and has_filters:
+        keep_first(logits, sampling, positions, ids, found, part, chosen)
+        return chosen
+    block = triton.next_power_of_2(parts)
+    best_of_parts_kernel[(batch * nodes,)](
+        found.noisy, found.tokens, chosen, parts, BLOCK=block, num_warps=1
     )
     return chosen
-
-
-def _part_size(rows: int, vocab: int) -> int:
-    """Tokens in a part: a power of two, since each size is a compilation of its own."""
-    parts = min(triton.cdiv(vocab, BLOCK), triton.cdiv(PROGRAMS, rows))
-    return max(BLOCK, int(triton.next_power_of_2(triton.cdiv(vocab, parts))))
-
-
-def find_borders(logits: Tensor, params: SamplingParamsBatch) -> Tensor:
-    """Key and index of the last token that the filters keep, [B * N, 2] i32; see `borders`."""
-    batch, nodes, vocab = logits.shape
-    borders = torch.empty((batch * nodes, 2), dtype=torch.int32, device=logits.device)
-    block = min(triton.next_power_of_2(vocab), BORDERS_BLOCK)
-    borders_kernel[(batch * nodes,)](
-        (logits, *logits.stride()[:2]),
-        (params.temperature, params.temperature.stride(0)),
-        (params.top_k, params.top_k.stride(0)),
-        (params.top_p, params.top_p.stride(0)),
-        (params.min_p, params.min_p.stride(0)),
-        borders,
-        nodes,
-        VOCAB=vocab,
-        BLOCK=block,
-        num_warps=16,
-    )
-    return borders
