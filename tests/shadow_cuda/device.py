@@ -45,7 +45,8 @@ class ShadowDevice:
 
     `waits` lists blocking copies and reads in order; `event_waits` counts events that were waited
     for, `captures` and `replays` graphs. `launches` counts kernels, copies and replays outside
-    captures: what only makes a view, allocates, or has no elements launches nothing. `errors` keeps
+    captures: what only makes a view, allocates, or has no elements launches nothing. A list in
+    `launch_log` receives their places. `errors` keeps
     what was raised as a GPU would have failed, also where the caller caught it; what a test asked
     of `failures` is none of these. `compiled` names the variants of Triton kernels.
     """
@@ -56,9 +57,11 @@ class ShadowDevice:
         self.host = HostMemory()
         self.waits: list[Wait] = []
         self.event_waits = 0
+        self._commands_at_event: tuple[int, int] | None = None
         self.captures = 0
         self.replays = 0
         self.launches = 0
+        self.launch_log: list[Wait] | None = None
         self.compiled: list[str] = []
         self.errors: list[str] = []
         self.capture: Capture | None = None
@@ -85,6 +88,12 @@ class ShadowDevice:
         self.errors.append(str(error))
         raise error
 
+    def wait_for_event(self) -> None:
+        """Count a wait for an event; two without a launch between them last as long as one."""
+        commands = (self.launches, self.host.ticket)
+        self.event_waits += commands != self._commands_at_event
+        self._commands_at_event = commands
+
     def launch(self) -> None:
         """Count a kernel, a copy or a replay; one within a capture is part of the graph.
 
@@ -94,6 +103,8 @@ class ShadowDevice:
         self.failures.on_launch()
         if self.capture is None:
             self.launches += 1
+            if self.launch_log is not None:
+                self.launch_log.append(Wait.here("launch"))
 
     @contextmanager
     def counting(self) -> Iterator[list[Wait]]:
