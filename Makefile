@@ -76,7 +76,7 @@ test-kernels: setup ## Test the kernels (with Triton's interpreter if there is n
 	@PYTHONPATH=bench $(RUN) pytest tests/kernels --junitxml=.pytest_cache/kernels.xml
 	@PYTHONPATH=bench $(RUN) python -m kernels.table .pytest_cache/kernels.xml
 
-test-shadow: setup ## Run whole engines, and faults planted into them, on a shadow CUDA device (ARGS="--only tree")
+test-shadow: setup ## Run whole engines, and bugs planted into them, on a shadow CUDA device (ARGS="--only tree")
 	@PYTHONPATH=bench:. $(RUN) python -m tests.shadow_cuda $(ARGS)
 
 test-apiserver: setup ## Run the tests against a real API server

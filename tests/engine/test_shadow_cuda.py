@@ -44,7 +44,7 @@ def test_an_engine_on_the_shadow_device_gives_the_cpus_tokens(
 
 
 @pytest.mark.parametrize("mutant", UNIT_MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_is_caught(bench: Bench, mutant: Mutant) -> None:
+def test_a_planted_bug_is_caught(bench: Bench, mutant: Mutant) -> None:
     assert caught_by(mutant, bench)
 
 
@@ -65,7 +65,7 @@ def step(kind: StepKind, waits: int) -> StepRecord:
 
 def report_of(outcome: Outcome) -> Report:
     launches = [Launches("launches_eagle3_b1", 7, Counter({"decode.py:3": 7}))]
-    return Report([outcome], launches, {"a fault": "tokens", "another": ""})
+    return Report([outcome], launches, {"a bug": "tokens", "another": ""})
 
 
 def test_a_report_names_every_miss_with_its_place() -> None:

@@ -43,12 +43,13 @@ EMPTY = {
 class ShadowDevice:
     """State of one shadow device; computes on CPU tensors what it is given.
 
-    `waits` lists blocking copies and reads in order; `event_waits` counts events that were waited
-    for, `captures` and `replays` graphs. `launches` counts kernels, copies and replays outside
-    captures: what only makes a view, allocates, or has no elements launches nothing. A list in
-    `launch_log` receives their places. `errors` keeps
-    what was raised as a GPU would have failed, also where the caller caught it; what a test asked
-    of `failures` is none of these. `compiled` names the variants of Triton kernels.
+    `waits` lists blocking copies and reads in order; `event_waits` counts waits for events, where
+    several without a launch between them are one; `captures` and `replays` count graphs. `launches`
+    counts kernels, copies and replays outside captures: what only makes a view, allocates, or has
+    no elements launches nothing, and an operation counts 1 although a library may launch several
+    kernels for it. `launch_log`, if it is a list, receives the place of each. `compiled` names the
+    variants of Triton kernels. `errors` keeps what was raised as a GPU would have failed, also
+    where the caller caught it, without what a test requested from `failures`.
     """
 
     def __init__(self, total_bytes: int = 2 * GIB) -> None:

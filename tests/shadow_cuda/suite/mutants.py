@@ -1,7 +1,7 @@
-"""Faults planted into the product, each of which the shadow device has to catch in a whole engine.
+"""Bugs planted into the product, each of which the shadow device has to catch in a whole engine.
 
-A fault is caught by the violation that names it, or by a step that waits or launches more than the
-same step of the engine without the fault.
+A bug is caught by the violation that names it, or by a step that waits or launches more than the
+same step of the engine without the bug.
 """
 
 import re
@@ -36,7 +36,7 @@ LEAKED_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A fault, the engine that has it, and what catches it."""
+    """A bug, the engine that has it, and what catches it."""
 
     name: str
     plant: Plant
@@ -57,7 +57,7 @@ def caught_by(mutant: Mutant, bench: Bench, attention: str = "triton") -> str:
 
 def _caught(mutant: Mutant, whole: Outcome, ill: Outcome) -> str:
     if whole.violations:
-        raise AssertionError(f"{mutant.case.name} without a fault: {whole.violations}")
+        raise AssertionError(f"{mutant.case.name} without a bug: {whole.violations}")
     if mutant.waits is not None:
         before, after = whole.max_waits(mutant.waits), ill.max_waits(mutant.waits)
         return f"{after} waits instead of {before}" if after > before else ""

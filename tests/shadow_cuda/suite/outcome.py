@@ -102,7 +102,7 @@ class Bench:
         return outcome
 
     def outcome(self, case: ShadowCase, attention: str) -> Outcome:
-        """Run a case without a fault, once."""
+        """Run a case without a bug, once."""
         key = case.name, attention
         if key not in self._outcomes:
             self._outcomes[key] = self.run(case, attention)
