@@ -1,4 +1,4 @@
-"""The shadow CUDA device fails as a test asks it to: once, for good, or by being slow."""
+"""The shadow CUDA device fails as tests request: once, for good, or by being slow."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -43,11 +43,13 @@ EMPTY = {
 class ShadowDevice:
     """State of one shadow device; computes on CPU tensors what it is given.
 
-    `waits` lists blocking copies and reads in order; `event_waits` counts events that were waited
-    for, `captures` and `replays` graphs. `launches` counts kernels, copies and replays outside
-    captures: what only makes a view, allocates, or has no elements launches nothing. `errors` keeps
-    what was raised as a GPU would have failed, also where the caller caught it; what a test asked
-    of `failures` is none of these. `compiled` names the variants of Triton kernels.
+    `waits` lists blocking copies and reads in order; `event_waits` counts waits for events, where
+    several without a launch between them are one; `captures` and `replays` count graphs. `launches`
+    counts kernels, copies and replays outside captures: what only makes a view, allocates, or has
+    no elements launches nothing, and an operation counts 1 although a library may launch several
+    kernels for it. `launch_log`, if it is a list, receives the place of each. `compiled` names the
+    variants of Triton kernels. `errors` keeps what was raised as a GPU would have failed, also
+    where the caller caught it, without what a test requested from `failures`.
     """
 
     def __init__(self, total_bytes: int = 2 * GIB) -> None:
@@ -56,9 +58,11 @@ class ShadowDevice:
         self.host = HostMemory()
         self.waits: list[Wait] = []
         self.event_waits = 0
+        self._commands_at_event: tuple[int, int] | None = None
         self.captures = 0
         self.replays = 0
         self.launches = 0
+        self.launch_log: list[Wait] | None = None
         self.compiled: list[str] = []
         self.errors: list[str] = []
         self.capture: Capture | None = None
@@ -85,6 +89,12 @@ class ShadowDevice:
         self.errors.append(str(error))
         raise error
 
+    def wait_for_event(self) -> None:
+        """Count a wait for an event; two without a launch between them last as long as one."""
+        commands = (self.launches, self.host.ticket)
+        self.event_waits += commands != self._commands_at_event
+        self._commands_at_event = commands
+
     def launch(self) -> None:
         """Count a kernel, a copy or a replay; one within a capture is part of the graph.
 
@@ -94,6 +104,8 @@ class ShadowDevice:
         self.failures.on_launch()
         if self.capture is None:
             self.launches += 1
+            if self.launch_log is not None:
+                self.launch_log.append(Wait.here("launch"))
 
     @contextmanager
     def counting(self) -> Iterator[list[Wait]]:

@@ -1,4 +1,4 @@
-"""Failures that a test asks of the device: a sticky CUDA error, exhausted memory, a slow step."""
+"""Failures that tests request: a sticky CUDA error, exhausted memory, a slow step."""
 
 import threading
 

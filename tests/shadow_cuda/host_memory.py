@@ -102,7 +102,11 @@ class HostMemory:
             for copy in self._downloads:
                 if copy.ticket <= ticket:
                     copy.destination.copy_(copy.content)
+        arrived = {copy.destination.data_ptr() for copy in self._downloads if copy.ticket <= ticket}
         self._downloads = [copy for copy in self._downloads if copy.ticket > ticket]
+        for copy in self._downloads:
+            if copy.destination.data_ptr() in arrived:
+                poison(copy.destination)  # a later copy to the same memory is under way
         done = [copy for copy in self._uploads if copy.ticket <= ticket]
         self._uploads = [copy for copy in self._uploads if copy.ticket > ticket]
         if not all(_same_bits(copy.source, copy.content) for copy in done):

@@ -163,7 +163,7 @@ class ShadowEvent:
         self._device.refuse_in_capture("Event.synchronize")
         self._device.failures.on_wait()
         if self._ticket is not None:
-            self._device.event_waits += 1
+            self._device.wait_for_event()
             self._device.host.arrive(self._ticket)
 
     def query(self) -> bool:

@@ -62,7 +62,7 @@ def triton_kernels(device: ShadowDevice, capability: tuple[int, int]) -> Iterato
 
 
 class _Driver:
-    """What Triton asks of a driver before it launches."""
+    """What Triton calls on a driver before it launches."""
 
     def __init__(self, target: GPUTarget) -> None:
         self._target = target
@@ -87,7 +87,7 @@ class _ShadowKernel:
         self._name = name
 
     def launch_metadata(self, grid: Any, stream: int, *arguments: Any) -> None:
-        """Return nothing: only profilers ask for it."""
+        """Return nothing: only profilers use it."""
 
     def run(self, *arguments: Any) -> None:
         """Launch as Triton's C launcher does, with the grid first and the operands last."""

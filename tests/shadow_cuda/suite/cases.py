@@ -1,0 +1,157 @@
+"""The engines that run on the shadow device, what they are asked, and what happens meanwhile."""
+
+from dataclasses import dataclass, field, replace
+from itertools import cycle, product
+
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
+
+SINGLE = "single"
+"""One greedy request."""
+GREEDY, SAMPLED, SCORED, GRAMMAR, MIXED = KINDS = (
+    "greedy",
+    "sampled",  # with penalties and filters
+    "scored",  # greedy, with log-probabilities of output and prompt
+    "grammar",  # greedy, all but the first request
+    "mixed",  # one request of each kind
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowCase:
+    """One engine and its requests.
+
+    Every engine has requests that join while others decode; `events` happen at numbered steps.
+    """
+
+    name: str
+    algorithm: str = "NONE"
+    topk: int = 1
+    graphs: str = "off"
+    overlap: bool = True
+    dtype: str = "float32"
+    kv_cache_dtype: str = "auto"
+    requests: str = GREEDY
+    head_dim: int = 16
+    device_bytes: int = 2 << 30
+    speculation: dict[str, object] = field(default_factory=dict)
+    max_capture_seconds: float = 60.0  # at start
+    preempted_at_step: int | None = None
+    aborted_at_step: int | None = None
+    reloaded_at_step: int | None = None
+    table: tuple[BatchRange, ...] = ()  # to reload
+    waves: int = 1  # later ones find their prompts in the prefix cache
+    in_unit_tests: bool = False
+
+    @property
+    def reloaded_table(self) -> RangeTable:
+        return RangeTable(self.table, "reloaded")
+
+
+BY_RANGE: dict[str, object] = {
+    "table": {"1": {"candidate_steps": [3]}, "3": {"candidate_steps": [1]}}
+}
+PAUSED_BY_RANGE: dict[str, object] = {
+    "table": {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}}
+}
+TWO_CANDIDATES: dict[str, object] = {"table": {"1": {"candidate_steps": [1, 3]}}}
+GOODPUT: dict[str, object] = {
+    "policy": "goodput",
+    "profile_seconds": 0.05,
+    "table": {"1": {"candidate_steps": [1, 3]}, "3": {"candidate_steps": [0, 1]}},
+}
+
+
+def _grid() -> tuple[ShadowCase, ...]:
+    """Every algorithm, chain and tree, with and without graphs and overlap; kinds take turns."""
+    kinds, cases = cycle(KINDS), []
+    shapes = [("NONE", 1), *product(("STANDALONE", "EAGLE", "EAGLE3"), (1, 2))]
+    for (algorithm, topk), graphs, overlap in product(shapes, ("off", "cuda"), (True, False)):
+        parts = [algorithm.lower(), "tree" if topk > 1 else "chain", graphs]
+        kind = next(kinds)
+        name = "-".join((*parts, "overlap" if overlap else "sync", kind))
+        cases.append(
+            ShadowCase(
+                name=name,
+                algorithm=algorithm,
+                topk=topk,
+                graphs=graphs,
+                overlap=overlap,
+                requests=kind,
+            )
+        )
+    return tuple(cases)
+
+
+_EAGLE3 = ShadowCase(name="eagle3", algorithm="EAGLE3", graphs="cuda")
+_EVENTS = (
+    replace(_EAGLE3, name="preempted", preempted_at_step=5, requests=MIXED),
+    replace(_EAGLE3, name="preempted-tree", topk=2, graphs="off", preempted_at_step=6),
+    replace(_EAGLE3, name="waves", waves=2, requests=SAMPLED),
+    replace(_EAGLE3, name="waves-tree", algorithm="EAGLE", topk=2, waves=2),
+    replace(_EAGLE3, name="aborted", aborted_at_step=7, requests=MIXED),
+    replace(_EAGLE3, name="by-range", speculation=BY_RANGE),
+    replace(_EAGLE3, name="catch-up", speculation=PAUSED_BY_RANGE),
+    replace(_EAGLE3, name="catch-up-eagle", algorithm="EAGLE", speculation=PAUSED_BY_RANGE),
+    replace(_EAGLE3, name="goodput", speculation=GOODPUT),
+    replace(
+        _EAGLE3,
+        name="reloaded",
+        speculation=TWO_CANDIDATES,
+        reloaded_at_step=6,
+        table=(BatchRange(1, (1,)),),
+        requests=MIXED,
+    ),
+    replace(
+        _EAGLE3,
+        name="idle-capture",
+        max_capture_seconds=0.0,
+        waves=2,
+        preempted_at_step=5,
+        in_unit_tests=True,
+    ),
+)
+LAUNCH_CASES = {
+    "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
+    "launches_tree2_b1": replace(_EAGLE3, name="tree2-b1", topk=2, requests=SINGLE),
+}
+"""Cases that count the launches of a steady decode step of one request, by figure."""
+_TYPES = (
+    replace(_EAGLE3, name="plain-bf16", algorithm="NONE", dtype="bfloat16", head_dim=64),
+    replace(_EAGLE3, name="eagle3-bf16", dtype="bfloat16", head_dim=64, requests=MIXED),
+    replace(_EAGLE3, name="eagle3-tree-bf16", topk=2, dtype="bfloat16", head_dim=64),
+    replace(
+        _EAGLE3,
+        name="standalone-bf16-eager",
+        algorithm="STANDALONE",
+        graphs="off",
+        dtype="bfloat16",
+        head_dim=64,
+        requests=SCORED,
+    ),
+    replace(_EAGLE3, name="eagle3-fp8", kv_cache_dtype="fp8_e4m3", requests=MIXED),
+    replace(_EAGLE3, name="eagle-tree-fp8", algorithm="EAGLE", topk=2, kv_cache_dtype="fp8_e4m3"),
+    replace(
+        _EAGLE3,
+        name="eagle3-bf16-fp8",
+        dtype="bfloat16",
+        head_dim=64,
+        kv_cache_dtype="fp8_e4m3",
+        requests=SAMPLED,
+    ),
+)
+_IN_UNIT_TESTS = (
+    "none-chain-cuda-overlap-scored",
+    "standalone-tree-cuda-sync-sampled",
+    "eagle3-chain-cuda-overlap-scored",
+    "eagle3-tree-off-overlap-mixed",
+    "aborted",
+    "catch-up",
+    "eagle3-bf16",
+    "eagle3-fp8",
+)
+
+CASES: tuple[ShadowCase, ...] = tuple(
+    replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
+    for case in (*_grid(), *_EVENTS, *_TYPES)
+)
+BY_NAME = {case.name: case for case in CASES}
