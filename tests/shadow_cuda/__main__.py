@@ -53,7 +53,7 @@ def _run(bench: Bench, backends: tuple[str, ...], only: str) -> Report:
     for mutant in MUTANTS if not only else ():
         mutants[mutant.name] = caught_by(mutant, bench)
         print(f"mutant {mutant.name}: {mutants[mutant.name] or 'SURVIVED'}", flush=True)
-    return Report(outcomes, [worst[figure] for figure in LAUNCH_CASES], mutants)
+    return Report(outcomes, [worst[figure] for figure in LAUNCH_CASES], mutants, is_whole=not only)
 
 
 def _timed(bench: Bench, case: ShadowCase, attention: str) -> Outcome:

@@ -63,6 +63,7 @@ class ShadowDevice:
         self.replays = 0
         self.launches = 0
         self.launch_log: list[Wait] | None = None
+        self.triton_launches = 0  # in captures too
         self.compiled: list[str] = []
         self.errors: list[str] = []
         self.capture: Capture | None = None

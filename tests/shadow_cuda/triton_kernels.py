@@ -99,6 +99,7 @@ class _ShadowKernel:
             self._check(tensor)
         if all(grid):
             self._device.launch()
+            self._device.triton_launches += 1
 
     def _check(self, tensor: Tensor) -> None:
         if type(tensor) is not ShadowTensor:

@@ -50,7 +50,7 @@ class StepKind(StrEnum):
     SAMPLED = "steady_sampled"
     TREE = "tree"
     JOINING = "joining"  # it computes prompts, of new or preempted requests
-    GRAMMAR = "grammar"  # it decodes under a grammar, whose masks need tokens on the host
+    GRAMMAR = "grammar"  # it decodes under a grammar, whose masks need the draft on the host
     CAPTURING = "capturing"
     EMPTY = "empty"  # it launches nothing
 
@@ -237,11 +237,11 @@ def _record(
 def _kind(case: ShadowCase, plan: SchedulerOutput) -> StepKind:
     if plan.is_empty:
         return StepKind.EMPTY
-    if plan.chunks:
-        return StepKind.JOINING
     requests = [sequence.request for sequence in plan.decoding]
     if any(request.grammar is not None for request in requests):
         return StepKind.GRAMMAR
+    if plan.chunks:
+        return StepKind.JOINING
     if case.topk > 1 and plan.decision is not None and plan.decision.num_steps:
         return StepKind.TREE
     is_sampled = any(request.sampling.temperature for request in requests)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.buffers import InputBuffers
 from specdecode_engine.model import forward
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs, TargetForward
@@ -192,6 +193,20 @@ def _shared_intermediates() -> AbstractContextManager[object]:
     return stack
 
 
+def _reused_staging() -> AbstractContextManager[object]:
+    """Stage the numbers of every step in the same memory, without waiting for its last copy."""
+
+    def make(send: Any) -> Any:
+        def broken(self: StagingBuffer) -> None:
+            send(self)
+            if self._segment is not None:
+                self._segment._sent = self._segment._end = 0
+
+        return broken
+
+    return _instead_of(StagingBuffer, "send", make)()
+
+
 def _leak() -> AbstractContextManager[object]:
     """Keep memory of every forward for ever."""
     kept: list[Tensor] = []
@@ -279,6 +294,7 @@ MUTANTS = (
     ),
     Mutant("an event is recorded before the copy", _early_event, CHAIN, by="tokens|Error"),
     Mutant("two results share pinned memory", _shared_results, CHAIN, by="tokens|Error"),
+    Mutant("staged numbers are overwritten", _reused_staging, CHAIN, by="HostBufferMisused"),
     Mutant("a graph reads the lengths of an older step", _stale_layout, CHAIN, by="tokens"),
     Mutant("a graph reads what another left", _shared_intermediates, CHAIN, by="tokens"),
     Mutant(
