@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,14 @@ from specdecode_engine.fetch.progress import Counts
 
 log = logging.getLogger(__name__)
 
-STREAMS = 4
-"""Concurrent downloads: one connection rarely saturates the network."""
-
-_BLOCK = 1 << 20
+STREAMS = 4  # concurrent downloads: one connection rarely saturates the network
 _MARKER = ".complete.json"
 _PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """The cache folder of one commit of a repository."""
+    """The cache folder of one commit: `final` files after their check, `partial` ones before."""
 
     path: Path
 
@@ -58,11 +55,9 @@ class ModelFolder:
         return cls(cache / "hf" / repository / commit)
 
     def final(self, name: str) -> Path:
-        """Path of a file after its check."""
         return self.path / name
 
     def partial(self, name: str) -> Path:
-        """Path of a file during its download."""
         return self.path / _PARTIAL / name
 
     def complete_bytes(self) -> int | None:
@@ -80,12 +75,6 @@ class ModelFolder:
             if path.exists():
                 return min(path.stat().st_size, file.bytes)
         return 0
-
-    def missing_bytes(self, files: Sequence[HubFile]) -> int:
-        return sum(file.bytes - self.present_bytes(file) for file in files)
-
-    def free_bytes(self) -> int:
-        return shutil.disk_usage(self.path).free
 
     def open(self) -> None:
         self.partial("").mkdir(parents=True, exist_ok=True)
@@ -137,15 +126,13 @@ class Download:
     cache: Path
     hub: Hub
     counts: Counts
-    cancelled: threading.Event
+    cancelled: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> ModelFolder:
-        """Return the folder of the complete model.
+        """Return the folder of the complete model, or raise `FetchError`.
 
-        A complete model that is named by its commit needs no request.
-
-        Raises:
-            FetchError: with a reason and a remedy; downloaded bytes are kept for the next attempt.
+        A complete model that is named by its commit needs no request. Downloaded bytes are kept for
+        the next attempt.
         """
         with explained(self.uri, has_token=False):
             return self._known() or self._fetched()
@@ -179,9 +166,10 @@ class Download:
     ) -> None:
         folder.open()
         present = {file.name: folder.present_bytes(file) for file in files}
-        self.counts.begin(self.role, snapshot.commit, sum(f.bytes for f in files), present)
+        total = sum(file.bytes for file in files)
+        self.counts.begin(self.role, snapshot.commit, total, present)
         self.counts.move(self.role, ModelState.DOWNLOADING)
-        missing, free = folder.missing_bytes(files), folder.free_bytes()
+        missing, free = total - sum(present.values()), shutil.disk_usage(folder.path).free
         if missing > free:
             raise out_of_space(
                 self.uri, f"needs {missing} bytes more, and the volume has {free} bytes left"
@@ -211,12 +199,9 @@ class Download:
                 return
             log.warning("%s: %s has another content than announced", self.role, file.name)
             partial.unlink()
-        raise FetchError(
-            TerminationReason.CHECKSUM_MISMATCH,
-            self.uri,
-            f"{file.name} came with another content than the hub announces, twice; "
-            "look for a proxy or a mirror that changes files",
-        )
+        problem = f"{file.name} came with another content than the hub announces, twice"
+        remedy = "look for a proxy or a mirror that changes files"
+        raise FetchError(TerminationReason.CHECKSUM_MISMATCH, self.uri, f"{problem}; {remedy}")
 
     def _stream(self, partial: Path, snapshot: Snapshot, file: HubFile) -> None:
         offset = partial.stat().st_size if partial.exists() else 0
@@ -250,17 +235,11 @@ def is_sound(path: Path, file: HubFile) -> bool:
     """Whether a file has the size and the content that the hub announced."""
     if path.stat().st_size != file.bytes:
         return False
-    if file.sha256 is not None:
-        return _digest(path, hashlib.sha256()) == file.sha256
     # The id that git gives a file: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
-    if file.git_id is None:
-        return True
     head = f"blob {file.bytes}\0".encode()
-    return _digest(path, hashlib.sha1(head, usedforsecurity=False)) == file.git_id
-
-
-def _digest(path: Path, digest: Any) -> str:
+    announced = file.sha256 or file.git_id
     with path.open("rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    return str(digest.hexdigest())
+        digest = hashlib.file_digest(
+            opened, "sha256" if file.sha256 else lambda: hashlib.sha1(head, usedforsecurity=False)
+        )
+    return announced in (None, digest.hexdigest())
