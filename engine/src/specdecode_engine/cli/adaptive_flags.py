@@ -7,6 +7,7 @@ validated, because its fields may be absent.
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -99,11 +100,10 @@ def _policy(
     named = speculation.get("policy", Policy.STATIC)
     if not is_adaptive or policy_flag is not None or named != Policy.STATIC:
         return None
-    try:
-        asked = _read(document, Policy.GOODPUT, None).policy
-    except TableError:
-        asked = None
-    return Policy.EMA if asked is Policy.EMA else Policy.GOODPUT
+    with suppress(TableError):
+        if _read(document, Policy.GOODPUT, None).policy is Policy.EMA:
+            return Policy.EMA
+    return Policy.GOODPUT
 
 
 def _read(document: object, policy: Policy, num_steps: int | None) -> SpeculationTable:
