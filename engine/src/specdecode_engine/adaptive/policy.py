@@ -72,15 +72,13 @@ class TableRefused(Exception):
 
 
 class AdaptivePolicy(Protocol):
-    """Chooses the draft steps for the batch that is about to decode."""
+    """Chooses the draft steps for the batch that is about to decode, from the range it is in."""
 
     @property
-    def table(self) -> RangeTable:
-        """The ranges to choose in."""
+    def table(self) -> RangeTable: ...
 
     @property
-    def routing(self) -> Routing:
-        """Which range decides for a batch."""
+    def routing(self) -> Routing: ...
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Choose for a batch of at least one request; see `Feedback.kv_tokens`."""

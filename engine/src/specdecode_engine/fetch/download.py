@@ -1,6 +1,7 @@
 """Downloads one model into the cache: resumes partial files and checks every file.
 
-The cache has a folder per commit, complete exactly when its marker is there.
+The cache has a folder per commit, which every pod and deployment that names the commit shares. It
+is complete exactly when its marker is there.
 
 CACHE/hf/ORG/NAME/COMMIT/config.json …      checked files, moved here whole
 CACHE/hf/ORG/NAME/COMMIT/.partial/…         files in the middle of their download
@@ -140,13 +141,10 @@ class Download:
     def _known(self) -> ModelFolder | None:
         if not self.location.is_pinned:
             return None
-        folder = ModelFolder.of(self.cache, self.location.repository, self.location.revision)
+        commit = self.location.revision
+        folder = ModelFolder.of(self.cache, self.location.repository, commit)
         total = folder.complete_bytes()
-        if total is None:
-            return None
-        self.counts.begin(self.role, self.location.revision, total, {"": total})
-        self.counts.move(self.role, ModelState.READY)
-        return folder
+        return None if total is None else self._ready(folder, commit, total)
 
     def _fetched(self) -> ModelFolder:
         snapshot = self.hub.snapshot(self.location, self.uri)
@@ -157,7 +155,10 @@ class Download:
         with folder.held(lambda: self.counts.move(self.role, ModelState.WAITING)):
             if folder.complete_bytes() is None:
                 self._complete(folder, snapshot, files)
-        self.counts.begin(self.role, snapshot.commit, total, {"": total})
+        return self._ready(folder, snapshot.commit, total)
+
+    def _ready(self, folder: ModelFolder, commit: str, total: int) -> ModelFolder:
+        self.counts.begin(self.role, commit, total, {"": total})
         self.counts.move(self.role, ModelState.READY)
         return folder
 

@@ -98,10 +98,8 @@ def needed(files: Iterable[HubFile], uri: str) -> tuple[HubFile, ...]:
     """Choose the files to download, ordered by name.
 
     Folders are left out because they contain other formats; so are consolidated weights, which
-    some publishers provide in addition to the same weights in shards.
-
-    Raises:
-        FetchError: not a checkpoint in Hugging Face format with safetensors.
+    some publishers provide in addition to the same weights in shards. Raises `FetchError` if this
+    is not a checkpoint in Hugging Face format with safetensors.
     """
     found = tuple(files)
     chosen = sorted((file for file in found if _is_needed(file.name)), key=attrgetter("name"))

@@ -33,8 +33,7 @@ def with_defaults(schema: JsonSchema, is_strict: bool) -> dict[str, object]:
 def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
     """Find the smallest part of a schema that is refused for the same reason as the whole.
 
-    Returns:
-        Its path from `$`, and the error; None if the schema is valid.
+    Returns its path from `$`, and the error; None if the schema is valid.
     """
     reason = refuse(schema)
     if reason is None:

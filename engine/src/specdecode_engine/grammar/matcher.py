@@ -14,7 +14,7 @@ Words = NDArray[np.int32]
 
 
 class GrammarFault(Exception):
-    """The grammar failed; the message contains the reason."""
+    """The grammar failed during generation, which ends only that request."""
 
 
 class Matcher:
@@ -35,7 +35,6 @@ class Matcher:
         self._ends_late = ends_late
 
     def ends_with(self, token: int) -> bool:
-        """Whether a token ends the output."""
         return token in self._eos_token_ids
 
     def fill(self, words: Words) -> None:

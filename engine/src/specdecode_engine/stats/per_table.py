@@ -21,11 +21,7 @@ class TableStats:
 
 
 class PerTableStats:
-    """The last tables and their sums; owned by the engine core.
-
-    Args:
-        table: hash of the one in force at first.
-    """
+    """The last tables, by hash, and their sums; owned by the engine core."""
 
     def __init__(self, table: str) -> None:
         self.tables: OrderedDict[str, TableStats] = OrderedDict()
@@ -85,9 +81,8 @@ class PerTableStats:
             return
         table = self.tables.get(stats.table)
         stratum = _stratum(sequence, bucket)
-        if table is None or (
-            stratum not in table.strata and len(table.strata) >= metrics.MAX_STRATA
-        ):
+        is_full = table is not None and len(table.strata) >= metrics.MAX_STRATA
+        if table is None or (is_full and stratum not in table.strata):
             self.unsorted_requests += 1
             return
         _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_bucket[bucket])

@@ -115,7 +115,6 @@ def take_snapshot(
 
 
 def graph_values(report: GraphReport) -> dict[MetricSpec, Values]:
-    """Return the series about CUDA graphs."""
     sets = [((str(each.num_steps),), each) for each in report.sets]
     return {
         core.GRAPH_BATCH_SIZES: {at: len(each.batch_sizes) for at, each in sets},

@@ -146,9 +146,6 @@ class TableWatch:
 
     A mounted ConfigMap changes while the pod runs. Only the table is applied; other changes require
     a restart, which the log and /server_info report.
-
-    Args:
-        boot: the configuration at start, with its table.
     """
 
     def __init__(self, boot: EngineBoot, reread: ReadBoot, tables: Tables) -> None:
@@ -175,10 +172,8 @@ class TableWatch:
         self.needs_restart = tuple(_differences(running, changed))
         if self.needs_restart:
             log.warning("changed, and requires a restart: %s", self.needs_restart)
-        if isinstance(before, str) or _table_of(found) != _table_of(before):
-            await self._apply(found)
-
-    async def _apply(self, found: EngineBoot) -> None:
+        if not isinstance(before, str) and _table_of(found) == _table_of(before):
+            return
         try:
             await self._tables.apply_boot(found.speculation, CHANGED_FILE)
         except (TableError, TableRefused, EngineFailed) as error:

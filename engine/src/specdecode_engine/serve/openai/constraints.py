@@ -66,16 +66,7 @@ def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
 
     Raises `HttpError` if two fields are set, or one is incomplete.
     """
-    sources = {field: source for field, source in _candidates(body).items() if source is not None}
-    if len(sources) > 1:
-        first, second, *_ = sources
-        message = f"{first} and {second} both constrain the response; send only one"
-        raise errors.invalid(second, message)
-    return next(iter(sources.items()), None)
-
-
-def _candidates(body: ConstraintFields) -> dict[str, GrammarSource | None]:
-    return {
+    candidates = {
         **_read_response_format(body.response_format),
         **_read_structured_outputs(body.structured_outputs),
         "guided_json": _schema(body.guided_json),
@@ -86,6 +77,12 @@ def _candidates(body: ConstraintFields) -> dict[str, GrammarSource | None]:
         "regex": _source(GrammarKind.REGEX, body.regex),
         "ebnf": _source(GrammarKind.EBNF, body.ebnf),
     }
+    sources = {field: source for field, source in candidates.items() if source is not None}
+    if len(sources) > 1:
+        first, second, *_ = sources
+        message = f"{first} and {second} both constrain the response; send only one"
+        raise errors.invalid(second, message)
+    return next(iter(sources.items()), None)
 
 
 def _read_response_format(wanted: ResponseFormat | None) -> dict[str, GrammarSource | None]:

@@ -98,7 +98,8 @@ class StreamingReply(Response):
                     else:
                         await JSONResponse(await self._whole(outputs))(scope, receive, send)
                 finally:
-                    self._count()
+                    unfinished = sum(not each.finish_reason for each in self._choices.values())
+                    self._service.metrics.count_call(*self._count_tokens(), unfinished)
 
     async def _whole(self, outputs: RequestStream) -> dict[str, object]:
         async for _ in self._changed_choices(outputs):
@@ -176,20 +177,14 @@ class StreamingReply(Response):
             if output.finish_reason is None:  # a stop string, which the engine knows nothing of
                 self._service.engine.abort(outputs, [output.request_id])
 
-    @property
-    def _prompt_tokens(self) -> int:
-        """Tokens of all prompts, each counted once for any number of choices."""
+    def _count_tokens(self) -> tuple[int, int]:
+        """Return prompt tokens and generated tokens so far, stop tokens included.
+
+        Each prompt counts once for any number of choices.
+        """
         prompts = self._requests[:: self._body.n or 1]
-        return sum(len(request.prompt_ids) for request in prompts)
-
-    @property
-    def _completion_tokens(self) -> int:
-        return sum(choice.completion_tokens for choice in self._choices.values())
-
-    def _count(self) -> None:
-        """Count the request's tokens and its unfinished sequences in the metrics, at its end."""
-        unfinished = sum(choice.finish_reason is None for choice in self._choices.values())
-        self._service.metrics.count_call(self._prompt_tokens, self._completion_tokens, unfinished)
+        completion_tokens = sum(choice.completion_tokens for choice in self._choices.values())
+        return sum(len(request.prompt_ids) for request in prompts), completion_tokens
 
     def _usage(self) -> dict[str, object]:
         """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
@@ -202,7 +197,7 @@ class StreamingReply(Response):
         drafted = sum(choice.drafted for choice in choices)
         accepted = sum(choice.accepted for choice in choices)
         emitted = sum(choice.emitted for choice in choices)
-        prompt_tokens, completion_tokens = self._prompt_tokens, self._completion_tokens
+        prompt_tokens, completion_tokens = self._count_tokens()
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
