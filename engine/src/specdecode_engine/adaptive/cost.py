@@ -189,13 +189,11 @@ class CostModel:
 
 def fit_shape(cells: Sequence[tuple[int, CostCell]]) -> CostShape:
     """Choose the shape nearest to cells with their draft steps, whatever their scale."""
+    known = [(cell.batch_size, steps, cell.log_seconds) for steps, cell in cells]
 
     def misfit(octaves: tuple[int, int]) -> float:
         shape = _shape(octaves)
-        errors = [
-            cell.log_seconds - math.log(shape.relative(cell.batch_size, steps))
-            for steps, cell in cells
-        ]
+        errors = [log_s - math.log(shape.relative(size, steps)) for size, steps, log_s in known]
         mean = sum(errors) / len(errors)
         away = octaves[0] ** 2 + octaves[1] ** 2
         return sum((error - mean) ** 2 for error in errors) + FIT_PENALTY * away
