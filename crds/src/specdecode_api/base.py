@@ -4,12 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetJsonSchemaHandler,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
@@ -28,7 +23,7 @@ CHANGE_KEY = "x-specdecode-change"
 
 HOT: dict[str, Any] = {CHANGE_KEY: Change.HOT.value}
 RESTART: dict[str, Any] = {CHANGE_KEY: Change.RESTART.value}
-"""Only for a field with parts that restarts as a whole too; it is the default of the others."""
+"""For a field with parts that restarts as a whole too, or in a `HotRecord`; else the default."""
 
 
 def without_nulls(fields: Any) -> Any:
@@ -45,10 +40,7 @@ class ResourceRecord(BaseModel):
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
     )
 
     rules: ClassVar[tuple[Rule[Any], ...]] = ()
@@ -80,11 +72,11 @@ class ResourceRecord(BaseModel):
 def _mark_values_hot(schema: dict[str, Any]) -> None:
     for field in schema["properties"].values():
         if "$ref" not in field:
-            field.update(HOT)
+            field.setdefault(CHANGE_KEY, Change.HOT.value)
 
 
 class HotRecord(ResourceRecord):
-    """A part of a resource whose values all reach running engines without a restart."""
+    """A part of a resource whose values reach running engines without a restart, by default."""
 
     model_config = ConfigDict(json_schema_extra=_mark_values_hot)
 

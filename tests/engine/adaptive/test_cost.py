@@ -140,10 +140,11 @@ def test_the_same_machine_at_half_speed_is_known_after_a_hundred_steps() -> None
     assert model.seconds(4, 3, 0) == pytest.approx(2.0 * true_s(4, 3), rel=0.05)
 
 
-def test_its_points_describe_it() -> None:
+def test_its_cells_describe_it() -> None:
     model = measured()
-    again = CostModel(model.points())
-    assert len(model.points()) == len(SIZES) * len(BUCKETS)
+    cells = model.cells()
+    again = CostModel(CostPoint(cell.batch_size, steps, 0, cell.seconds) for steps, cell in cells)
+    assert len(cells) == len(SIZES) * len(BUCKETS)
     assert again.seconds(8, 2, 0) == pytest.approx(model.seconds(8, 2, 0), rel=1e-6)
 
 

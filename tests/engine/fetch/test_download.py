@@ -35,7 +35,6 @@ def download(hub, tmp_path):
             tmp_path / "cache",
             Hub(endpoint or hub.url, token),
             Counts({ModelRole.TARGET: uri}),
-            threading.Event(),
         )
 
     return make

@@ -1,6 +1,5 @@
 """What is fetched is what an engine needs: the example models, from a hub to tokens."""
 
-import threading
 from pathlib import Path
 
 import torch
@@ -27,7 +26,6 @@ def test_a_fetched_model_can_be_loaded_and_its_text_read(hub, tmp_path):
         tmp_path / "cache",
         Hub(hub.url, None),
         Counts({ModelRole.TARGET: uri}),
-        threading.Event(),
     )
     place = tmp_path / "links" / "target"
     link(place, download.run())

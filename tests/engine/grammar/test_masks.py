@@ -9,7 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from specdecode_engine.grammar import Grammar, GrammarFault, Matcher
+from specdecode_engine.grammar import (
+    Grammar,
+    GrammarCompiler,
+    GrammarFault,
+    GrammarKind,
+    GrammarSource,
+    Matcher,
+    TokenBytes,
+)
 
 EOS = 5
 REGEXES = [
@@ -135,6 +143,15 @@ def test_an_answer_ends_where_the_grammar_may_end_and_late_where_asked(
         assert allowed(matcher) == {EOS}
         assert matcher.ends_with(EOS)
         assert not matcher.ends_with(b)
+
+
+def test_every_token_that_ends_an_answer_comes_late_where_asked(allowed, spellings) -> None:
+    ends = frozenset({0, 1, EOS})  # all in one word of the mask
+    compiler = GrammarCompiler(TokenBytes(spellings, ends, ends))
+    grammar = compiler.compile(GrammarSource(GrammarKind.REGEX, "ab?"))
+    a, b = spellings.index(b"a"), spellings.index(b"b")
+    assert allowed(grammar.follow((a,))) == {b, *ends}
+    assert allowed(grammar.follow((a,), ends_late=True)) == {b}
 
 
 def test_white_space_between_the_parts_of_json_comes_to_an_end(

@@ -13,7 +13,7 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     TokenLogprobs,
 )
-from specdecode_engine.stats.snapshot import CoreSnapshot
+from specdecode_engine.stats.snapshot import CoreSnapshot, Values
 
 
 class EchoCore:
@@ -87,18 +87,19 @@ class EchoCore:
     def snapshot(self) -> CoreSnapshot:
         """State and totals."""
         running, steps = len(self._running), self._request_steps
-        return CoreSnapshot.of(
-            {
-                core.RUNNING_REQUESTS: running,
-                core.KV_PAGES: {("free",): 100 - running, ("used",): running},
-                core.NUM_STEPS: self._tokens_per_step - 1,
-                core.DECODE_STEPS: self.steps,
-                core.REQUEST_STEPS: steps,
-                core.DRAFTED_TOKENS: steps * (self._tokens_per_step - 1),
-                core.ACCEPTED_TOKENS: self._emitted - steps,
-                core.EMITTED_TOKENS: self._emitted,
-                core.ACCEPT_LENGTH: self._emitted / steps if steps else 0.0,
-            }
+        single = {
+            core.RUNNING_REQUESTS: running,
+            core.NUM_STEPS: self._tokens_per_step - 1,
+            core.DECODE_STEPS: self.steps,
+            core.REQUEST_STEPS: steps,
+            core.DRAFTED_TOKENS: steps * (self._tokens_per_step - 1),
+            core.ACCEPTED_TOKENS: self._emitted - steps,
+            core.EMITTED_TOKENS: self._emitted,
+            core.ACCEPT_LENGTH: self._emitted / steps if steps else 0.0,
+        }
+        pages: Values = {("free",): 100 - running, ("used",): running}
+        return CoreSnapshot(
+            {core.KV_PAGES: pages, **{each: {(): value} for each, value in single.items()}}
         )
 
     def _advance(self, request: Request) -> Output:

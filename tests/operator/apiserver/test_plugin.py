@@ -185,13 +185,13 @@ def test_lists_of_resources(chat, namespace, plugin):
 
 def test_top_reads_engines_through_the_api_server(chat, namespace, pod, plugin, serve, own_address):
     chat()
-    snapshot = CoreSnapshot.of(
+    snapshot = CoreSnapshot(
         {
-            core.NUM_STEPS: 3,
-            core.RUNNING_REQUESTS: 5,
+            core.NUM_STEPS: {(): 3},
+            core.RUNNING_REQUESTS: {(): 5},
             core.KV_PAGES: {("free",): 5, ("used",): 5},
-            core.EMITTED_TOKENS: 25,
-            core.REQUEST_STEPS: 10,
+            core.EMITTED_TOKENS: {(): 25},
+            core.REQUEST_STEPS: {(): 10},
         }
     )
     text = generate_latest(EngineMetrics(lambda: snapshot).registry).decode()

@@ -62,23 +62,16 @@ def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
     words = {key: others[key] for key in others if key not in numbers}
     defaults = {key: value for key, value in words.items() if key in _BY_SPELLING}
     choosers = {key: value for key, value in words.items() if key in CHOOSERS}
-    form = Form(
-        at=() if nested is None else (nested,),
-        is_camel=nested == "batchSizes" or _is_camel(document, entries),
-        entries=entries,
-        defaults=defaults,
-        choosers=choosers,
-    )
+    at = () if nested is None else (nested,)
+    is_camel = nested == "batchSizes" or _is_camel(document, entries)
+    form = Form(at, is_camel, entries, defaults, choosers)
     if nested is not None:
-        misplaced = [*numbers, *(key for key in words if key in _NESTED)]
-        mistakes += [
-            f"{dotted((key,))}: is next to {nested}: move it into {nested}" for key in misplaced
-        ]
+        for key in (*numbers, *(word for word in words if word in _NESTED)):
+            mistakes.append(f"{dotted((key,))}: is next to {nested}: move it into {nested}")
     known = [*(form.spelt(name) for name in FIELDS), *CHOOSERS, _NESTED[0]]
-    strange = words.keys() - defaults.keys() - choosers.keys() - {*_NESTED}
-    mistakes += [
-        f"{dotted((key,))}: {no_such_field(key, known)}" for key in words if key in strange
-    ]
+    for key in words:
+        if key not in {*defaults, *choosers, *_NESTED}:
+            mistakes.append(f"{dotted((key,))}: {no_such_field(key, known)}")
     return form
 
 

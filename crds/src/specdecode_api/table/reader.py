@@ -11,12 +11,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from specdecode_api.speculation import MAX_STEPS, MAX_TABLE_ENTRIES, Policy
-from specdecode_api.table.entry import (
-    SpeculationTable,
-    TableEntry,
-    TableError,
-    launch_error,
-)
+from specdecode_api.table.entry import SpeculationTable, TableEntry, TableError, launch_error
 from specdecode_api.table.forms import CHOOSERS, Form, bad_bound, take_apart
 from specdecode_api.table.thresholds import table_warnings
 from specdecode_api.validation_errors import Place, dotted, refusals, seen

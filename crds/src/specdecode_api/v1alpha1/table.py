@@ -1,11 +1,11 @@
 """The speculation table: which depths a range of batch sizes may use, and who chooses."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from specdecode_api.base import HOT, RESTART, ResourceRecord, without_nulls
+from specdecode_api.base import RESTART, HotRecord, ResourceRecord, without_nulls
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import (
     BATCH_SIZE_PATTERN,
@@ -31,33 +31,31 @@ CandidateSteps = Annotated[
 ]
 
 
-class BatchSizeEntry(ResourceRecord):
+class BatchSizeEntry(HotRecord):
     """Depths that a range of batch sizes may use."""
 
     candidate_steps: CandidateSteps = Field(
         min_length=1,
         max_length=MAX_CANDIDATES,
+        json_schema_extra=RESTART,
         description="Depths to choose from; 0 is plain decoding.",
     )
     up_hysteresis: Float = Field(
         default=0.0,
         ge=-16,
         le=16,
-        json_schema_extra=HOT,
         description="Added to the accept length above which the depth rises (policy ema).",
     )
     down_hysteresis: Float = Field(
         default=-0.25,
         ge=-16,
         le=16,
-        json_schema_extra=HOT,
         description="Added to the accept length below which the depth falls (policy ema).",
     )
     ceiling_coeff: Float = Field(
         default=0.0,
         ge=0,
         le=16,
-        json_schema_extra=HOT,
         description="Caps the depth at this multiple of the accept length (policy ema); "
         "0 is no cap.",
     )
@@ -65,27 +63,14 @@ class BatchSizeEntry(ResourceRecord):
         default=0.2,
         gt=0,
         le=1,
-        json_schema_extra=HOT,
         description="Weight of the newest round in the moving average (policy ema).",
     )
     update_interval: Int = Field(
-        default=5,
-        ge=1,
-        le=100_000,
-        json_schema_extra=HOT,
-        description="Rounds between two decisions (policy ema).",
+        default=5, ge=1, le=100_000, description="Rounds between two decisions (policy ema)."
     )
     warmup_batches: Int = Field(
-        default=10,
-        ge=0,
-        le=100_000,
-        json_schema_extra=HOT,
-        description="Rounds before the first decision (policy ema).",
+        default=10, ge=0, le=100_000, description="Rounds before the first decision (policy ema)."
     )
-
-
-def _bad_keys(table: dict[str, Any]) -> list[str]:
-    return [key for key in table if re.fullmatch(BATCH_SIZE_PATTERN, key) is None]
 
 
 Table = Annotated[
@@ -93,7 +78,7 @@ Table = Annotated[
     Checked(
         Rule(
             cel=f"self.all(k, k.matches('^{BATCH_SIZE_PATTERN}$'))",
-            holds=lambda table: not _bad_keys(table),
+            holds=lambda table: all(re.fullmatch(BATCH_SIZE_PATTERN, key) for key in table),
             message="a batch size is a positive whole number in digits, without leading zeros, "
             "at most 999999: rename the key",
         )

@@ -89,8 +89,7 @@ class ChangeDetector:
 
     def __init__(self) -> None:
         self._steps: deque[Counts] = deque(maxlen=MEMORY_STEPS)
-        self._sums = [0.0] * len(TILTS)
-        self._lengths = [0] * len(TILTS)  # steps that contribute to each sum
+        self.restart()
 
     def since_change(self, rates: Sequence[float], counts: Counts) -> list[Counts]:
         """Add a step; return the steps since a change if there was one, else nothing."""
@@ -112,7 +111,7 @@ class ChangeDetector:
 
     def restart(self) -> None:
         self._sums = [0.0] * len(TILTS)
-        self._lengths = [0] * len(TILTS)
+        self._lengths = [0] * len(TILTS)  # steps that contribute to each sum
 
 
 class AcceptanceModel:

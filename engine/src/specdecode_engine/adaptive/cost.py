@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 # Shape of a step's cost where nothing was measured: rows that double the time of an almost empty
@@ -90,7 +91,7 @@ class CostModel:
         for (steps, size), group in sorted(_by_cell(measured).items()):
             cell = CostCell(size, self._log_seconds(group), is_measured=True)
             self._rows.setdefault(steps, []).append(cell)
-        self._shape = self._fit()
+        self._shape = fit_shape(self.cells())
         self._scale = 1.0
         self._surfaces: dict[int, list[float]] = {}
         self._nearest: dict[tuple[int, int], CostCell | None] = {}
@@ -131,40 +132,26 @@ class CostModel:
         cell = self._cell(batch_size, num_steps) or self._insert(batch_size, num_steps)
         has_moved = cell.refine(math.log(seconds / expected))
         if not cell.is_measured and cell.steps.bit_count() == 1:  # after 1, 2, 4, … steps
-            self._shape = self._fit()
+            self._shape = fit_shape(self.cells())
             has_moved = True
         if has_moved:
             self._surfaces.clear()
 
-    def points(self) -> tuple[CostPoint, ...]:
-        """Describe the present grid by its cells, without KV."""
-        return tuple(
-            CostPoint(cell.batch_size, steps, 0, cell.seconds) for steps, cell in self._cells()
-        )
+    def cells(self) -> list[tuple[int, CostCell]]:
+        """Return every cell with its draft steps."""
+        return [(steps, cell) for steps, row in sorted(self._rows.items()) for cell in row]
 
     def _log_seconds(self, group: Sequence[CostPoint]) -> float:
         """Average log-seconds of a cell's points with the least KV, less the part of the KV.
 
         Points with more KV would add the error of the slope to the level.
         """
-        least = min(point.kv_tokens for point in group)
-        logs = [
-            math.log(max(point.seconds - self._kv_seconds(point), MIN_GAIN * point.seconds))
-            for point in group
-            if point.kv_tokens <= 2 * least
-        ]
-        return sum(logs) / len(logs)
-
-    def _kv_seconds(self, point: CostPoint) -> float:
-        return self.seconds_per_kv_token(point.num_steps) * point.kv_tokens
-
-    def _cells(self) -> list[tuple[int, CostCell]]:
-        return [(steps, cell) for steps, row in sorted(self._rows.items()) for cell in row]
-
-    def _fit(self) -> CostShape:
-        return fit_shape(
-            [(cell.batch_size, steps, cell.log_seconds) for steps, cell in self._cells()]
-        )
+        least, total = min(point.kv_tokens for point in group), 0.0
+        nearest = [point for point in group if point.kv_tokens <= 2 * least]
+        for point in nearest:
+            kv_s = self.seconds_per_kv_token(point.num_steps) * point.kv_tokens
+            total += math.log(max(point.seconds - kv_s, MIN_GAIN * point.seconds))
+        return total / len(nearest)
 
     def _cell(self, batch_size: int, num_steps: int) -> CostCell | None:
         key = batch_size, num_steps
@@ -188,10 +175,7 @@ class CostModel:
             return [self._scale * self._shape.relative(batch_size, steps) for steps in wanted]
         known = [self._along_row(steps, batch_size) for steps in measured]
         known = increasing(known, [1.0] * len(known))
-
-        def shape(steps: int) -> float:
-            return self._shape.relative(batch_size, steps)
-
+        shape = partial(self._shape.relative, batch_size)
         return [_interpolate(measured, known, steps, shape) for steps in wanted]
 
     def _along_row(self, num_steps: int, batch_size: int) -> float:
@@ -203,12 +187,13 @@ class CostModel:
         )
 
 
-def fit_shape(cells: Sequence[tuple[int, int, float]]) -> CostShape:
-    """Choose the shape nearest to (batch size, draft steps, log-seconds), whatever their scale."""
+def fit_shape(cells: Sequence[tuple[int, CostCell]]) -> CostShape:
+    """Choose the shape nearest to cells with their draft steps, whatever their scale."""
+    known = [(cell.batch_size, steps, cell.log_seconds) for steps, cell in cells]
 
     def misfit(octaves: tuple[int, int]) -> float:
         shape = _shape(octaves)
-        errors = [log_s - math.log(shape.relative(size, steps)) for size, steps, log_s in cells]
+        errors = [log_s - math.log(shape.relative(size, steps)) for size, steps, log_s in known]
         mean = sum(errors) / len(errors)
         away = octaves[0] ** 2 + octaves[1] ** 2
         return sum((error - mean) ** 2 for error in errors) + FIT_PENALTY * away

@@ -26,14 +26,11 @@ class EmaPolicy:
     """
 
     def __init__(self, table: RangeTable, num_steps: int, captured: tuple[int, ...] = ()) -> None:
-        self.table = table
         self.routing = PaddedRouting(captured)
         self._num_steps = num_steps
-        self._averages = {
-            entry.lower_bound: _RangeAverage(entry, num_steps) for entry in table.ranges
-        }
+        self._averages: dict[int, _RangeAverage] = {}
         self._sequence = 0
-        self._first_valid = 0  # sequence of the first decision in this table
+        self.reload(table)
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         entry = self.routing.route(self.table, batch_size, None)
@@ -59,7 +56,7 @@ class EmaPolicy:
             for entry in table.ranges
         }
         self.table = table
-        self._first_valid = self._sequence
+        self._first_valid = self._sequence  # of the first decision in this table
 
     def states(self) -> tuple[RangeState, ...]:
         return tuple(self._averages[entry.lower_bound].state() for entry in self.table.ranges)
@@ -88,11 +85,9 @@ class _RangeAverage:
             self._evaluate()
 
     def state(self) -> RangeState:
-        ema = self._ema if self._ema >= 0 else None
-        entry = self.entry
-        return RangeState(
-            entry.lower_bound, entry.candidate_steps, self.num_steps, self.reason, ema
-        )
+        entry, ema = self.entry, self._ema if self._ema >= 0 else None
+        steps = entry.candidate_steps
+        return RangeState(entry.lower_bound, steps, self.num_steps, self.reason, ema)
 
     def _evaluate(self) -> None:
         if self.num_steps == 0:
@@ -102,7 +97,12 @@ class _RangeAverage:
         here = steps.index(self.num_steps)
         index = self._by_thresholds(here)
         capped = self._capped(index) if index <= here else index
-        self.reason = _reason(here, index, capped)
+        if capped < index:
+            self.reason = Reason.CEILING
+        elif index == here:
+            self.reason = Reason.KEEP
+        else:
+            self.reason = Reason.RISE if index > here else Reason.FALL
         self.num_steps = steps[capped]
 
     def _probe(self) -> None:
@@ -131,11 +131,3 @@ class _RangeAverage:
             while index > 0 and self.entry.candidate_steps[index] > cap:
                 index -= 1
         return index
-
-
-def _reason(here: int, index: int, capped: int) -> Reason:
-    if capped < index:
-        return Reason.CEILING
-    if index == here:
-        return Reason.KEEP
-    return Reason.RISE if index > here else Reason.FALL

@@ -16,8 +16,6 @@ MAX_CREDIT_STEPS, FIRST_CREDIT_STEPS = 16.0, 4.0
 PROBE_DRAFTS = 8
 # Steps between two probes: the first interval, per step of a probe, and the longest.
 FIRST_INTERVAL, LAST_INTERVAL = 8, 260
-# Steps without a draft that a draft catches up on at most, as requests come and go.
-MAX_MISSED_STEPS = 128
 # Shorter than the optimum is better than longer: the loss is nearly the same, the return sooner.
 PROBE_INTERVAL_SCALE = 0.6
 # Share of the time that speculation must have saved for its return to be worth looking for.
@@ -35,8 +33,7 @@ class Exploration:
         self._credit_s: float | None = None
         self._max_credit_s = 0.0
         self._first_interval = self._interval = FIRST_INTERVAL
-        self._next_probe = sequence
-        self._fell = self._rose = sequence
+        self._next_probe = self._fell = self._rose = sequence
         self._saved_steps = 0.0  # since speculation began, in steps
         self._saved_share = 0.0  # of the last stay with speculation, if it was worthwhile
         self._stay = 0  # steps of the last stay without
@@ -52,18 +49,17 @@ class Exploration:
         earned = self._credit_s + (BUDGET + SAVED_BUDGET * saved) * seconds
         self._credit_s = max(min(earned, self._max_credit_s), self._credit_s)
 
-    def charge(self, seconds: float) -> None:
-        """Charge the loss of a probe to the credit; a spike does not stop exploration for long."""
-        self._credit_s = (self._credit_s or 0.0) - min(max(seconds, 0.0), self._max_credit_s)
+    def charge(self, loss_s: float, catching_up_s: float, missed_rows: int) -> None:
+        """Charge a probe; a spike counts half, and does not stop exploration for long."""
+        lost_s = max(loss_s + catching_up_s, 0.0)
+        self._credit_s = (self._credit_s or 0.0) - min(lost_s, self._max_credit_s)
+        if missed_rows:
+            seen_s = max(catching_up_s, 0.0) / missed_rows
+            self._catch_up_row_s = (self._catch_up_row_s + seen_s) / 2
 
-    def note_catching_up(self, seconds: float, batch_size: int, missed: int) -> None:
-        """Record the cost of catching up; a spike counts half."""
-        seen = max(seconds, 0.0) / _missed_rows(batch_size, missed)
-        self._catch_up_row_s = (self._catch_up_row_s + seen) / 2
-
-    def catching_up_s(self, batch_size: int, missed: int) -> float:
-        """Expected seconds of catching up after `missed` steps without a draft."""
-        return self._catch_up_row_s * _missed_rows(batch_size, missed)
+    def catching_up_s(self, missed_rows: int) -> float:
+        """Expected seconds of catching up on rows that were decoded without a draft."""
+        return self._catch_up_row_s * missed_rows
 
     def fall(self, sequence: int, batch_size: int) -> None:
         """Begin a stay without draft steps."""
@@ -83,20 +79,13 @@ class Exploration:
         self._next_probe = min(self._next_probe, sequence + self._interval)
 
     def grants(
-        self,
-        sequence: int,
-        loss_s: float,
-        step_s: float,
-        is_return: bool,
-        catching_up_s: float = 0.0,
+        self, sequence: int, loss_s: float, step_s: float, is_return: bool, catching_up_s: float = 0
     ) -> bool:
         """Return whether to probe now, at an expected loss, where a step takes `step_s`.
 
         The cost of catching up may be wrong: a probe that is long overdue runs anyway, measures it
-        and is charged afterwards.
-
-        Only probes for a return from 0 draft steps keep an interval: others stop when costs become
-        certain.
+        and is charged afterwards. Only probes for a return from 0 draft steps keep an interval:
+        others stop when costs become certain.
         """
         is_overdue = sequence > self._next_probe + LAST_INTERVAL
         asked_s = loss_s if is_overdue else loss_s + catching_up_s
@@ -114,10 +103,6 @@ class Exploration:
             return LAST_INTERVAL
         best = PROBE_INTERVAL_SCALE * math.sqrt(2.0 * loss_steps * self._stay / self._saved_share)
         return min(max(int(best), self._first_interval), LAST_INTERVAL)
-
-
-def _missed_rows(batch_size: int, missed: int) -> int:
-    return batch_size * min(missed, MAX_MISSED_STEPS)
 
 
 def return_steps(batch_size: int) -> int:

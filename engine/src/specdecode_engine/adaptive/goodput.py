@@ -27,6 +27,8 @@ OPTIMISM = 0.55
 # How much better than the best candidate an uncertain one may have to be to be probed.
 MIN_PROMISE = 0.05
 COST_PROBE_STEPS = 2  # of such a probe
+# Steps without a draft that a draft catches up on at most, as requests come and go.
+MAX_MISSED_STEPS = 128
 
 
 class Estimates(NamedTuple):
@@ -68,24 +70,18 @@ class GoodputPolicy:
     """
 
     def __init__(
-        self,
-        table: RangeTable,
-        cost: CostModel,
-        num_steps: int,
-        routing: Routing | None = None,
+        self, table: RangeTable, cost: CostModel, num_steps: int, routing: Routing | None = None
     ) -> None:
-        self.table = table
         self.cost = cost
         self.routing = routing or MarginRouting()
         self._num_steps = num_steps
         self._sequence = 0
-        self._first_valid = 1  # sequence of the first decision in this table
         self._range_start: int | None = None
-        self._most_steps = max(table.candidates()[-1], 1)
-        self._acceptance = AcceptanceModel(self._most_steps)
-        self._controls = {entry.lower_bound: self._begin(entry) for entry in table.ranges}
+        self._acceptance = AcceptanceModel(positions=1)
+        self._controls: dict[int, RangeControl] = {}
         self._last_num_steps = num_steps
         self._missed = 0  # steps without a draft that the draft has not caught up on
+        self.reload(table)
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         self._sequence += 1
@@ -109,26 +105,25 @@ class GoodputPolicy:
                 control.exploration.restart(self._sequence, feedback.batch_size)
         seconds = self._learn_cost(feedback)
         self._account(control, feedback, seconds)
-        self._missed = 0 if decision.num_steps else self._missed + 1
+        self._missed = 0 if decision.num_steps else min(self._missed + 1, MAX_MISSED_STEPS)
         self._last_num_steps = decision.num_steps
 
     def reload(self, table: RangeTable) -> None:
         """Replace the table; acceptance and costs stay, and draft steps that are candidates."""
         before = self._controls
         self.table = table
-        self._first_valid = self._sequence + 1
+        self._first_valid = self._sequence + 1  # of the first decision in this table
         self._most_steps = max(table.candidates()[-1], 1)
         self._acceptance.resize(self._most_steps)
-        self._controls = {entry.lower_bound: self._begin(entry) for entry in table.ranges}
-        for start in self._controls.keys() & before.keys():
-            control = self._controls[start]
-            control.num_steps = control.entry.nearest(before[start].num_steps)
+        self._controls = {}
+        for entry in table.ranges:
+            known = before.get(entry.lower_bound)
+            num_steps = entry.nearest(known.num_steps if known else self._num_steps)
+            control = RangeControl(entry, num_steps, Exploration(self._sequence))
+            self._controls[entry.lower_bound] = control
 
     def states(self) -> tuple[RangeState, ...]:
         return tuple(self._describe(control) for control in self._controls.values())
-
-    def _begin(self, entry: BatchRange) -> RangeControl:
-        return RangeControl(entry, entry.nearest(self._num_steps), Exploration(self._sequence))
 
     def _choose(self, control: RangeControl) -> tuple[int, Reason]:
         if control.probe_steps:
@@ -179,7 +174,7 @@ class GoodputPolicy:
             return False
         loss_s = steps * estimates.loss(index)
         exploration = control.exploration
-        catching_up_s = exploration.catching_up_s(control.batch_size, self._missed)
+        catching_up_s = exploration.catching_up_s(control.batch_size * self._missed)
         step_s = estimates.seconds[0]
         if not exploration.grants(self._sequence, loss_s, step_s, is_return, catching_up_s):
             return False
@@ -229,9 +224,8 @@ class GoodputPolicy:
         estimates = self._estimate(control)
         index = estimates.candidates.index(steps)
         catching_up_s = seconds - estimates.seconds[index] if self._missed else 0.0
-        control.exploration.charge(estimates.loss(index) + catching_up_s)
-        if self._missed:
-            control.exploration.note_catching_up(catching_up_s, feedback.batch_size, self._missed)
+        missed_rows = feedback.batch_size * self._missed
+        control.exploration.charge(estimates.loss(index), catching_up_s, missed_rows)
 
     def _describe(self, control: RangeControl) -> RangeState:
         estimates = self._estimate(control)

@@ -72,41 +72,29 @@ class TableRefused(Exception):
 
 
 class AdaptivePolicy(Protocol):
-    """Chooses the draft steps for the batch that is about to decode."""
+    """Chooses the draft steps for the batch that is about to decode, from the range it is in."""
 
     @property
-    def table(self) -> RangeTable:
-        """The ranges to choose in."""
-        ...
+    def table(self) -> RangeTable: ...
 
     @property
-    def routing(self) -> Routing:
-        """Which range decides for a batch."""
-        ...
+    def routing(self) -> Routing: ...
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Choose for a batch of at least one request; see `Feedback.kv_tokens`."""
-        ...
 
     def observe(self, feedback: Feedback) -> None:
         """Learn from a finished step; results that do not match the present table are dropped."""
-        ...
 
     def reload(self, table: RangeTable) -> None:
         """Replace the table; what was learned is kept as far as it still applies."""
-        ...
 
     def states(self) -> tuple[RangeState, ...]:
         """Describe every range, ascending."""
-        ...
 
 
 class StaticPolicy:
-    """Always the draft steps at start.
-
-    Where a batch range does not list `num_steps`, its largest smaller candidate is used, or its
-    smallest one.
-    """
+    """Always the draft steps at start, or the `BatchRange.nearest` to them."""
 
     routing: Routing = PaddedRouting()
 
@@ -125,12 +113,8 @@ class StaticPolicy:
         self.table = table
 
     def states(self) -> tuple[RangeState, ...]:
+        chosen = [(entry, entry.nearest(self._num_steps)) for entry in self.table.ranges]
         return tuple(
-            RangeState(
-                entry.lower_bound,
-                entry.candidate_steps,
-                entry.nearest(self._num_steps),
-                Reason.STATIC,
-            )
-            for entry in self.table.ranges
+            RangeState(entry.lower_bound, entry.candidate_steps, num_steps, Reason.STATIC)
+            for entry, num_steps in chosen
         )

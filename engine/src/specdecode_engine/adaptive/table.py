@@ -1,8 +1,4 @@
-"""The speculation table in the form that policies use, and which range decides for a batch.
-
-A policy routes by the batch size, by its padded size, or with hysteresis, and CUDA graphs are
-captured for what the same routing can reach.
-"""
+"""The speculation table in the form that policies use, and which range decides for a batch."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -37,9 +33,7 @@ def all_steps(ranges: Iterable[BatchRange]) -> tuple[int, ...]:
 class RangeTable:
     """Ranges by lower bound; a smaller batch belongs to the first.
 
-    Args:
-        ranges: in any order.
-        table_hash: the label of the table in metrics.
+    `table_hash` is the label of the table in metrics.
 
     Raises:
         ValueError: there is no range, or two begin at the same batch size.
@@ -67,15 +61,13 @@ def padded_size(sizes: tuple[int, ...], batch_size: int) -> int | None:
 
 
 class Routing(Protocol):
-    """From a batch size to the range that decides for it."""
+    """From a batch size to the range that decides; CUDA graphs are captured for what it reaches."""
 
     def route(self, table: RangeTable, batch_size: int, range_start: int | None) -> BatchRange:
         """Return the range for a batch; `range_start` is the range of the batch before."""
-        ...
 
     def reachable(self, table: RangeTable, batch_size: int) -> tuple[BatchRange, ...]:
         """Every range that may decide for batches of this size."""
-        ...
 
 
 class PaddedRouting:
@@ -105,8 +97,7 @@ class MarginRouting:
         if own.lower_bound == range_start:
             return own
         near = self.reachable(table, batch_size)
-        kept = [entry for entry in near if entry.lower_bound == range_start]
-        return kept[0] if kept else own
+        return next((entry for entry in near if entry.lower_bound == range_start), own)
 
     def reachable(self, table: RangeTable, batch_size: int) -> tuple[BatchRange, ...]:
         own = table.range_of(batch_size)

@@ -7,6 +7,7 @@ validated, because its fields may be absent.
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -69,19 +70,14 @@ def resolve_table(
         # A table inside the boot file is refused with the rest of the boot file.
         found = error.mistakes if isinstance(path, str) else ()
         return ResolvedTable(policy, mistakes=tuple(f"{path}: {mistake}" for mistake in found))
-    start = None
-    if "num_steps" not in speculation:
-        start = effective_num_steps(algorithm, None, candidates(table.entries))
+    is_given = "num_steps" in speculation
+    start = None if is_given else effective_num_steps(algorithm, None, candidates(table.entries))
     from_file = table if isinstance(path, str) else None
     return ResolvedTable(policy, start, from_file, warnings=table.warnings)
 
 
 def read_json(path: str) -> object:
-    """Read a JSON file in which no object contains a key twice.
-
-    Raises:
-        TableError: the file cannot be read; the message begins with its path.
-    """
+    """Read a JSON file in which no object contains a key twice, or raise `TableError`."""
     try:
         # utf-8-sig: editors on Windows write a byte order mark.
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -99,11 +95,10 @@ def _policy(
     named = speculation.get("policy", Policy.STATIC)
     if not is_adaptive or policy_flag is not None or named != Policy.STATIC:
         return None
-    try:
-        asked = _read(document, Policy.GOODPUT, None).policy
-    except TableError:
-        asked = None
-    return Policy.EMA if asked is Policy.EMA else Policy.GOODPUT
+    with suppress(TableError):
+        if _read(document, Policy.GOODPUT, None).policy is Policy.EMA:
+            return Policy.EMA
+    return Policy.GOODPUT
 
 
 def _read(document: object, policy: Policy, num_steps: int | None) -> SpeculationTable:

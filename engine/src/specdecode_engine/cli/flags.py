@@ -18,7 +18,6 @@ from specdecode_engine.process import ConfigurationError
 
 log = logging.getLogger(__name__)
 
-
 # flag, field of the boot file, type
 _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--model-path", "model.path", str),
@@ -52,25 +51,13 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
 
 # flag, field of the boot file, its value with the flag, help
 _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
-    (
-        "--disable-overlap-schedule",
-        "scheduling.overlap",
-        False,
-        "Process the results of a step before the next step is launched",
-    ),
-    (
-        "--disable-radix-cache",
-        "memory.prefix_cache",
-        False,
-        "Disable the prefix cache and prefill every prompt in full",
-    ),
-    (
-        "--disable-cuda-graph",
-        "graphs.mode",
-        "off",
-        "Disable CUDA graphs and run every forward pass eagerly",
-    ),
-)
+    ("--disable-overlap-schedule", "scheduling.overlap", False,
+     "Process the results of a step before the next step is launched"),
+    ("--disable-radix-cache", "memory.prefix_cache", False,
+     "Disable the prefix cache and prefill every prompt in full"),
+    ("--disable-cuda-graph", "graphs.mode", "off",
+     "Disable CUDA graphs and run every forward pass eagerly"),
+)  # fmt: skip
 
 
 def parse_flags(

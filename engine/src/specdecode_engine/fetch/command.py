@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,7 +55,7 @@ def _fetch_one(
     assert isinstance(location, HubLocation), "the parser takes no other URIs"
     if uri in pins:
         location = HubLocation(location.repository, pins[uri])
-    return Download(role, uri, location, cache, hub, counts, threading.Event()).run()
+    return Download(role, uri, location, cache, hub, counts).run()
 
 
 def _words(reason: TerminationReason, message: str, counts: Counts) -> TerminationMessage:

@@ -1,6 +1,7 @@
 """Downloads one model into the cache: resumes partial files and checks every file.
 
-The cache has a folder per commit, complete exactly when its marker is there.
+The cache has a folder per commit, which every pod and deployment that names the commit shares. It
+is complete exactly when its marker is there.
 
 CACHE/hf/ORG/NAME/COMMIT/config.json …      checked files, moved here whole
 CACHE/hf/ORG/NAME/COMMIT/.partial/…         files in the middle of their download
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,14 @@ from specdecode_engine.fetch.progress import Counts
 
 log = logging.getLogger(__name__)
 
-STREAMS = 4
-"""Concurrent downloads: one connection rarely saturates the network."""
-
-_BLOCK = 1 << 20
+STREAMS = 4  # concurrent downloads: one connection rarely saturates the network
 _MARKER = ".complete.json"
 _PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """The cache folder of one commit of a repository."""
+    """The cache folder of one commit: `final` files after their check, `partial` ones before."""
 
     path: Path
 
@@ -58,11 +56,9 @@ class ModelFolder:
         return cls(cache / "hf" / repository / commit)
 
     def final(self, name: str) -> Path:
-        """Path of a file after its check."""
         return self.path / name
 
     def partial(self, name: str) -> Path:
-        """Path of a file during its download."""
         return self.path / _PARTIAL / name
 
     def complete_bytes(self) -> int | None:
@@ -80,12 +76,6 @@ class ModelFolder:
             if path.exists():
                 return min(path.stat().st_size, file.bytes)
         return 0
-
-    def missing_bytes(self, files: Sequence[HubFile]) -> int:
-        return sum(file.bytes - self.present_bytes(file) for file in files)
-
-    def free_bytes(self) -> int:
-        return shutil.disk_usage(self.path).free
 
     def open(self) -> None:
         self.partial("").mkdir(parents=True, exist_ok=True)
@@ -137,15 +127,13 @@ class Download:
     cache: Path
     hub: Hub
     counts: Counts
-    cancelled: threading.Event
+    cancelled: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> ModelFolder:
-        """Return the folder of the complete model.
+        """Return the folder of the complete model, or raise `FetchError`.
 
-        A complete model that is named by its commit needs no request.
-
-        Raises:
-            FetchError: with a reason and a remedy; downloaded bytes are kept for the next attempt.
+        A complete model that is named by its commit needs no request. Downloaded bytes are kept for
+        the next attempt.
         """
         with explained(self.uri, has_token=False):
             return self._known() or self._fetched()
@@ -153,13 +141,10 @@ class Download:
     def _known(self) -> ModelFolder | None:
         if not self.location.is_pinned:
             return None
-        folder = ModelFolder.of(self.cache, self.location.repository, self.location.revision)
+        commit = self.location.revision
+        folder = ModelFolder.of(self.cache, self.location.repository, commit)
         total = folder.complete_bytes()
-        if total is None:
-            return None
-        self.counts.begin(self.role, self.location.revision, total, {"": total})
-        self.counts.move(self.role, ModelState.READY)
-        return folder
+        return None if total is None else self._ready(folder, commit, total)
 
     def _fetched(self) -> ModelFolder:
         snapshot = self.hub.snapshot(self.location, self.uri)
@@ -170,7 +155,10 @@ class Download:
         with folder.held(lambda: self.counts.move(self.role, ModelState.WAITING)):
             if folder.complete_bytes() is None:
                 self._complete(folder, snapshot, files)
-        self.counts.begin(self.role, snapshot.commit, total, {"": total})
+        return self._ready(folder, snapshot.commit, total)
+
+    def _ready(self, folder: ModelFolder, commit: str, total: int) -> ModelFolder:
+        self.counts.begin(self.role, commit, total, {"": total})
         self.counts.move(self.role, ModelState.READY)
         return folder
 
@@ -179,9 +167,10 @@ class Download:
     ) -> None:
         folder.open()
         present = {file.name: folder.present_bytes(file) for file in files}
-        self.counts.begin(self.role, snapshot.commit, sum(f.bytes for f in files), present)
+        total = sum(file.bytes for file in files)
+        self.counts.begin(self.role, snapshot.commit, total, present)
         self.counts.move(self.role, ModelState.DOWNLOADING)
-        missing, free = folder.missing_bytes(files), folder.free_bytes()
+        missing, free = total - sum(present.values()), shutil.disk_usage(folder.path).free
         if missing > free:
             raise out_of_space(
                 self.uri, f"needs {missing} bytes more, and the volume has {free} bytes left"
@@ -211,12 +200,9 @@ class Download:
                 return
             log.warning("%s: %s has another content than announced", self.role, file.name)
             partial.unlink()
-        raise FetchError(
-            TerminationReason.CHECKSUM_MISMATCH,
-            self.uri,
-            f"{file.name} came with another content than the hub announces, twice; "
-            "look for a proxy or a mirror that changes files",
-        )
+        problem = f"{file.name} came with another content than the hub announces, twice"
+        remedy = "look for a proxy or a mirror that changes files"
+        raise FetchError(TerminationReason.CHECKSUM_MISMATCH, self.uri, f"{problem}; {remedy}")
 
     def _stream(self, partial: Path, snapshot: Snapshot, file: HubFile) -> None:
         offset = partial.stat().st_size if partial.exists() else 0
@@ -250,17 +236,11 @@ def is_sound(path: Path, file: HubFile) -> bool:
     """Whether a file has the size and the content that the hub announced."""
     if path.stat().st_size != file.bytes:
         return False
-    if file.sha256 is not None:
-        return _digest(path, hashlib.sha256()) == file.sha256
     # The id that git gives a file: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
-    if file.git_id is None:
-        return True
     head = f"blob {file.bytes}\0".encode()
-    return _digest(path, hashlib.sha1(head, usedforsecurity=False)) == file.git_id
-
-
-def _digest(path: Path, digest: Any) -> str:
+    announced = file.sha256 or file.git_id
     with path.open("rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    return str(digest.hexdigest())
+        digest = hashlib.file_digest(
+            opened, "sha256" if file.sha256 else lambda: hashlib.sha1(head, usedforsecurity=False)
+        )
+    return announced in (None, digest.hexdigest())

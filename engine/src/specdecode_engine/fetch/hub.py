@@ -65,30 +65,23 @@ class Hub:
         disable_progress_bars()
 
     def snapshot(self, location: HubLocation, uri: str) -> Snapshot:
-        """Resolve a revision to a commit and list its files.
-
-        Raises:
-            FetchError: with a reason and a remedy.
-        """
+        """Resolve a revision to a commit and list its files; raises `FetchError`."""
+        repository, revision = location.repository, location.revision
         with explained(uri, self._token is not None):
             found = self._api.model_info(
-                location.repository,
-                revision=location.revision,
-                files_metadata=True,
-                timeout=ANSWER_TIMEOUT_S,
+                repository, revision=revision, files_metadata=True, timeout=ANSWER_TIMEOUT_S
             )
         if found.sha is None:
             raise unreachable(uri, "it names no commit")
         files = tuple(_file(each, uri) for each in found.siblings or ())
-        return Snapshot(location.repository, found.sha, files)
+        return Snapshot(repository, found.sha, files)
 
     def stream(
         self, snapshot: Snapshot, file: HubFile, into: BinaryIO, offset: int, uri: str
     ) -> None:
-        """Write a file from `offset` to `into`, positioned there; dropped connections are retried.
+        """Write a file from `offset` to `into`, positioned there; raises `FetchError`.
 
-        Raises:
-            FetchError: with a reason and a remedy.
+        Dropped connections are retried.
         """
         # A compressed transfer could not be resumed.
         headers = {"Accept-Encoding": "identity"}
@@ -105,10 +98,8 @@ def needed(files: Iterable[HubFile], uri: str) -> tuple[HubFile, ...]:
     """Choose the files to download, ordered by name.
 
     Folders are left out because they contain other formats; so are consolidated weights, which
-    some publishers provide in addition to the same weights in shards.
-
-    Raises:
-        FetchError: not a checkpoint in Hugging Face format with safetensors.
+    some publishers provide in addition to the same weights in shards. Raises `FetchError` if this
+    is not a checkpoint in Hugging Face format with safetensors.
     """
     found = tuple(files)
     chosen = sorted((file for file in found if _is_needed(file.name)), key=attrgetter("name"))
@@ -142,23 +133,12 @@ def explained(uri: str, has_token: bool) -> Iterator[None]:
     """Convert errors of the hub, the network and the disk to `FetchError`; others pass."""
     try:
         yield
-    except Exception as error:
-        found = explain(error, uri, has_token)
-        if found is None:
-            raise
-        raise found from error
-
-
-def explain(error: Exception, uri: str, has_token: bool) -> FetchError | None:
-    """Convert an error to a `FetchError` for the model `uri`; None for an unexpected error."""
-    # The order matters: a hub error is also an HTTP error and an OSError.
-    if isinstance(error, HfHubHTTPError):
-        return _answered(error, uri, has_token)
-    if isinstance(error, httpx2.HTTPError):
-        return unreachable(uri, f"{type(error).__name__}: {error}")
-    if isinstance(error, OSError):
-        return _failed(error, uri)
-    return None
+    except HfHubHTTPError as error:  # is also an HTTPError and an OSError
+        raise _answered(error, uri, has_token) from error
+    except httpx2.HTTPError as error:
+        raise unreachable(uri, f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise _failed(error, uri) from error
 
 
 def unreachable(uri: str, why: str) -> FetchError:
@@ -175,21 +155,18 @@ def out_of_space(uri: str, why: str) -> FetchError:
 
 
 def _answered(error: HfHubHTTPError, uri: str, has_token: bool) -> FetchError:
-    status = error.response.status_code
+    reason, status = TerminationReason.UNAUTHORIZED, error.response.status_code
     if isinstance(error, RevisionNotFoundError):
         reason, text = TerminationReason.REVISION_NOT_FOUND, "the model has no such revision"
         remedy = "name a branch, a tag or a commit that it has, after the @"
     elif isinstance(error, GatedRepoError) and has_token:
-        reason, text = TerminationReason.UNAUTHORIZED, f"the model is gated (HTTP {status})"
+        text = f"the model is gated (HTTP {status})"
         remedy = "accept its terms on the hub with the account that the token belongs to"
     elif status in (401, 403) and has_token:
-        reason, text = TerminationReason.UNAUTHORIZED, f"the hub refuses the token (HTTP {status})"
+        text = f"the hub refuses the token (HTTP {status})"
         remedy = "use one that may read this model"
     elif status in (401, 403):
-        reason, text = (
-            TerminationReason.UNAUTHORIZED,
-            f"private, gated or not there (HTTP {status})",
-        )
+        text = f"private, gated or not there (HTTP {status})"
         remedy = "put a token that may read it into a Secret and name that in download.tokenSecret"
     elif status == 404:
         reason, text = TerminationReason.MODEL_NOT_FOUND, "the hub has no such model"

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from specdecode_api import names
@@ -15,61 +14,42 @@ log = logging.getLogger(__name__)
 _LOGGED_PARTS = 10
 
 
-@dataclass(slots=True)
-class _Model:
-    role: ModelRole
-    uri: str
-    state: ModelState = ModelState.PENDING
-    revision: str | None = None
-    total: int | None = None
-    done: dict[str, int] = field(default_factory=dict)  # file to bytes on disk
-    logged: int = 0
-
-    def report(self) -> ModelReport:
-        return ModelReport(
-            role=self.role,
-            uri=self.uri,
-            state=self.state,
-            revision=self.revision,
-            bytes_done=sum(self.done.values()),
-            bytes_total=self.total,
-        )
-
-
 class Counts:
     """The state of every model that is fetched. Any thread may write or read."""
 
     def __init__(self, uris: dict[ModelRole, str]) -> None:
         self._lock = threading.Lock()
-        self._models = {role: _Model(role, uri) for role, uri in uris.items()}
+        self._reports = {role: ModelReport(role=role, uri=uri) for role, uri in uris.items()}
+        self._done: dict[ModelRole, dict[str, int]] = {}  # file to bytes on disk
 
     def begin(self, role: ModelRole, revision: str, total: int, done: dict[str, int]) -> None:
         """Record the total size of a model and its bytes on disk."""
         with self._lock:
-            model = self._models[role]
-            model.revision, model.total, model.done = revision, total, dict(done)
+            self._done[role] = dict(done)
+            self._update(role, revision=revision, bytes_total=total, bytes_done=sum(done.values()))
 
     def move(self, role: ModelRole, state: ModelState) -> None:
         """Record and log a new state."""
         with self._lock:
-            self._models[role].state = state
+            self._update(role, state=state)
         log.info("%s: %s", role, state)
 
     def set_bytes(self, role: ModelRole, file: str, count: int) -> None:
         """Record the bytes of a file on disk; log every tenth of the model."""
         with self._lock:
-            model = self._models[role]
-            model.done[file] = count
-            done, total = sum(model.done.values()), model.total or 0
-            part = _LOGGED_PARTS * done // total if total else 0
-            is_news, model.logged = part > model.logged, max(part, model.logged)
-        if is_news:
+            before, total = self._reports[role].bytes_done, self._reports[role].bytes_total
+            self._done[role][file] = count
+            done = sum(self._done[role].values())
+            self._update(role, bytes_done=done)
+        if total and _LOGGED_PARTS * done // total > _LOGGED_PARTS * before // total:
             log.info("%s: %d of %d bytes (%d %%)", role, done, total, 100 * done // total)
 
     def progress(self) -> Progress:
-        """Return the current progress of every model."""
         with self._lock:
-            return Progress(models=tuple(model.report() for model in self._models.values()))
+            return Progress(models=tuple(self._reports.values()))
+
+    def _update(self, role: ModelRole, **values: object) -> None:
+        self._reports[role] = self._reports[role].model_copy(update=values)
 
 
 @contextmanager

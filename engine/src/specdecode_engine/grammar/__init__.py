@@ -3,9 +3,6 @@
 Works on text and bytes, without tensors: `compiler` compiles a source into a `Grammar` outside the
 engine's thread, `matcher` tracks one output and fills the masks of a draft's nodes. It is
 built on llguidance; no code outside this folder depends on that.
-
-    GrammarRefused  the source is invalid or too large; the message names the position
-    GrammarFault    a grammar failed during generation; ends only that request
 """
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes

@@ -38,7 +38,6 @@ class _Vocabulary:
         self.bos_token_id = None
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Cut a text into tokens."""
         raise NotImplementedError("masks hold every token that may follow; no text is ever cut")
 
 
@@ -60,37 +59,31 @@ class GrammarCompiler:
 
     def compile(self, source: GrammarSource) -> Grammar:
         """Return the grammar, or raise `GrammarRefused`."""
-        state = LLMatcher(
-            self._tokenizer,
-            LLMatcher.grammar_from_lark(source.as_lark()),
-            log_level=0,
-            limits=self._limits,
-        )
+        lark = LLMatcher.grammar_from_lark(source.as_lark())
+        state = LLMatcher(self._tokenizer, lark, log_level=0, limits=self._limits)
         if state.is_error():
             raise GrammarRefused(self._explain(source, state.get_error()))
         grammar = Grammar(source, self._eos_ids, state)
         try:
-            grammar.follow(()).fill(np.zeros(self._words(), dtype=np.int32))
+            words = -(-self._tokenizer.vocab_size // 32)
+            grammar.follow(()).fill(np.zeros(words, dtype=np.int32))
         except GrammarFault as fault:
             raise GrammarRefused(f"it is too complex, or nothing matches it: {fault}") from None
         return grammar
 
-    def _words(self) -> int:
-        return -(-self._tokenizer.vocab_size // 32)
-
     def _explain(self, source: GrammarSource, message: str) -> str:
+        shown = _own_words(source.kind, message)
         if source.kind is GrammarKind.JSON_SCHEMA:
             schema = with_defaults(json.loads(source.text), source.is_strict)
-            fault = find_fault(schema, self._refuse)
-            if fault is not None:
-                return _shorten(f"at {fault[0]}: {fault[1]}")
-        return _shorten(_own_words(source.kind, message))
+            if (fault := find_fault(schema, self._refuse)) is not None:
+                shown = f"at {fault[0]}: {fault[1]}"
+        lines = [line[:MAX_LINE_CHARS] for line in shown.strip().splitlines()]
+        return "\n".join(lines[:MAX_LINES])
 
     def _refuse(self, schema: JsonSchema) -> str | None:
         grammar = LLMatcher.grammar_from_json_schema(dict(schema))
-        is_wrong, messages = LLMatcher.validate_grammar_with_warnings(
-            grammar, self._tokenizer, limits=self._limits
-        )
+        validate = LLMatcher.validate_grammar_with_warnings
+        is_wrong, messages = validate(grammar, self._tokenizer, limits=self._limits)
         return messages[0].strip() if is_wrong else None
 
 
@@ -101,8 +94,3 @@ def _own_words(kind: GrammarKind, message: str) -> str:
         return shown.rpartition("\n")[0] or message
     reason = shown.partition("(in regex): ")[2] or shown
     return reason.partition("\n   1 |")[0]
-
-
-def _shorten(message: str) -> str:
-    lines = [line[:MAX_LINE_CHARS] for line in message.strip().splitlines()]
-    return "\n".join(lines[:MAX_LINES])

@@ -13,8 +13,10 @@ OPTIONS = "x-guidance"
 
 _DEFINITIONS = ("$defs", "definitions")
 _NAMED = ("properties", "patternProperties", "dependentSchemas")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
+_DIRECT = (
+    "anyOf", "oneOf", "allOf", "prefixItems", "items", "additionalProperties", "not", "if", "then",
+    "else", "contains",
+)  # fmt: skip
 _MOST_PROBES = 400
 
 
@@ -31,8 +33,7 @@ def with_defaults(schema: JsonSchema, is_strict: bool) -> dict[str, object]:
 def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
     """Find the smallest part of a schema that is refused for the same reason as the whole.
 
-    Returns:
-        Its path from `$`, and the error; None if the schema is valid.
+    Returns its path from `$`, and the error; None if the schema is valid.
     """
     reason = refuse(schema)
     if reason is None:
@@ -58,12 +59,10 @@ def _parts(schema: JsonSchema, is_root: bool) -> Iterator[tuple[str, JsonSchema]
         for name, child in named.items() if isinstance(named, Mapping) else ():
             if isinstance(child, Mapping):
                 yield f".{key}.{name}", child
-    for key in _LISTED:
-        listed = schema.get(key)
-        for index, child in enumerate(listed if isinstance(listed, list) else ()):
-            if isinstance(child, Mapping):
-                yield f".{key}[{index}]", child
-    for key in _SINGLE:
+    for key in _DIRECT:
         child = schema.get(key)
         if isinstance(child, Mapping):
             yield f".{key}", child
+        for index, item in enumerate(child if isinstance(child, list) else ()):
+            if isinstance(item, Mapping):
+                yield f".{key}[{index}]", item

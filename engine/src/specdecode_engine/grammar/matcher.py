@@ -14,7 +14,7 @@ Words = NDArray[np.int32]
 
 
 class GrammarFault(Exception):
-    """The grammar failed; the message contains the reason."""
+    """The grammar failed during generation, which ends only that request."""
 
 
 class Matcher:
@@ -35,7 +35,6 @@ class Matcher:
         self._ends_late = ends_late
 
     def ends_with(self, token: int) -> bool:
-        """Whether a token ends the output."""
         return token in self._eos_token_ids
 
     def fill(self, words: Words) -> None:
@@ -43,12 +42,15 @@ class Matcher:
         fill_next_token_bitmask(self._inner, words[None])
         self._check()
         if self._ends_late:
-            self._put_off_the_end(words)
+            others = words.copy()
+            bits = (np.uint32(1) << (self._eos % 32).astype(np.uint32)).view(np.int32)
+            np.bitwise_and.at(others, self._eos // 32, ~bits)
+            if others.any():
+                words[:] = others
         if not words.any():
             raise GrammarFault("no token of the vocabulary can follow")
 
     def advance(self, token: int) -> None:
-        """Advance by one token."""
         self._inner.consume_token(token)
         self._check()
 
@@ -57,15 +59,10 @@ class Matcher:
         self._inner.rollback(1)
         self._check()
 
-    def _put_off_the_end(self, words: Words) -> None:
-        others = words.copy()
-        others[self._eos // 32] &= ~_bits(self._eos)
-        if others.any():
-            words[:] = others
-
     def _check(self) -> None:
         if self._inner.is_error():
-            raise GrammarFault(_first_line(self._inner.get_error()))
+            message, _, _ = self._inner.get_error().partition("\n")
+            raise GrammarFault(message.removesuffix("; stopping"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +121,3 @@ def allows(words: Words, token: int) -> bool:
     """Whether a token's bit is set; tokens past the vocabulary are not allowed."""
     word = token // 32
     return 0 <= word < len(words) and bool(int(words[word]) >> token % 32 & 1)
-
-
-def _first_line(message: str) -> str:
-    return message.partition("\n")[0].removesuffix("; stopping")
-
-
-def _bits(tokens: NDArray[np.int64]) -> Words:
-    return (np.uint32(1) << (tokens % 32).astype(np.uint32)).view(np.int32)

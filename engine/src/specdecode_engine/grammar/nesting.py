@@ -7,7 +7,7 @@ depth is bounded before the library reads a grammar, and compile threads have a 
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from urllib.parse import unquote
@@ -24,7 +24,6 @@ _LARK = re.compile(
     r"""|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<colon>:)"""
 )
 
-
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -36,25 +35,17 @@ class _Node(Generic[Key]):
     successors: set[Key] = field(default_factory=set)
 
 
-def schema_depth(schema: Mapping[str, object]) -> int:
-    """Return an upper bound of the levels that compiling a JSON Schema recurses to."""
-    return _depth(_schema_graph(schema))
-
-
-def lark_depth(text: str) -> int:
-    """Return an upper bound of the levels that compiling a Lark grammar recurses to."""
-    return _depth(_lark_graph(text))
-
-
 def _depth(graph: Mapping[Key, _Node[Key]]) -> int:
     """Return the levels of the longest path that passes no node twice, or more.
 
     Exact where there is no cycle. All nodes on cycles and between cycles count as one path.
+    Successors that the graph does not contain are skipped.
     """
-    inner, after = _peel(graph, {name: node.successors for name, node in graph.items()})
+    successors = {name: node.successors & graph.keys() for name, node in graph.items()}
+    inner, after = _peel(graph, successors)
     predecessors: dict[Key, set[Key]] = {name: set() for name in inner}
     for name in inner:
-        for successor in graph[name].successors & inner:
+        for successor in successors[name] & inner:
             predecessors[successor].add(name)
     core, before = _peel(graph, predecessors)
     return before + sum(graph[name].levels for name in core) + after
@@ -84,19 +75,21 @@ def _peel(graph: Mapping[Key, _Node[Key]], edges: Mapping[Key, set[Key]]) -> tup
     return set(edges) - set(depths), max(depths.values(), default=0)
 
 
-def _schema_graph(schema: Mapping[str, object]) -> dict[int, _Node[int]]:
-    """Return a node per object and list, by `id`.
+def schema_depth(schema: Mapping[str, object]) -> int:
+    """Return an upper bound of the levels that compiling a JSON Schema recurses to.
 
-    A reference that is not a plain JSON pointer leads to a node that leads to every node. So does
-    every reference of a schema with nested bases or anchors.
+    The graph has a node per object and list, by `id`. A reference that is not a plain JSON pointer
+    leads to a node that leads to every node. So does every reference of a schema with nested bases
+    or anchors.
     """
     graph: dict[int, _Node[int]] = {}
     references: list[tuple[int, str]] = []
     has_bases = False
-    todo: list[object] = [schema]
+    todo: list[Mapping[str, object] | list[object]] = [schema]
     while todo:
         part = todo.pop()
-        children = [child for child in _values(part) if isinstance(child, Mapping | list)]
+        values = part.values() if isinstance(part, Mapping) else part
+        children = [child for child in values if isinstance(child, Mapping | list)]
         graph[id(part)] = _Node(1, set(map(id, children)))
         todo += children
         if isinstance(part, Mapping):
@@ -109,13 +102,7 @@ def _schema_graph(schema: Mapping[str, object]) -> dict[int, _Node[int]]:
     for place, target in references:
         is_pointer = not has_bases and (target == "#" or target.startswith("#/"))
         graph[place].successors.add(id(_resolve(schema, target[1:])) if is_pointer else anywhere)
-    return _without_unknown(graph)
-
-
-def _values(part: object) -> Iterable[object]:
-    if isinstance(part, Mapping):
-        return part.values()
-    return part if isinstance(part, list) else ()
+    return _depth(graph)
 
 
 def _resolve(schema: object, pointer: str) -> object:
@@ -132,17 +119,12 @@ def _resolve(schema: object, pointer: str) -> object:
     return part
 
 
-def _without_unknown(graph: dict[Key, _Node[Key]]) -> dict[Key, _Node[Key]]:
-    for node in graph.values():
-        node.successors &= graph.keys()
-    return graph
+def lark_depth(text: str) -> int:
+    """Return an upper bound of the levels that compiling a Lark grammar recurses to.
 
-
-def _lark_graph(text: str) -> dict[str, _Node[str]]:
-    """Return a node per rule, by name, that leads to every name in its body.
-
-    A rule has a level of its own, and one for each open bracket; a schema in it adds its own.
-    Rules of the same name in nested grammars are one.
+    The graph has a node per rule, by name, that leads to every name in its body. A rule has a level
+    of its own, and one for each open bracket; a schema in it adds its own. Rules of the same name
+    in nested grammars are one.
     """
     rules: dict[str, _Node[str]] = {"": _Node()}
     rule = rules[""]
@@ -168,7 +150,7 @@ def _lark_graph(text: str) -> dict[str, _Node[str]]:
             schema, at = _read_json(text, at)
             rule.levels = max(rule.levels, 1 + depth + schema_depth(schema))
     rule.successors.update(names)
-    return _without_unknown(rules)
+    return _depth(rules)
 
 
 def _read_json(text: str, start: int) -> tuple[dict[str, object], int]:

@@ -59,9 +59,13 @@ class GrammarSource:
             case GrammarKind.REGEX:
                 return f"start: /{regex_to_lark(self.text, '')}/"
             case GrammarKind.CHOICE:
-                return "start: " + " | ".join(_quote(choice) for choice in json.loads(self.text))
+                choices = json.loads(self.text)
+                return "start: " + " | ".join(json.dumps(c, ensure_ascii=False) for c in choices)
             case GrammarKind.EBNF:
-                lark = _ebnf_to_lark(self.text)
+                try:
+                    lark = str(any_to_lark(self.text))
+                except Exception as error:  # the converter raises plain exceptions
+                    raise GrammarRefused(str(error)) from None
                 _check_depth(lark_depth(lark), "the start rule", "rules that lead to other rules")
                 return lark
 
@@ -84,14 +88,3 @@ def _read_object(text: str) -> dict[str, object]:
     if not isinstance(schema, dict):
         raise GrammarRefused("a schema is a JSON object")
     return schema
-
-
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _ebnf_to_lark(text: str) -> str:
-    try:
-        return str(any_to_lark(text))
-    except Exception as error:  # the converter raises plain exceptions
-        raise GrammarRefused(str(error)) from None

@@ -13,8 +13,8 @@ continuation right at its end. Drafts that read token i alone, and none at all, 
 Pages that nobody uses stay until memory is short, and go in the order in which their last use
 ended, ends of prefixes first.
 
-Tokens are kept as packed integers, so that runs are compared by one memory comparison and a page
-is looked up by the hash of its bytes; nothing here walks token by token.
+Tokens are packed integers: one memory comparison compares runs, and a page is looked up by the hash
+of its bytes; nothing here walks token by token.
 """
 
 from array import array
@@ -79,8 +79,7 @@ class Node:
 
     def grow(self, run: bytes, pages: list[int], paging: Paging) -> "Node":
         """Add a leaf as a child; a hold on this node moves to it."""
-        leaf = Node(run, pages, self, held=1)
-        self.children[run[: paging.span(1)]] = leaf
+        leaf = self.children[run[: paging.span(1)]] = Node(run, pages, self, held=1)
         return leaf
 
     def split(self, pages: int, paging: Paging) -> "Node":
@@ -96,11 +95,7 @@ class Node:
         return upper
 
     def cut(self, pages: int, paging: Paging) -> list[int]:
-        """Keep the first `pages` pages of a leaf, or take it off where that is none.
-
-        Returns:
-            The pages that are no longer cached.
-        """
+        """Keep the first `pages` pages of a leaf, or take it off at 0; return the others."""
         assert self.parent is not None
         assert not self.children
         if pages == 0:

@@ -239,11 +239,9 @@ class PageAllocator:
 
     @property
     def free(self) -> int:
-        """Pages that can be taken now."""
         return len(self._free)
 
     def pages_for(self, rows: int) -> int:
-        """Pages that `rows` rows need."""
         return -(-rows // self.page_size)
 
     def take(self, count: int) -> list[int]:
@@ -255,7 +253,6 @@ class PageAllocator:
         return taken
 
     def give_back(self, pages: list[int]) -> None:
-        """Return pages that were taken before."""
         for page in pages:
             self._held.remove(page)
         self._free.extend(pages)

@@ -93,15 +93,13 @@ def from_exception(error: Exception) -> HttpError:
         case ClientDisconnect():
             return HttpError(499, "the client disconnected before its request was complete")
         case HTTPException():
-            return HttpError(error.status_code, str(error.detail), code=_code(error.status_code))
+            codes = {404: "not_found", 405: "method_not_allowed"}
+            code = codes.get(error.status_code, "http_error")
+            return HttpError(error.status_code, str(error.detail), code=code)
         case EngineFailed():
             return HttpError(500, f"{error}; it restarts", "server_error", code="engine_failed")
         case _:
             return HttpError(500, "internal error", "server_error", code="internal_error")
-
-
-def _code(status: int) -> str:
-    return {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
 
 
 async def respond_to_error(request: Request, error: Exception) -> JSONResponse:

@@ -21,8 +21,7 @@ from specdecode_api.metrics import batch_bucket
 from specdecode_engine.adaptive.acceptance import count_by_position
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 
-MEMORY_STEPS = 1000.0
-"""Request steps after which the weight of an old step is 1/e."""
+MEMORY_STEPS = 1000.0  # request steps after which the weight of an old step is 1/e
 
 
 def load(requests: int, max_running: int, accept_length: float) -> float:

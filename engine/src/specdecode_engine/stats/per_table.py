@@ -9,8 +9,7 @@ from specdecode_api.metrics import SUMS, MetricSpec
 from specdecode_engine.batch.request import FinishReason, Output
 from specdecode_engine.batch.sequence import Sequence
 
-Stratum = tuple[str, ...]
-"""Values of the labels `metrics.STRATUM`."""
+Stratum = tuple[str, ...]  # values of the labels `metrics.STRATUM`
 
 
 @dataclass(slots=True)
@@ -22,11 +21,7 @@ class TableStats:
 
 
 class PerTableStats:
-    """The last tables and their sums; owned by the engine core.
-
-    Args:
-        table: hash of the one in force at first.
-    """
+    """The last tables, by hash, and their sums; owned by the engine core."""
 
     def __init__(self, table: str) -> None:
         self.tables: OrderedDict[str, TableStats] = OrderedDict()
@@ -86,29 +81,24 @@ class PerTableStats:
             return
         table = self.tables.get(stats.table)
         stratum = _stratum(sequence, bucket)
-        if table is None or (
-            stratum not in table.strata and len(table.strata) >= metrics.MAX_STRATA
-        ):
+        is_full = table is not None and len(table.strata) >= metrics.MAX_STRATA
+        if table is None or (is_full and stratum not in table.strata):
             self.unsorted_requests += 1
             return
         _add(table.strata.setdefault(stratum, [0.0] * len(SUMS)), *stats.by_bucket[bucket])
 
     def values(self) -> dict[MetricSpec, Mapping[tuple[str, ...], float]]:
-        """Return the present values of its series by label values."""
         rows = [
-            ((name, *stratum), tuple(sums))
+            ((name, *stratum), tuple(values))
             for name, table in self.tables.items()
-            for stratum, sums in table.strata.items()
+            for stratum, values in table.strata.items()
         ]
-        preempted: dict[tuple[str, ...], float] = {
-            (name,): table.preempted for name, table in self.tables.items()
+        sums: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
+            each: {labels: values[place] for labels, values in rows}
+            for place, each in enumerate(metrics.REQUEST_SUMS)
         }
-        return {
-            **{
-                each: {labels: sums[place] for labels, sums in rows}
-                for place, each in enumerate(metrics.REQUEST_SUMS)
-            },
-            metrics.PREEMPTED_REQUESTS: preempted,
+        return sums | {
+            metrics.PREEMPTED_REQUESTS: {(at,): each.preempted for at, each in self.tables.items()},
             metrics.MIXED_REQUESTS: {(): self.mixed_requests},
             metrics.UNSORTED_REQUESTS: {(): self.unsorted_requests},
         }

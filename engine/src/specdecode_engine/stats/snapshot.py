@@ -25,10 +25,8 @@ _RANGES = (
     speculation.RANGE_DECODE_SECONDS,
 )  # fmt: skip
 _STEPS = (
-    speculation.BUCKET_STEPS,
-    speculation.BUCKET_REQUEST_STEPS,
-    speculation.BUCKET_BUSY_SECONDS,
-)
+    speculation.BUCKET_STEPS, speculation.BUCKET_REQUEST_STEPS, speculation.BUCKET_BUSY_SECONDS,
+)  # fmt: skip
 _POSITIONS = (speculation.POSITION_REACHED, speculation.POSITION_ACCEPTED)
 
 
@@ -44,11 +42,6 @@ class CoreSnapshot:
     ranges: tuple[RangeState, ...] = ()
     reason: str = ""
     graphs: GraphReport = field(default_factory=lambda: GraphReport("off"))
-
-    @classmethod
-    def of(cls, values: Mapping[MetricSpec, float | Values]) -> "CoreSnapshot":
-        """Make one by hand; a number stands for the value of a series without labels."""
-        return cls({s: v if isinstance(v, Mapping) else {(): v} for s, v in values.items()})
 
     def __getitem__(self, key: MetricSpec | tuple[MetricSpec, str]) -> float:
         """Return the value of a series, summed over its labels, or the one at a label's value."""
@@ -93,36 +86,35 @@ def take_snapshot(
     running, waiting = len(scheduler.running), len(scheduler.waiting)
     cache, free = scheduler.cache, scheduler.available_pages
     accept_length = counters.recent.accept_length
-    values: dict[MetricSpec, Values] = {
-        each: {(): value}
-        for each, value in (
-            (core.PROMPT_TOKENS, counters.prompt_tokens),
-            (core.PREFILL_SECONDS, counters.prefill_seconds),
-            (core.CACHE_PAGES, cache.pages),
-            (core.CACHE_QUERIED_TOKENS, cache.queried_tokens),
-            (core.CACHE_HIT_TOKENS, cache.hit_tokens),
-            (core.CACHE_EVICTED_PAGES, cache.evicted_pages),
-            (core.RUNNING_REQUESTS, running),
-            (core.WAITING_REQUESTS, waiting),
-            (core.NUM_STEPS, num_steps),
-            (core.NUM_DRAFT_TOKENS, num_draft_tokens[num_steps]),
-            (core.ACTIVE_RANGE, latest.range_start if latest else states[0].range_start),
-            (core.ACCEPT_LENGTH, counters.decode.accept_length),
-            (core.LOAD, load(running + waiting, scheduler.limits.max_running, accept_length)),
-        )
+    single: dict[MetricSpec, float] = {
+        core.PROMPT_TOKENS: counters.prompt_tokens,
+        core.PREFILL_SECONDS: counters.prefill_seconds,
+        core.CACHE_PAGES: cache.pages,
+        core.CACHE_QUERIED_TOKENS: cache.queried_tokens,
+        core.CACHE_HIT_TOKENS: cache.hit_tokens,
+        core.CACHE_EVICTED_PAGES: cache.evicted_pages,
+        core.RUNNING_REQUESTS: running,
+        core.WAITING_REQUESTS: waiting,
+        core.NUM_STEPS: num_steps,
+        core.NUM_DRAFT_TOKENS: num_draft_tokens[num_steps],
+        core.ACTIVE_RANGE: latest.range_start if latest else states[0].range_start,
+        core.ACCEPT_LENGTH: counters.decode.accept_length,
+        core.LOAD: load(running + waiting, scheduler.limits.max_running, accept_length),
     }
-    values[core.KV_PAGES] = {("free",): free, ("used",): scheduler.pages.total - free}
-    values |= _totals(_DECODE, [((), counters.decode)])
-    values |= _range_values(states, counters)
-    values |= _totals(_STEPS, _named(counters.buckets))
-    values |= _totals(_POSITIONS, _named(counters.positions))
-    values |= per_table.values()
-    values |= graph_values(graphs)
+    values: dict[MetricSpec, Values] = {
+        **{each: {(): value} for each, value in single.items()},
+        core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
+        **_totals(_DECODE, [((), counters.decode)]),
+        **_range_values(states, counters),
+        **_totals(_STEPS, _named(counters.buckets)),
+        **_totals(_POSITIONS, _named(counters.positions)),
+        **per_table.values(),
+        **graph_values(graphs),
+    }
     return CoreSnapshot(values, states, str(latest.reason) if latest else "", graphs)
 
 
 def graph_values(report: GraphReport) -> dict[MetricSpec, Values]:
-    """Return the series about CUDA graphs."""
     sets = [((str(each.num_steps),), each) for each in report.sets]
     return {
         core.GRAPH_BATCH_SIZES: {at: len(each.batch_sizes) for at, each in sets},

@@ -1,7 +1,4 @@
-"""One call of every op that has a Triton kernel, on small tensors, and backends to call them by.
-
-Letters: B batch, N nodes, V vocabulary.
-"""
+"""One call of every op that has a Triton kernel, on small tensors, and backends to call them by."""
 
 from collections.abc import Callable
 
@@ -14,7 +11,7 @@ from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
 from specdecode_kernels.metadata import DraftedNodes, PenaltyParamsBatch, SamplingParamsBatch
 from specdecode_kernels.testing.attention import Shape, draw_case
 
-B, N, V = 2, 7, 300
+B, N, V = 2, 7, 300  # batch, nodes, vocabulary
 PARENTS = [0, 0, 0, 1, 1, 2, 3]
 
 Calls = dict[str, Callable[[Backend], object]]
@@ -71,21 +68,23 @@ def _calls_on_rows(device: torch.device) -> Calls:
     def below(high: int, *shape: int) -> Tensor:
         return torch.randint(high, shape, generator=generator).to(device)
 
+    def rows(*values: object) -> Tensor:
+        return torch.tensor(values, device=device)
+
     half = torch.bfloat16
     x, weight = normal(3, 96, dtype=half), normal(96, dtype=half)
     qkv, angles = normal(3, 8, 16, dtype=half), normal(3, 8)
-    candidates = torch.tensor([[-1, -1, 0, 0, 1, 1]] * B, device=device)
+    nodes, parents = rows(*[[-1, -1, 0, 0, 1, 1]] * B), rows(*[PARENTS] * B)
     scores = -normal(B, 2).abs()
     scores = torch.cat([scores, scores[:, [0, 0, 1, 1]] - normal(B, 4).abs()], dim=1)
-    parents = torch.tensor([PARENTS] * B, device=device)
-    pool = normal(2, 64, 2, 8, dtype=half)
-    logits = normal(B, N, V)
-    positions = below(50, B, N)
+    pool, slots = normal(2, 64, 2, 8, dtype=half), rows(*range(16)).view(2, 8)
+    paths, lengths = rows([0, 2, 5, 5], [0, 1, 3, 6]), rows(5, 9)
+    logits, positions = normal(B, N, V), below(50, B, N)
     penalties = PenaltyParamsBatch(
         counts=below(2, 1, V).float(),
         in_prompt=below(2, 1, V).bool(),
         bias=normal(1, V),
-        states=torch.tensor([0, -1], device=device),
+        states=rows(0, -1),
         numbers=torch.tensor([[1.3, 0.2, 0.1], [1, 0, 0]], dtype=torch.float64, device=device),
     )
     return {
@@ -93,21 +92,13 @@ def _calls_on_rows(device: torch.device) -> Calls:
         "add_rms_norm": lambda ops: ops.add_rms_norm(x, x, weight, 1e-5),
         "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :48], x[:, 48:]),
-        "select_tree_nodes": lambda ops: ops.select_tree_nodes(
-            scores, below(9, B, 6), candidates, 4
-        ),
+        "select_tree_nodes": lambda ops: ops.select_tree_nodes(scores, below(9, B, 6), nodes, 4),
         "build_tree_mask": lambda ops: ops.build_tree_mask(parents, 3),
         "verify_chain": lambda ops: ops.verify_chain(below(2, B, N), below(2, B, N - 1)),
         "verify_tree": lambda ops: ops.verify_tree(below(9, B, N), below(9, B, N - 1), parents, 4),
         "gather_accepted": lambda ops: ops.gather_accepted(logits, below(N, B, 4)),
         "compact_kv": lambda ops: ops.compact_kv(
-            pool,
-            pool.clone(),
-            torch.arange(16, device=device).view(2, 8),
-            torch.tensor([1, 0], device=device),
-            torch.tensor([5, 9], device=device),
-            torch.tensor([[0, 2, 5, 5], [0, 1, 3, 6]], device=device),
-            4,
+            pool, pool.clone(), slots, rows(1, 0), lengths, paths, 4
         ),
         "apply_penalties": lambda ops: ops.apply_penalties(
             logits, penalties, DraftedNodes(below(V, B, N - 1), parents, 3)

@@ -60,17 +60,13 @@ def read_digests(path: Path) -> Digests:
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise NoApiKeys(f"no API key in {path}; {_REMEDY}")
-    bad = [number for number, key in enumerate(keys, 1) if not _fits_header(key)]
-    if bad:
-        raise NoApiKeys(
-            f"key {bad[0]} of {len(keys)} in {path} has a space or a character outside ASCII, "
-            "which a header cannot contain; replace the key"
-        )
+    for number, key in enumerate(keys, 1):
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise NoApiKeys(
+                f"key {number} of {len(keys)} in {path} has a space or a character outside ASCII, "
+                "which a header cannot contain; replace the key"
+            )
     return frozenset(map(_digest, keys))
-
-
-def _fits_header(key: str) -> bool:
-    return key.isascii() and key.isprintable() and " " not in key
 
 
 def _digest(key: str) -> bytes:
@@ -78,11 +74,7 @@ def _digest(key: str) -> bytes:
 
 
 class ApiKeyStore:
-    """The valid keys of a file or folder. Owned by the event loop.
-
-    Raises:
-        NoApiKeys: as `read_digests`.
-    """
+    """The valid keys of a file or folder. Owned by the event loop. Raises as `read_digests`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

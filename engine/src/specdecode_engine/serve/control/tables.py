@@ -9,13 +9,7 @@ from typing import Any
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Algorithm
-from specdecode_api.table import (
-    SpeculationTable,
-    TableEntry,
-    TableError,
-    read_table,
-    table_warnings,
-)
+from specdecode_api.table import TableEntry, TableError, read_table, table_warnings
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.process import ConfigurationError
@@ -71,16 +65,17 @@ class Tables:
 
         Raises as `apply_document`.
         """
-        if not speculation.tuned:
-            await self.apply_entries(speculation.entries, source)
-            return
-        try:
-            if (reason := speculation.tuned_error) is not None:
-                raise TableRefused(reason)
-            await self._apply(speculation.tuned, TUNED)
-        except TableRefused as error:
-            await self.apply_entries(speculation.entries, source)
-            self.refuse(TUNED, str(error))
+        refusal = speculation.tuned_error if speculation.tuned else None
+        if speculation.tuned and refusal is None:
+            try:
+                await self._apply(speculation.tuned, TUNED)
+                return
+            except TableRefused as error:
+                refusal = str(error)
+        with self._recording_refusal(source):
+            await self._apply(speculation.entries, source)
+        if refusal is not None:
+            self.refuse(TUNED, refusal)
 
     async def apply_document(self, document: object, source: str) -> None:
         """Read a table in any of its forms, and choose draft steps by it from the next step on.
@@ -90,15 +85,15 @@ class Tables:
             TableRefused: the table requires a restart.
             EngineFailed: the engine has failed.
         """
+        policy = self._speculation.policy
         with self._recording_refusal(source):
-            table = read_table(document, self._speculation.policy)
-            self._check_policy(table)
+            table = read_table(document, policy)
+            if table.policy not in (None, policy):
+                raise TableRefused(
+                    f"the table requires policy {table.policy}, and policy {policy} is running; "
+                    f"remove the policy from the table, or restart with policy {table.policy}"
+                )
             await self._apply(table.entries, source)
-
-    async def apply_entries(self, entries: Mapping[str, TableEntry], source: str) -> None:
-        """Apply validated entries; raises as `apply_document`."""
-        with self._recording_refusal(source):
-            await self._apply(entries, source)
 
     def refuse(self, source: str, reason: str) -> None:
         """Record that a source had no usable table."""
@@ -111,9 +106,7 @@ class Tables:
             "policy": self._speculation.policy.value,
             "table_hash": self.table_hash,
             "source": self.source,
-            "entries": {
-                bound: entry.model_dump(mode="json") for bound, entry in self.entries.items()
-            },
+            "entries": {at: entry.model_dump(mode="json") for at, entry in self.entries.items()},
             "warnings": list(self.warnings),
             "latest_refusal": self.latest_refusal,
         }
@@ -135,14 +128,6 @@ class Tables:
         self.latest_refusal = None
         self._count("applied")
 
-    def _check_policy(self, table: SpeculationTable) -> None:
-        policy = self._speculation.policy
-        if table.policy not in (None, policy):
-            raise TableRefused(
-                f"the table requires policy {table.policy}, and policy {policy} is running; remove "
-                f"the policy from the table, or restart with policy {table.policy}"
-            )
-
     @contextmanager
     def _recording_refusal(self, source: str) -> Iterator[None]:
         try:
@@ -161,9 +146,6 @@ class TableWatch:
 
     A mounted ConfigMap changes while the pod runs. Only the table is applied; other changes require
     a restart, which the log and /server_info report.
-
-    Args:
-        boot: the configuration at start, with its table.
     """
 
     def __init__(self, boot: EngineBoot, reread: ReadBoot, tables: Tables) -> None:
@@ -186,23 +168,18 @@ class TableWatch:
             log.error("the changed configuration is refused; the old one stays in force: %s", found)
             self._tables.refuse(CHANGED_FILE, found)
             return
-        self._report_restart(found)
-        if isinstance(before, str) or _table_of(found) != _table_of(before):
-            await self._apply(found)
-
-    async def _apply(self, found: EngineBoot) -> None:
+        running, changed = _without_table(self._running), _without_table(found)
+        self.needs_restart = tuple(_differences(running, changed))
+        if self.needs_restart:
+            log.warning("changed, and requires a restart: %s", self.needs_restart)
+        if not isinstance(before, str) and _table_of(found) == _table_of(before):
+            return
         try:
             await self._tables.apply_boot(found.speculation, CHANGED_FILE)
         except (TableError, TableRefused, EngineFailed) as error:
             log.error("the changed table is refused; the old one stays in force: %s", error)
         else:
             log.info("the changed table is in force")
-
-    def _report_restart(self, found: EngineBoot) -> None:
-        running, changed = _without_table(self._running), _without_table(found)
-        self.needs_restart = tuple(_differences(running, changed))
-        if self.needs_restart:
-            log.warning("changed, and requires a restart: %s", self.needs_restart)
 
 
 def _table_of(boot: EngineBoot) -> tuple[object, object]:

@@ -10,7 +10,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
@@ -24,7 +24,7 @@ from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.streaming import ResponseFormatter, StreamingReply
 from specdecode_engine.serve.service import Service, service_of
-from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
+from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ GREEDY_BELOW = 1e-5
 SEED_MASK = 2**63 - 1
 
 Body = TypeVar("Body", bound=GenerationBody)
-Number = TypeVar("Number", int, float)
 
 EncodedPrompt = tuple[tuple[int, ...], str]
 """A prompt's token ids, and its text where choices begin with it, else an empty string."""
@@ -49,25 +48,24 @@ async def generate(
     read_prompts: Callable[[Body, TextProcessor, int], tuple[EncodedPrompt, ...]],
     make_formatter: Callable[[Body, Vocabulary], ResponseFormatter],
 ) -> Response:
-    """Read and admit a request; the reply runs it.
+    """Read and admit a request, or raise `HttpError`; the reply runs it.
 
-    Args:
-        read_prompts: encodes the body's prompts and checks them against a context length; called
-            in a thread.
-
-    Raises:
-        HttpError: the request cannot be served.
+    `read_prompts` encodes the body's prompts in a thread, and checks them against a context length.
     """
     service = service_of(http_request)
     service.lifecycle.check_admission()
     started_s = service.clock()
     body = await read_body(http_request, body_type)
     text, context_length = service.text, service.engine.context_length
-    _check_model(body, service)
+    if body.model not in (None, service.served_name):
+        raise errors.model_not_found(str(body.model), service.served_name)
     prompts = await asyncio.to_thread(read_prompts, body, text, context_length)
     constraint = read_constraint(body) if body.is_constrained else None
     grammar = await service.grammars.compile(*constraint) if constraint else None
-    requests = admit(body, prompts, service, grammar, read_label(http_request, service))
+    label = http_request.headers.get(names.HEADER_LABEL, "").strip()
+    if label not in service.boot.server.request_labels:
+        label = ""  # clients may invent any number, and each has metric series of its own
+    requests = _admit(body, prompts, service, grammar, label)
     prompt_texts = [echo for _, echo in prompts for _ in range(body.n or 1)]
     formatter = make_formatter(body, text.vocabulary)
     return StreamingReply(service, body, requests, prompt_texts, formatter, started_s)
@@ -76,11 +74,7 @@ async def generate(
 async def read_body(
     http_request: HttpRequest, body_type: type[Body], max_bytes: int = MAX_BODY_BYTES
 ) -> Body:
-    """Return the validated body.
-
-    Raises:
-        HttpError: the body is too large, is not valid JSON, or a field is invalid.
-    """
+    """Return the validated body, or raise `HttpError`."""
     data = await _read(http_request, max_bytes)
     try:
         body = body_type.model_validate_json(data)
@@ -108,41 +102,32 @@ async def _read(http_request: HttpRequest, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def read_label(http_request: HttpRequest, service: Service) -> str:
-    """Return the request's label where the boot file lists it, else an empty string.
-
-    Clients may invent any number of labels; the number of metric series has to stay bounded.
-    """
-    label = http_request.headers.get(names.HEADER_LABEL, "").strip()
-    return label if label in service.boot.server.request_labels else ""
-
-
-def _check_model(body: GenerationBody, service: Service) -> None:
-    if body.model not in (None, service.served_name):
-        raise errors.model_not_found(str(body.model), service.served_name)
-
-
-def admit(
+def _admit(
     body: GenerationBody,
     prompts: tuple[EncodedPrompt, ...],
     service: Service,
-    grammar: Grammar | None = None,
-    label: str = "",
+    grammar: Grammar | None,
+    label: str,
 ) -> tuple[Request, ...]:
     """Return the engine's requests, one for each choice; the first has the id of the response.
 
-    Raises:
-        HttpError: names the field that exceeds a limit, the limit and the remedy.
+    An `HttpError` names the field that exceeds a limit, the limit and the remedy.
     """
-    count = body.n or 1
-    _check_count(len(prompts) * count, service.max_sequences)
+    count, field = body.n or 1, body.prompt_field
+    if (sequences := len(prompts) * count) > service.max_sequences:
+        raise errors.invalid(
+            "n",
+            f"the request needs {sequences} sequences (prompts times n); this engine accepts at "
+            f"most {service.max_sequences}; send fewer prompts or a smaller n",
+        )
     request_id = uuid.uuid4().hex
-    vocab_size, context_length = service.text.vocab_size, service.engine.context_length
     base = _sampling(body, service.text)
     requests: list[Request] = []
     for prompt_ids, _ in prompts:
-        _check_prompt(prompt_ids, body.prompt_field, vocab_size)
-        max_tokens = _max_tokens(len(prompt_ids), body, context_length)
+        if not prompt_ids:
+            raise errors.invalid(field, f"{field} has no tokens; send at least one")
+        _check_vocabulary(field, prompt_ids, service.text.vocab_size)
+        max_tokens = _max_tokens(len(prompt_ids), body, service.engine.context_length)
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
             name = f"{request_id}-{len(requests)}" if requests else request_id
@@ -159,18 +144,16 @@ def sequence_seed(seed: int, index: int) -> int:
 
 
 def _sampling(body: GenerationBody, text: TextProcessor) -> SamplingParams:
-    defaults = text.defaults
+    given = body.model_dump(include={*SamplingDefaults.model_fields}, exclude_none=True)
+    chosen: dict[str, Any] = dict(text.defaults) | given
+    if chosen["temperature"] < GREEDY_BELOW:
+        chosen["temperature"] = 0.0
     biases = {int(token_id): bias for token_id, bias in (body.logit_bias or {}).items()}
     _check_vocabulary("logit_bias", tuple(biases), text.vocab_size)
-    temperature = _first(body.temperature, defaults.temperature)
     return SamplingParams(
         seed=secrets.randbits(63) if body.seed is None else body.seed & SEED_MASK,
         max_tokens=1,
-        temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
-        top_p=_first(body.top_p, defaults.top_p),
-        top_k=_first(body.top_k, defaults.top_k),
-        min_p=_first(body.min_p, defaults.min_p),
-        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty),
+        **chosen,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=biases,
@@ -179,25 +162,6 @@ def _sampling(body: GenerationBody, text: TextProcessor) -> SamplingParams:
         logprobs=body.num_logprobs,
         prompt_logprobs=body.num_prompt_logprobs,
     )
-
-
-def _first(given: Number | None, default: Number) -> Number:
-    return default if given is None else given
-
-
-def _check_count(sequences: int, max_sequences: int) -> None:
-    if sequences > max_sequences:
-        raise errors.invalid(
-            "n",
-            f"the request needs {sequences} sequences (prompts times n); this engine accepts at "
-            f"most {max_sequences}; send fewer prompts or a smaller n",
-        )
-
-
-def _check_prompt(token_ids: tuple[int, ...], field: str, vocab_size: int) -> None:
-    if not token_ids:
-        raise errors.invalid(field, f"{field} has no tokens; send at least one")
-    _check_vocabulary(field, token_ids, vocab_size)
 
 
 def _check_vocabulary(field: str, token_ids: tuple[int, ...], vocab_size: int) -> None:

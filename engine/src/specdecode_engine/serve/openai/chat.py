@@ -63,23 +63,19 @@ class ChatFormatter:
         }
 
     def _logprobs(self, scored: Sequence[ScoredToken]) -> dict[str, object] | None:
-        return chat_logprobs(scored, self._vocabulary) if self._has_logprobs else None
+        if not self._has_logprobs:
+            return None
+        content = [
+            self._token(record.token_id, record.logprob)
+            | {"top_logprobs": [self._token(*likely) for likely in record.top]}
+            for record in (token.logprobs for token in scored)
+            if record is not None
+        ]
+        return {"content": content, "refusal": None}
 
-
-def chat_logprobs(scored: Sequence[ScoredToken], vocabulary: Vocabulary) -> dict[str, object]:
-    """Return the format of chat completions: one record per token, with the bytes of its text."""
-    records = [token.logprobs for token in scored if token.logprobs is not None]
-    content = [
-        _chat_token(record.token_id, record.logprob, vocabulary)
-        | {"top_logprobs": [_chat_token(*likely, vocabulary) for likely in record.top]}
-        for record in records
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _chat_token(token_id: int, logprob: float, vocabulary: Vocabulary) -> dict[str, object]:
-    return {
-        "token": vocabulary.shown(token_id),
-        "logprob": max(logprob, LOWEST_LOGPROB),
-        "bytes": list(vocabulary.text_bytes(token_id)) or None,
-    }
+    def _token(self, token_id: int, logprob: float) -> dict[str, object]:
+        return {
+            "token": self._vocabulary.shown(token_id),
+            "logprob": max(logprob, LOWEST_LOGPROB),
+            "bytes": list(self._vocabulary.text_bytes(token_id)) or None,
+        }

@@ -46,35 +46,30 @@ class CompletionFormatter:
         """Return None: a stream begins with text."""
 
     def choice(self, whole: OutputProcessor) -> dict[str, object]:
-        has_logprobs, vocabulary = self._has_logprobs, self._vocabulary
         return {
             "index": whole.index,
             "text": whole.text,
-            "logprobs": completion_logprobs(whole.scored, vocabulary) if has_logprobs else None,
+            "logprobs": self._logprobs(whole.scored) if self._has_logprobs else None,
             "finish_reason": whole.finish_reason,
         }
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
         return self.choice(new)
 
+    def _logprobs(self, scored: Sequence[ScoredToken]) -> dict[str, object]:
+        """Return parallel lists; the top ones include the sampled token.
 
-def completion_logprobs(scored: Sequence[ScoredToken], vocabulary: Vocabulary) -> dict[str, object]:
-    """Return the format of completions: parallel lists; the top ones include the sampled token.
+        The first token of a prompt has null in both lists of log-probabilities.
+        """
+        records = [token.logprobs for token in scored]
+        return {
+            "tokens": [self._vocabulary.shown(token.token_id) for token in scored],
+            "token_logprobs": [each and max(each.logprob, LOWEST_LOGPROB) for each in records],
+            "top_logprobs": [each and self._top(each) for each in records],
+            "text_offset": [token.text_offset for token in scored],
+        }
 
-    The first token of a prompt has null in both lists of log-probabilities: nothing precedes it.
-    """
-    records = [token.logprobs for token in scored]
-    return {
-        "tokens": [vocabulary.shown(token.token_id) for token in scored],
-        "token_logprobs": [record and max(record.logprob, LOWEST_LOGPROB) for record in records],
-        "top_logprobs": [record and _top(record, vocabulary) for record in records],
-        "text_offset": [token.text_offset for token in scored],
-    }
-
-
-def _top(record: TokenLogprobs, vocabulary: Vocabulary) -> dict[str, float]:
-    sampled = (record.token_id, record.logprob)
-    return {
-        vocabulary.shown(token_id): max(logprob, LOWEST_LOGPROB)
-        for token_id, logprob in (*record.top, sampled)
-    }
+    def _top(self, record: TokenLogprobs) -> dict[str, float]:
+        tokens = (*record.top, (record.token_id, record.logprob))
+        shown = self._vocabulary.shown
+        return {shown(token_id): max(logprob, LOWEST_LOGPROB) for token_id, logprob in tokens}

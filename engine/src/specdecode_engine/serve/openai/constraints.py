@@ -64,20 +64,9 @@ class ConstraintFields(BaseModel):
 def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
     """Return the constraining field of a body and its grammar; None without one.
 
-    Raises:
-        HttpError: two fields are set, or one is incomplete.
+    Raises `HttpError` if two fields are set, or one is incomplete.
     """
-    sources = {field: source for field, source in _candidates(body).items() if source is not None}
-    if len(sources) > 1:
-        first, second = list(sources)[:2]
-        raise errors.invalid(
-            second, f"{first} and {second} both constrain the response; send only one"
-        )
-    return next(iter(sources.items()), None)
-
-
-def _candidates(body: ConstraintFields) -> dict[str, GrammarSource | None]:
-    return {
+    candidates = {
         **_read_response_format(body.response_format),
         **_read_structured_outputs(body.structured_outputs),
         "guided_json": _schema(body.guided_json),
@@ -88,27 +77,25 @@ def _candidates(body: ConstraintFields) -> dict[str, GrammarSource | None]:
         "regex": _source(GrammarKind.REGEX, body.regex),
         "ebnf": _source(GrammarKind.EBNF, body.ebnf),
     }
+    sources = {field: source for field, source in candidates.items() if source is not None}
+    if len(sources) > 1:
+        first, second, *_ = sources
+        message = f"{first} and {second} both constrain the response; send only one"
+        raise errors.invalid(second, message)
+    return next(iter(sources.items()), None)
 
 
-def _read_response_format(
-    response_format: ResponseFormat | None,
-) -> dict[str, GrammarSource | None]:
-    field = "response_format"
-    if response_format is None or response_format.type == "text":
+def _read_response_format(wanted: ResponseFormat | None) -> dict[str, GrammarSource | None]:
+    if wanted is None or wanted.type == "text":
         return {}
-    if response_format.type == "json_object":
-        return {field: _ANY_OBJECT}
-    if getattr(response_format, response_format.type) is None:
-        raise errors.invalid(
-            f"{field}.{response_format.type}",
-            f"{field} of type {response_format.type} requires this field",
-        )
-    if response_format.json_schema is not None and response_format.type == "json_schema":
-        schema = response_format.json_schema
-        return {f"{field}.json_schema.schema": _schema(schema.content, bool(schema.strict))}
-    if response_format.type == "regex":
-        return {f"{field}.regex": _source(GrammarKind.REGEX, response_format.regex)}
-    return {f"{field}.ebnf": _source(GrammarKind.EBNF, response_format.ebnf)}
+    if wanted.type == "json_object":
+        return {"response_format": _ANY_OBJECT}
+    field, value = f"response_format.{wanted.type}", getattr(wanted, wanted.type)
+    if value is None:
+        raise errors.invalid(field, f"response_format of type {wanted.type} requires this field")
+    if isinstance(value, JsonSchemaFormat):
+        return {f"{field}.schema": _schema(value.content, bool(value.strict))}
+    return {field: _source(GrammarKind(wanted.type), value)}
 
 
 def _read_structured_outputs(outputs: StructuredOutputs | None) -> dict[str, GrammarSource | None]:

@@ -56,7 +56,6 @@ class OutputProcessor:
 
     @property
     def text(self) -> str:
-        """The text that was added since `clear`."""
         return "".join(self._pieces)
 
     def clear(self) -> None:
@@ -73,7 +72,10 @@ class OutputProcessor:
 
     def push(self, output: Output) -> None:
         """Process the next output of the engine."""
-        self._count(output)
+        self.decode_steps += output.decode_steps
+        self.drafted += output.drafted
+        self.accepted += output.accepted
+        self.emitted += output.decode_steps * len(output.token_ids)
         is_stopped = False
         for position, token_id in enumerate(output.token_ids):
             self.completion_tokens += 1
@@ -91,12 +93,6 @@ class OutputProcessor:
             if self._scanner is not None:
                 self._pieces.append(self._scanner.flush())
         self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
-
-    def _count(self, output: Output) -> None:
-        self.decode_steps += output.decode_steps
-        self.drafted += output.drafted
-        self.accepted += output.accepted
-        self.emitted += output.decode_steps * len(output.token_ids)
 
     def _append(self, piece: str) -> bool:
         """Add a piece of text; return whether a stop string ends the text in it."""
@@ -174,7 +170,5 @@ class StopStringScanner:
 
 def _overlap(text: str, stop: str) -> int:
     """Return the length of the longest proper prefix of `stop` that the text ends with."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+    lengths = range(min(len(stop) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)

@@ -39,7 +39,7 @@ def _prompts(value: object) -> tuple[Prompt, ...]:
             return (tuple(value),)
         if all(isinstance(item, str) for item in value):
             return tuple(value)
-        if all(isinstance(item, list) and _are_ids(item) for item in value):
+        if all(isinstance(ids, list) and {type(item) for item in ids} == {int} for ids in value):
             return tuple(tuple(item) for item in value)
     raise ValueError(
         "send a string, a list of strings, a list of token ids or a list of lists of token ids, "
@@ -47,23 +47,11 @@ def _prompts(value: object) -> tuple[Prompt, ...]:
     )
 
 
-def _are_ids(items: list[object]) -> bool:
-    return bool(items) and all(type(item) is int for item in items)
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 def _check_keys(biases: dict[str, float]) -> dict[str, float]:
     wrong = next((key for key in biases if not TOKEN_ID.fullmatch(key)), None)
     if wrong is not None:
         raise ValueError(f"the key {wrong!r} is not a token id; keys are decimal token ids")
     return biases
-
-
-def _top_k(value: int | None) -> int | None:
-    return 0 if value == -1 else value
 
 
 def _text(content: object) -> object:
@@ -78,6 +66,7 @@ def _text(content: object) -> object:
 
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+TopK = Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda top_k: max(top_k, 0))]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -105,7 +94,7 @@ class GenerationBody(ConstraintFields):
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(_top_k)] | None = None
+    top_k: TopK | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -113,7 +102,9 @@ class GenerationBody(ConstraintFields):
     logit_bias: Annotated[dict[str, Bias], AfterValidator(_check_keys)] | None = None
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     stop: Annotated[
-        list[StopText] | None, Field(max_length=MAX_STOPS), BeforeValidator(_as_list)
+        list[StopText] | None,
+        Field(max_length=MAX_STOPS),
+        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
     ] = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None

@@ -41,7 +41,7 @@ class ResponseFormatter(Protocol):
         """Return the choice that opens a stream before any text; None where there is none."""
 
     def choice(self, whole: OutputProcessor) -> dict[str, object]:
-        """Return a choice of the response in one piece."""
+        """Return a choice of a response in one piece."""
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
         """Return a choice of a chunk: what was added since the last one."""
@@ -98,25 +98,27 @@ class StreamingReply(Response):
                     else:
                         await JSONResponse(await self._whole(outputs))(scope, receive, send)
                 finally:
-                    self._count()
+                    unfinished = sum(not each.finish_reason for each in self._choices.values())
+                    self._service.metrics.count_call(*self._count_tokens(), unfinished)
 
     async def _whole(self, outputs: RequestStream) -> dict[str, object]:
         async for _ in self._changed_choices(outputs):
             pass
         choices = [self._formatter.choice(choice) for choice in self._choices.values()]
-        return self._head(self._formatter.object_type) | {
-            "choices": choices,
-            "usage": self._usage(),
-        }
+        head = self._head(self._formatter.object_type)
+        return head | {"choices": choices, "usage": self._usage()}
 
     async def _send_events(self, outputs: RequestStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         try:
             await self._send_chunks(outputs, send)
-            await _send_event(send, b"[DONE]")
+            await _send_event(send, "[DONE]")
         except Exception as error:
-            self._service.metrics.count_error(errors.from_exception(error).status)
-            await _send_event(send, _json(_error_body(error)))
+            response = errors.from_exception(error)
+            if response.code == "internal_error":
+                log.error("a streamed response failed", exc_info=error)
+            self._service.metrics.count_error(response.status)
+            await _send_event(send, _encode(response.body))
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_chunks(self, outputs: RequestStream, send: Send) -> None:
@@ -126,13 +128,13 @@ class StreamingReply(Response):
             head["usage"] = None
         for index in range(len(self._requests)):
             if (first := formatter.first_choice(index)) is not None:
-                await _send_event(send, _json(head | {"choices": [first]}))
+                await _send_event(send, _encode(head | {"choices": [first]}))
         async for choice in self._changed_choices(outputs):
             chunk = head | {"choices": [formatter.chunk_choice(choice)]}
             choice.clear()
-            await _send_event(send, _json(chunk))
+            await _send_event(send, _encode(chunk))
         if include_usage:
-            await _send_event(send, _json(head | {"choices": [], "usage": self._usage()}))
+            await _send_event(send, _encode(head | {"choices": [], "usage": self._usage()}))
 
     def _head(self, object_type: str) -> dict[str, object]:
         """Return the fields that every object of the response begins with."""
@@ -175,21 +177,14 @@ class StreamingReply(Response):
             if output.finish_reason is None:  # a stop string, which the engine knows nothing of
                 self._service.engine.abort(outputs, [output.request_id])
 
-    @property
-    def _prompt_tokens(self) -> int:
-        """Tokens of all prompts, each counted once for any number of choices."""
+    def _count_tokens(self) -> tuple[int, int]:
+        """Return prompt tokens and generated tokens so far, stop tokens included.
+
+        Each prompt counts once for any number of choices.
+        """
         prompts = self._requests[:: self._body.n or 1]
-        return sum(len(request.prompt_ids) for request in prompts)
-
-    @property
-    def _completion_tokens(self) -> int:
-        """Tokens of all sequences so far, stop tokens included."""
-        return sum(choice.completion_tokens for choice in self._choices.values())
-
-    def _count(self) -> None:
-        """Count the request's tokens and its unfinished sequences in the metrics, at its end."""
-        unfinished = sum(choice.finish_reason is None for choice in self._choices.values())
-        self._service.metrics.count_call(self._prompt_tokens, self._completion_tokens, unfinished)
+        completion_tokens = sum(choice.completion_tokens for choice in self._choices.values())
+        return sum(len(request.prompt_ids) for request in prompts), completion_tokens
 
     def _usage(self) -> dict[str, object]:
         """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
@@ -202,7 +197,7 @@ class StreamingReply(Response):
         drafted = sum(choice.drafted for choice in choices)
         accepted = sum(choice.accepted for choice in choices)
         emitted = sum(choice.emitted for choice in choices)
-        prompt_tokens, completion_tokens = self._prompt_tokens, self._completion_tokens
+        prompt_tokens, completion_tokens = self._count_tokens()
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
@@ -241,17 +236,6 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _send_event(send: Send, data: bytes) -> None:
-    body = b"data: " + data + b"\n\n"
+async def _send_event(send: Send, data: str) -> None:
+    body = f"data: {data}\n\n".encode()
     await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-def _json(content: dict[str, object]) -> bytes:
-    return _encode(content).encode()
-
-
-def _error_body(error: Exception) -> dict[str, object]:
-    response = errors.from_exception(error)
-    if response.code == "internal_error":
-        log.error("a streamed response failed", exc_info=error)
-    return response.body

@@ -39,8 +39,7 @@ class Grammars:
     async def compile(self, field: str, source: GrammarSource) -> Grammar:
         """Return the grammar that a field of a request contains.
 
-        Raises:
-            HttpError: the grammar is invalid, not supported, or takes too long to compile.
+        Raises `HttpError` if it is invalid, not supported, or takes too long to compile.
         """
         try:
             compiler = await self._prepare()

@@ -1,7 +1,7 @@
 """Reads tokenizer, chat template and sampling defaults of a checkpoint."""
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +9,13 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from specdecode_api.report import TerminationReason
-from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
+from specdecode_engine.serve.text.tokenizer import (
+    SamplingDefaults,
+    Stage,
+    TextProcessor,
+    Vocabulary,
+    stages_of,
+)
 
 # Normalizers and pre-tokenizers after which a text has no fewer characters, except that NFC and
 # NFKC compose: a character stands for at most 4, which is the longest canonical decomposition.
@@ -30,16 +36,12 @@ class TokenizerUnusable(Exception):
 
 
 def load_text_model(folder: Path) -> TextProcessor:
-    """Read a checkpoint folder in the Hugging Face layout.
-
-    Raises:
-        TokenizerUnusable: the folder has no tokenizer that this engine can use.
-    """
+    """Read a checkpoint folder in the Hugging Face layout, or raise `TokenizerUnusable`."""
     # Imported here: it takes seconds, while the server already answers probes.
     from transformers import AutoTokenizer
 
     try:
-        wrapped = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        wrapped: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TokenizerUnusable(folder, f"cannot be read ({error})") from error
     tokenizer = getattr(wrapped, "backend_tokenizer", None)
@@ -47,12 +49,15 @@ def load_text_model(folder: Path) -> TextProcessor:
         raise TokenizerUnusable(folder, "is not a fast tokenizer")
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    render = partial(wrapped.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    config = _read_json(folder / "config.json")
+    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
     return TextProcessor(
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
-        apply_chat_template=_renderer(wrapped) if wrapped.chat_template else None,
-        defaults=_read_defaults(folder / "generation_config.json"),
-        vocab_size=_read_vocab_size(folder / "config.json") or tokenizer.get_vocab_size(),
+        apply_chat_template=render if wrapped.chat_template else None,
+        defaults=SamplingDefaults.model_validate(_read_json(folder / "generation_config.json")),
+        vocab_size=size if isinstance(size, int) else tokenizer.get_vocab_size(),
         longest_token_chars=longest_token_chars(tokenizer),
     )
 
@@ -65,72 +70,40 @@ def longest_token_chars(tokenizer: Tokenizer) -> int | None:
     or stand for a whole word), and normalizers or pre-tokenizers that shorten a text.
     """
     parts = json.loads(tokenizer.to_str())
+    stages = stages_of(parts["normalizer"]) + stages_of(parts["pre_tokenizer"])
     strips = any(token["lstrip"] or token["rstrip"] for token in parts["added_tokens"])
-    if strips or not (_spells_every_byte(tokenizer, parts) and _keeps_length(parts)):
+    spells_every_byte = _spells_every_byte(tokenizer, parts["model"], stages)
+    if strips or not spells_every_byte or not _keeps_length(stages):
         return None
-    composes = any(stage["type"] in _COMPOSING for stage in _stages(parts))
+    composes = any(stage["type"] in _COMPOSING for stage in stages)
     longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)))
     return longest * (_COMPOSED_CHARS if composes else 1)
 
 
-def _spells_every_byte(tokenizer: Tokenizer, parts: dict[str, Any]) -> bool:
+def _spells_every_byte(tokenizer: Tokenizer, model: Stage, stages: list[Stage]) -> bool:
     """Whether no text is ever unknown to the model."""
-    if parts["model"].get("byte_fallback"):
-        return all(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
-    has_bytes = "ByteLevel" in {part["type"] for part in _stages(parts)}
-    return has_bytes and all(
-        tokenizer.token_to_id(char) is not None for char in ByteLevel.alphabet()
-    )
+    if model.get("byte_fallback"):
+        return None not in (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    has_bytes = any(stage["type"] == "ByteLevel" for stage in stages)
+    return has_bytes and None not in map(tokenizer.token_to_id, ByteLevel.alphabet())
 
 
-def _keeps_length(parts: dict[str, Any]) -> bool:
+def _keeps_length(stages: list[Stage]) -> bool:
     """Whether nothing before the model removes or merges characters of a text."""
-    for stage in _stages(parts):
+    for stage in stages:
         if stage["type"] not in _LENGTH_KEEPING or stage.get("behavior") == "Removed":
             return False
-        if stage["type"] == "Replace" and not _replaces_no_shorter(stage):
-            return False
+        if stage["type"] == "Replace":
+            pattern = stage["pattern"].get("String")  # not a regular expression
+            if pattern is None or len(stage["content"]) < len(pattern):
+                return False
     return True
 
 
-def _replaces_no_shorter(stage: dict[str, Any]) -> bool:
-    pattern = stage["pattern"].get("String")
-    return pattern is not None and len(stage["content"]) >= len(pattern)
-
-
-def _stages(parts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the normalizers and pre-tokenizers, those of sequences one by one."""
-    stages: list[dict[str, Any]] = []
-    todo = [part for part in (parts["normalizer"], parts["pre_tokenizer"]) if part]
-    while todo:
-        part = todo.pop()
-        inner = part.get("normalizers") or part.get("pretokenizers")
-        if inner:
-            todo += inner
-        else:
-            stages.append(part)
-    return stages
-
-
-def _renderer(wrapped: Any) -> Callable[[list[dict[str, Any]]], str]:
-    return lambda messages: str(
-        wrapped.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    )
-
-
-def _read_defaults(path: Path) -> SamplingDefaults:
-    given = {name: value for name, value in _read_json(path).items() if value is not None}
-    return SamplingDefaults.model_validate(given)
-
-
-def _read_vocab_size(path: Path) -> int | None:
-    config = _read_json(path)
-    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    return size if isinstance(size, int) else None
-
-
 def _read_json(path: Path) -> dict[str, Any]:
+    """Return the entries of a JSON object that are not null; none where there is no object."""
     if not path.is_file():
         return {}
     content = json.loads(path.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}
+    entries = content.items() if isinstance(content, dict) else ()
+    return {name: value for name, value in entries if value is not None}

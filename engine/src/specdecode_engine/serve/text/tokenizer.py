@@ -19,6 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.serve import errors
 
+Stage = dict[str, Any]  # of a tokenizer, as tokenizer.json describes it
 LONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -28,7 +29,8 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         self._tokenizer = tokenizer
-        decoders = _decoder_names(json.loads(tokenizer.to_str())["decoder"])
+        stages = stages_of(json.loads(tokenizer.to_str())["decoder"])
+        decoders = {stage["type"] for stage in stages}
         self._alphabet = _byte_alphabet() if "ByteLevel" in decoders else None
         self._has_lone_bytes = "ByteFallback" in decoders
         added = tokenizer.get_added_tokens_decoder()
@@ -58,7 +60,10 @@ class Vocabulary:
         if token_id in self.special_ids:
             return token.encode()
         if self._alphabet is not None:
-            return _spell_byte_level(token, self._alphabet)
+            try:
+                return bytes([self._alphabet[char] for char in token])
+            except KeyError:  # an added token is stored as plain text
+                return token.encode()
         lone = LONE_BYTE.fullmatch(token) if self._has_lone_bytes else None
         return bytes([int(lone[1], 16)]) if lone else self._appended(token_id)
 
@@ -70,38 +75,26 @@ class Vocabulary:
         return after[len(before) :].encode()
 
     def _find_anchor(self) -> int | None:
-        for token_id in range(self.size):
-            token = self._tokenizer.id_to_token(token_id)
-            if token and token.isalnum() and token_id not in self.special_ids:
-                return token_id
-        return None
+        tokens = ((self._tokenizer.id_to_token(index), index) for index in range(self.size))
+        words = (index for token, index in tokens if token and token.isalnum())
+        return next((index for index in words if index not in self.special_ids), None)
 
 
 def _byte_alphabet() -> dict[str, int]:
     """Return byte-level BPE's alphabet: printable Latin-1 unchanged, other bytes from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    alphabet.update((chr(256 + index), byte) for index, byte in enumerate(others))
-    assert set(alphabet) == set(ByteLevel.alphabet())
-    return alphabet
+    chars = sorted(ByteLevel.alphabet())
+    printable = {char: ord(char) for char in chars if ord(char) < 256}
+    others = sorted({*range(256)}.difference(printable.values()))
+    return printable | dict(zip(chars[len(printable) :], others, strict=True))
 
 
-def _spell_byte_level(token: str, alphabet: dict[str, int]) -> bytes:
-    try:
-        return bytes([alphabet[char] for char in token])
-    except KeyError:  # an added token is stored as plain text
-        return token.encode()
-
-
-def _decoder_names(decoder: dict[str, object] | None) -> set[str]:
-    if decoder is None:
-        return set()
-    inner = decoder.get("decoders")
-    names = {str(decoder["type"])}
-    for part in inner if isinstance(inner, list) else []:
-        names |= _decoder_names(part)
-    return names
+def stages_of(part: Stage | None) -> list[Stage]:
+    """Return the stages of a tokenizer's decoder, normalizer or pre-tokenizer one by one."""
+    if part is None or part["type"] != "Sequence":
+        return [part] if part else []
+    kinds = ("decoders", "normalizers", "pretokenizers")
+    stages = next(part[kind] for kind in kinds if kind in part)
+    return [inner for stage in stages for inner in stages_of(stage)]
 
 
 class SamplingDefaults(BaseModel):
@@ -137,43 +130,30 @@ class TextProcessor:
         A batch of one, since only batches are encoded without the GIL: a large prompt would block
         every other request. `encode_batch_fast` omits offsets and returns the same ids.
         """
-        (encoding,) = self.tokenizer.encode_batch_fast(
-            [text], add_special_tokens=add_special_tokens
-        )
-        return tuple(encoding.ids)
+        encode = self.tokenizer.encode_batch_fast
+        return tuple(encode([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
         """Return the prompt for the assistant's next message, by the checkpoint's chat template.
 
-        Raises:
-            HttpError: there is no template, or it refuses the messages.
+        Raises `HttpError` if there is no template, or it refuses the messages.
         """
         if self.apply_chat_template is None:
-            raise errors.invalid(
-                "messages",
-                "this model has no chat template; use /v1/completions",
-                "no_chat_template",
-            )
+            message = "this model has no chat template; use /v1/completions"
+            raise errors.invalid("messages", message, "no_chat_template")
         try:
             return self.apply_chat_template(list(messages))
         except Exception as error:  # a template is a program and may raise anything
-            raise errors.invalid(
-                "messages", f"the model's chat template refuses the messages: {error}"
-            ) from error
+            message = f"the model's chat template refuses the messages: {error}"
+            raise errors.invalid("messages", message) from error
 
     def check_length(self, text: str, field: str, context_length: int) -> None:
-        """Refuse a text that cannot fit the context, before encoding it.
-
-        Raises:
-            HttpError: the text is longer than the longest one that fits.
-        """
-        if self.longest_token_chars is None:
-            return
-        most = context_length * self.longest_token_chars
-        if len(text) > most:
+        """Raise `HttpError` for a text that cannot fit the context, before encoding it."""
+        longest = self.longest_token_chars
+        if longest is not None and len(text) > (most := context_length * longest):
             raise errors.too_long(
                 f"{field} has {len(text)} characters; the model's context of {context_length} "
-                f"tokens holds at most {most} ({self.longest_token_chars} for each token); "
+                f"tokens holds at most {most} ({longest} for each token); "
                 f"shorten {field} or raise the context length",
                 field,
             )
