@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from specdecode_kernels import AttentionMetadata, Backend, LayerKV, TreeKV
+from specdecode_kernels import AttentionMetadata, Backend, CausalBounds, LayerKV, TreeKV
 
 KV_HEADS, DIM = 8, 128
 
@@ -82,4 +82,5 @@ def _metadata(cell: Cell, device: torch.device) -> AttentionMetadata:
         kv_lens=kv_lens.expand(cell.queries).repeat(cell.batch),
         max_kv_len=cell.context,
         cu_seqlens_q=torch.arange(cell.batch + 1, device=device) * cell.queries,
+        causal_bounds=None if cell.is_tree else CausalBounds((cell.context,) * cell.batch),
     )

@@ -42,13 +42,19 @@ def has_local_image(paths: Paths, name: str) -> bool:
     return name in buildah(paths, *listing, timeout_s=_STORE_TIMEOUT_S).split()
 
 
-def build_image(paths: Paths, name: str, dockerfile: Path, base: str) -> None:
-    """Build one of the repository's Dockerfiles; layers that need no change are reused."""
+def build_image(
+    paths: Paths, name: str, dockerfile: Path, base: str, target: str | None = None
+) -> None:
+    """Build a stage of one of the repository's Dockerfiles, the last stage if None.
+
+    Layers that need no change are reused.
+    """
     buildah(paths, "rm", "--all", timeout_s=_STORE_TIMEOUT_S)  # what a killed build left
     buildah(
         paths,
         *("bud", "--layers", "--isolation", "chroot", "--pull=never", "--format", "oci"),
         *("--build-arg", f"BASE_IMAGE={base}", "--tag", name, "--file", dockerfile),
+        *(() if target is None else ("--target", target)),
         *_mount_words(paths),
         REPOSITORY,
         timeout_s=_BUILD_TIMEOUT_S,

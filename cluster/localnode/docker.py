@@ -14,10 +14,11 @@ def answers() -> bool:
     return shutil.which("docker") is not None and succeeds(["docker", "info"])
 
 
-def build_image(name: str, dockerfile: Path) -> None:
-    """Build one of the repository's Dockerfiles."""
-    command: list[str | Path] = ["docker", "build", "--tag", name, "--file", dockerfile, REPOSITORY]
-    run(command, timeout_s=_BUILD_TIMEOUT_S, environment={"DOCKER_BUILDKIT": "1"})
+def build_image(name: str, dockerfile: Path, target: str | None) -> None:
+    """Build a stage of one of the repository's Dockerfiles, the last stage if None."""
+    stage = [] if target is None else ["--target", target]
+    command: list[str | Path] = ["docker", "build", "--tag", name, "--file", dockerfile, *stage]
+    run([*command, REPOSITORY], timeout_s=_BUILD_TIMEOUT_S, environment={"DOCKER_BUILDKIT": "1"})
 
 
 def save_image(name: str, archive: Path) -> None:

@@ -40,7 +40,7 @@ def update_images(context: str) -> None:
         raise NodeError("images for a cluster of yours are built by docker: no daemon answers")
     for image in IMAGES:
         with step(f"build {image.name} with docker"):
-            docker.build_image(image.name, image.dockerfile)
+            docker.build_image(image.name, image.dockerfile, image.target)
         load_image(context, image.name)
 
 

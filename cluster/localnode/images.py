@@ -29,6 +29,7 @@ class Image:
 
     program: str
     members: tuple[str, ...]
+    target: str | None = None  # stage of the Dockerfile; the last one if None
 
     @property
     def name(self) -> str:
@@ -46,7 +47,7 @@ class Image:
 
 IMAGES = (
     Image("operator", ("crds", "operator")),
-    Image("engine", ("crds", "kernels", "engine")),
+    Image("engine", ("crds", "kernels", "engine"), target="cpu"),
 )
 
 
@@ -98,9 +99,9 @@ def _update(paths: Paths, image: Image) -> None:
     base = None if has_docker else make_base_image(paths)
     with step(f"build {image.name} with {builder}"):
         if base is None:
-            docker.build_image(local_name, image.dockerfile)
+            docker.build_image(local_name, image.dockerfile, image.target)
         else:
-            buildah.build_image(paths, local_name, image.dockerfile, base)
+            buildah.build_image(paths, local_name, image.dockerfile, base, image.target)
     if not has_node:
         say(f"  {image.name} is built but not loaded: no node is up (`localnode up`)")
         return

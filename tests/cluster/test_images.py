@@ -70,8 +70,16 @@ def test_the_dockerfile_knows_no_machine(image: Image) -> None:
     text = image.dockerfile.read_text()
     assert "ARG BASE_IMAGE=python:3.11-slim-bookworm" in text
     assert not re.search(r"https?://(?!specdecode)|/etc/ssl|/root/(?!\.cache/uv)|CERT", text)
-    assert text.rstrip().endswith(f'ENTRYPOINT ["specdecode-{image.program}"]')
+    assert f'\nENTRYPOINT ["specdecode-{image.program}"]\n' in f"{text}\n"
     assert "\nUSER 65532:65532\n" in text
+
+
+def test_the_local_node_builds_the_engine_without_flashinfer() -> None:
+    engine = next(image for image in IMAGES if image.program == "engine")
+    _, cpu, gpu = re.split(r"^FROM engine AS ", engine.dockerfile.read_text(), flags=re.MULTILINE)
+    assert engine.target == "cpu"
+    assert re.findall(r"^[A-Z]+ ", cpu, re.MULTILINE) == ["USER "]  # and no layer of its own
+    assert re.findall(r"^[A-Z]+ ", gpu, re.MULTILINE) == ["ENV ", "RUN ", "USER "]
 
 
 def test_both_dockerfiles_install_with_the_same_uv() -> None:

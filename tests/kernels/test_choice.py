@@ -1,11 +1,21 @@
 """A backend is chosen by what can run here, and the choice includes the reason."""
 
+import sys
+from collections.abc import Iterator
+from unittest import mock
+
 import pytest
 import torch
 
 from specdecode_kernels import FLOAT8, TORCH, choose_backend
-from specdecode_kernels.choice import KERNELS_VARIABLE, Kernels
+from specdecode_kernels.choice import FLASHINFER_EXTRA, KERNELS_VARIABLE, Kernels
 from specdecode_kernels.testing import DEVICE, OPS, implementation_of
+from tests.shadow_cuda.active import shadow_cuda
+from tests.shadow_cuda.device import ShadowDevice
+from tests.shadow_cuda.flashinfer_module import (
+    BatchPrefillWithPagedKVCacheWrapper,
+    installed_flashinfer,
+)
 
 CPU = torch.device("cpu")
 
@@ -67,8 +77,88 @@ def test_triton_is_refused_where_it_cannot_run(dtype: torch.dtype, dim: int, obs
 
 
 def test_flashinfer_is_refused_where_it_cannot_run() -> None:
-    with pytest.raises(ValueError, match=r"'flashinfer' cannot run: flashinfer (is not|needs)"):
+    with pytest.raises(ValueError, match=r"'flashinfer' cannot run: .* needs? a CUDA device"):
         choose_backend("flashinfer", CPU, torch.bfloat16, 128)
+
+
+@pytest.fixture
+def gpu() -> Iterator[ShadowDevice]:
+    with shadow_cuda() as device:
+        yield device
+
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_gpu_prefers_flashinfer_where_it_made_a_call(
+    gpu: ShadowDevice, dtype: torch.dtype
+) -> None:
+    with installed_flashinfer(gpu) as module:
+        choice = choose_backend("auto", GPU, dtype, 64)
+        assert module.BatchPrefillWithPagedKVCacheWrapper.runs == 1
+    assert (choice.backend.name, choice.backend.attention) == ("triton", "flashinfer")
+    assert choice.backend.graph_support.is_possible
+    by_forward = choice.attention_by_forward(in_graphs=False)
+    backends = {name: one["backend"] for name, one in by_forward.items()}
+    assert backends == {
+        "prefill": "flashinfer",
+        "decode": "flashinfer",
+        "verify_chain": "triton",
+        "verify_tree": "triton",
+        "draft": "triton",
+    }
+    in_graphs = choice.attention_by_forward(in_graphs=True)
+    assert in_graphs["prefill"] == {"backend": "flashinfer", "reason": choice.reason}
+    assert in_graphs["decode"]["backend"] == "triton"
+    assert "plan on the host before each replay" in in_graphs["decode"]["reason"]
+
+
+def test_without_flashinfer_a_gpu_takes_triton_and_names_the_extra(gpu: ShadowDevice) -> None:
+    with mock.patch.dict(sys.modules, flashinfer=None):
+        choice = choose_backend("auto", GPU, torch.bfloat16, 64)
+    assert choice.backend.attention == "triton"
+    assert choice.reason.endswith("not installed: pip install 'specdecode-engine[gpu]'")
+    by_forward = choice.attention_by_forward(in_graphs=True)
+    assert {one["backend"] for one in by_forward.values()} == {"triton"}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("__init__", ModuleNotFoundError("No module named 'pynvml'", name="pynvml")),
+        ("plan", RuntimeError("Could not find nvcc\nand more")),
+    ],
+)
+def test_a_first_call_that_fails_is_a_reason(
+    gpu: ShadowDevice, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(BatchPrefillWithPagedKVCacheWrapper, name, fail)
+    with installed_flashinfer(gpu):
+        choice = choose_backend("auto", GPU, torch.bfloat16, 64)
+        with pytest.raises(
+            ValueError, match="'flashinfer' cannot run: flashinfer failed its first"
+        ):
+            choose_backend("flashinfer", GPU, torch.bfloat16, 64)
+    assert choice.backend.attention == "triton"
+    what = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    assert choice.reason.endswith(f"failed its first call ({what}): {FLASHINFER_EXTRA}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "obstacle"),
+    [(torch.float32, 64, "not torch.float32"), (torch.bfloat16, 80, "heads of 80")],
+)
+def test_flashinfer_is_left_out_for_other_types_and_heads(
+    gpu: ShadowDevice, dtype: torch.dtype, dim: int, obstacle: str
+) -> None:
+    with installed_flashinfer(gpu):
+        choice = choose_backend("auto", GPU, dtype, dim)
+    assert choice.backend.attention == "triton"
+    assert obstacle in choice.reason
 
 
 def test_other_words_are_refused() -> None:

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import TORCH, AttentionMetadata, KvScale, LayerKV, TreeKV
+from specdecode_kernels import (
+    TORCH,
+    AttentionMetadata,
+    CausalBounds,
+    KvScale,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.testing import checked
 
 OPS = checked(TORCH)
@@ -119,6 +126,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "lens": (lambda: AttentionMetadata(ids(2, 2), 4, (1,), ids(1), 8), "one number >= 0 for each"),
     "kv_lens": (lambda: AttentionMetadata(ids(1, 2), 4, (2,), ids(1), 8), "kv_lens must be int64"),
     "bound": (lambda: AttentionMetadata(ids(1, 2), 4, (1,), ids(1), 9), "widen page_table"),
+    "causal bounds": (
+        lambda: AttentionMetadata(ids(1, 2), 4, (1,), ids(1), 8, causal_bounds=CausalBounds((9,))),
+        r"causal_bounds \(9,\) must be one number up to max_kv_len 8 for each of 1 requests",
+    ),
     "tree KV pair": (
         lambda: OPS.attend(
             zeros(2, 4, 6), CACHE, metadata(), tree_kv()._replace(v=zeros(2, 2, 2, 6))

@@ -60,6 +60,7 @@ class HostMemory:
 
     def __init__(self) -> None:
         self.ticket = 0
+        self.arrived = 0  # the last ticket that is known to be complete
         self._pinned: dict[int, WeakStorage] = {}
         self._downloads: list[_Download] = []
         self._uploads: list[_Upload] = []
@@ -98,6 +99,7 @@ class HostMemory:
         Raises:
             HostBufferMisused: the source of one of them was overwritten meanwhile.
         """
+        self.arrived = max(self.arrived, ticket)
         with torch.inference_mode():
             for copy in self._downloads:
                 if copy.ticket <= ticket:

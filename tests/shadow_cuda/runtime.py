@@ -167,9 +167,9 @@ class ShadowEvent:
             self._device.host.arrive(self._ticket)
 
     def query(self) -> bool:
-        """Whether the event was reached: not at first nor in a stall, then it is."""
+        """Whether the event was reached: by a later wait, or when asked again outside a stall."""
         self._device.failures.check()
-        if self._ticket is None:
+        if self._ticket is None or self._ticket <= self._device.host.arrived:
             return True
         if self._device.failures.is_stalled:
             return False

@@ -5,7 +5,6 @@ compiles automatically (on a GPU), and assisted generation with the same pair.
 """
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import torch
 
@@ -49,12 +48,11 @@ def _row(context: Context, name: str, cache: str | None, steps: int) -> Row:
 def measure_flashinfer(context: Context) -> Iterator[Row]:
     """Time decode attention by both; FlashInfer compiles for minutes where it never ran."""
     context.release()
-    if find_spec("flashinfer") is None:
-        raise CannotMeasure("flashinfer is not installed and not carried (make gpu-carry)")
-    if context.device.type != "cuda":
-        raise CannotMeasure("flashinfer needs a GPU")
+    try:
+        peer, *_ = choose_backend("flashinfer", context.device, torch.bfloat16, DIM)
+    except ValueError as error:
+        raise CannotMeasure(f"{error}; or carry it along (make gpu-carry)") from None
     own, *_ = choose_backend("triton", context.device, torch.bfloat16, DIM)
-    peer, *_ = choose_backend("flashinfer", context.device, torch.bfloat16, DIM)
     for cell in decode_cells(context):
         if not context.has_time(5):
             return

@@ -12,6 +12,7 @@ from specdecode_kernels.choice import Choice, choose_backend
 from specdecode_kernels.metadata import (
     FLOAT8,
     AttentionMetadata,
+    CausalBounds,
     DraftedNodes,
     KvScale,
     LayerKV,
@@ -26,6 +27,7 @@ __all__ = [
     "TORCH",
     "AttentionMetadata",
     "Backend",
+    "CausalBounds",
     "Choice",
     "DraftedNodes",
     "GraphSupport",

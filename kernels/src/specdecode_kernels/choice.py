@@ -21,6 +21,8 @@ LINEARS_VARIABLE = "SPECDECODE_LINEARS"
 
 MAX_DIM = 256
 FLASHINFER_DIMS = (64, 128, 256)
+FLASHINFER_EXTRA = "pip install 'specdecode-engine[gpu]'"
+"""Installs FlashInfer, and the compiler for kernels that the image does not contain."""
 HALVES = (torch.float16, torch.bfloat16)
 AMPERE, ADA = (8, 0), (8, 9)
 
@@ -31,6 +33,36 @@ class Choice(NamedTuple):
     backend: Backend
     reason: str
     plain_weights: str | None
+
+    def attention_by_forward(self, *, in_graphs: bool) -> dict[str, dict[str, str]]:
+        """Return backend and reason for each forward, as /server_info reports them.
+
+        Args:
+            in_graphs: whether decode steps replay CUDA graphs.
+        """
+        chosen = {"backend": self.backend.attention, "reason": self.reason}
+        forwards = dict.fromkeys(FORWARDS, chosen)
+        if self.backend.attention == "flashinfer":
+            reasons = OTHERWISE_TRITON | (IN_GRAPHS if in_graphs else {})
+            forwards |= {
+                name: {"backend": "triton", "reason": reason} for name, reason in reasons.items()
+            }
+        return forwards
+
+
+FORWARDS = ("prefill", "decode", "verify_chain", "verify_tree", "draft")
+OTHERWISE_TRITON = {
+    "verify_chain": "flashinfer runs it where nothing is split: it would merge the parts of "
+    "several rows by the host's bound of their length, with overlap not the true one",
+    "verify_tree": "flashinfer has no kernel for pages and tree KV in one pass",
+    "draft": "flashinfer's plan would need lengths that only the device knows",
+}
+_UNPLANNED = "CUDA graphs: flashinfer would plan on the host before each replay; eager: "
+IN_GRAPHS = {
+    "decode": f"{_UNPLANNED}flashinfer",
+    "verify_chain": f"{_UNPLANNED}flashinfer where nothing is split",
+}
+"""Why forwards run on Triton where FlashInfer was chosen; see `flashinfer`."""
 
 
 class _Target(NamedTuple):
@@ -52,8 +84,8 @@ def choose_backend(
     """Choose Triton on a GPU, C on a CPU, torch where neither can run; called once per model.
 
     `attention` names another implementation of the ops on cached keys and values, or is "auto".
-    FlashInfer has to be named: it plans on the host, once for every metadata. `dtype` is that of
-    weights and queries, `kv_dtype` that of the KV cache where it differs.
+    `dtype` is that of weights and queries, `kv_dtype` that of the KV cache where it differs. "auto"
+    prefers FlashInfer for the forwards that it can run, after one call of it on the device.
 
     Raises:
         ValueError: attention that was asked for by name cannot run, or an environment variable has
@@ -104,18 +136,22 @@ def _choose_attention(
     if attention == "torch":
         return ops, "torch was asked for"
     unsupported = triton_unsupported(*target)
-    if attention == "flashinfer":
-        _refuse("flashinfer", flashinfer_unsupported(*target))
-        from specdecode_kernels.flashinfer import with_flashinfer
-
-        return with_flashinfer(ops, target.device), "flashinfer was asked for"
-    if attention == "triton":
-        _refuse("triton", unsupported)
-        return _triton(ops, target), "triton was asked for"
+    if attention != "auto":
+        _refuse(attention, unsupported)
+        backend = _triton(ops, target)
+        if attention == "flashinfer":
+            backend, missing = _flashinfer(backend, target)
+            _refuse(attention, missing)
+        return backend, f"{attention} was asked for"
     if forced == "torch":
         return ops, f"torch, as {KERNELS_VARIABLE} is torch"
     if unsupported is None and (target.device.type == "cuda" or forced == "triton"):
-        return _triton(ops, target), f"triton runs {target.dtype} heads of {target.head_dim} here"
+        backend = _triton(ops, target)
+        reason = f"triton runs {target.dtype} heads of {target.head_dim} here"
+        if forced == "triton":
+            return backend, reason
+        backend, missing = _flashinfer(backend, target)
+        return backend, f"{reason}; {missing}" if missing else "flashinfer runs here"
     unsupported = unsupported or "interpreted kernels are for tests"
     on_cpu = cpu_unsupported(target.device, target.dtype, target.kv_dtype)
     if on_cpu is None:
@@ -128,6 +164,22 @@ def _triton(ops: Backend, target: _Target) -> Backend:
     from specdecode_kernels.triton.backend import with_triton_attention
 
     return with_triton_attention(ops, target.device)
+
+
+def _flashinfer(backend: Backend, target: _Target) -> tuple[Backend, str | None]:
+    """Return the backend with FlashInfer, or unchanged and the reason."""
+    unsupported = _flashinfer_unsupported(target)
+    if unsupported is not None:
+        return backend, unsupported
+    try:
+        from specdecode_kernels.flashinfer import with_flashinfer
+
+        return with_flashinfer(backend, *target), None
+    except Exception as error:  # of any kind: an import, a compiler, a driver
+        if isinstance(error, ModuleNotFoundError) and error.name == "flashinfer":
+            return backend, f"flashinfer is not installed: {FLASHINFER_EXTRA}"
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return backend, f"flashinfer failed its first call ({what}): {FLASHINFER_EXTRA}"
 
 
 def _plain_weights(
@@ -169,21 +221,16 @@ def triton_unsupported(
     return _device_unsupported(device, kv_dtype)
 
 
-def flashinfer_unsupported(
-    device: torch.device, dtype: torch.dtype, head_dim: int, kv_dtype: torch.dtype
-) -> str | None:
-    """Return why FlashInfer cannot run, None if it can."""
-    if find_spec("flashinfer") is None:
-        return "flashinfer is not installed; pip install flashinfer-python"
-    if device.type != "cuda":
-        return f"flashinfer needs a CUDA device, not {device}"
-    if dtype not in HALVES or head_dim not in FLASHINFER_DIMS:
+def _flashinfer_unsupported(target: _Target) -> str | None:
+    """Return why FlashInfer cannot run where Triton can, None if it can if it is installed."""
+    if target.device.type != "cuda":
+        return f"flashinfer needs a CUDA device, not {target.device}"
+    if target.dtype not in HALVES or target.head_dim not in FLASHINFER_DIMS:
         return (
             f"flashinfer takes float16 or bfloat16 heads of {FLASHINFER_DIMS}, "
-            f"not {dtype} heads of {head_dim}"
+            f"not {target.dtype} heads of {target.head_dim}"
         )
-    # Triton attends to tree KV and stores rows.
-    return triton_unsupported(device, dtype, head_dim, kv_dtype)
+    return None
 
 
 def _device_unsupported(device: torch.device, kv_dtype: torch.dtype) -> str | None:

@@ -1,58 +1,43 @@
-"""Attention by FlashInfer over the pages, by Triton over tree KV, merged by log-sum-exp.
+"""Attention by FlashInfer where its plan needs no wait for the device, else by another backend.
 
-Written against the source of flashinfer-python 0.6.13; not run on a GPU yet. FlashInfer plans on
-the host, from lengths that it has to know there: all new metadata waits once for the device.
+FlashInfer plans on the host: it divides each request's keys into chunks, by lengths that it must
+know there. With overlap the host knows upper bounds only. The plan takes these; the kernels of
+FlashInfer's backend fa2 compute each length from `indptr` and `last_page_len` on the device and
+leave chunks after it empty. That holds for requests of one query row. For several rows the kernels
+place the parts of a split request by its true number of chunks, and the merge reads them by the
+planned number: such requests are served where their bounds are exact or nothing is split.
+
+Written against flashinfer-python 0.6.13: `BatchPrefillWithPagedKVCacheWrapper` in prefill.py,
+`PrefillPlan` in attention/scheduler.cuh, `BatchPrefillWithPagedKVCacheDevice` in
+attention/prefill.cuh. Not run on a GPU.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from math import log
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.backend import Backend, GraphSupport
-from specdecode_kernels.metadata import UNSCALED, AttentionMetadata, LayerKV, TreeKV
-from specdecode_kernels.triton.backend import TritonAttention
-from specdecode_kernels.triton.merge_states import merge_states
-from specdecode_kernels.triton.store_kv import store_kv
+from specdecode_kernels.backend import Backend
+from specdecode_kernels.metadata import (
+    UNSCALED,
+    AttentionMetadata,
+    CausalBounds,
+    LayerKV,
+    TreeKV,
+)
 
-WORKSPACE_BYTES = 128 << 20
-LN_2 = log(2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Consecutive query rows that attend to one length each.
-
-    FlashInfer knows one length per request, to which either every query row attends, or the last
-    row, and each one before it to one row less. Metadata allows more; what does not fit is cut into
-    single rows, which always does, at the cost of reading a request's rows once for each.
-    """
-
-    owners: tuple[int, ...]  # the request whose pages a span sees
-    qo_lens: tuple[int, ...]
-    lengths: tuple[int, ...]  # rows of keys and values that its last query row sees
-    is_causal: bool
-
-
-def find_spans(qo_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> Spans:
-    """Lay out query rows by request, causally if all requests allow it, or by single rows."""
-    starts = [sum(qo_lens[:number]) for number in range(len(qo_lens))]
-    seen = {
-        owner: kv_lens[start : start + count]
-        for owner, (start, count) in enumerate(zip(starts, qo_lens, strict=True))
-        if count
-    }
-    for step in (1, 0):
-        if all(
-            after - before == step for rows in seen.values() for before, after in pairwise(rows)
-        ):
-            lens = tuple(len(rows) for rows in seen.values())
-            return Spans(tuple(seen), lens, tuple(rows[-1] for rows in seen.values()), step == 1)
-    owners = tuple(owner for owner, rows in seen.items() for _ in rows)
-    return Spans(owners, (1,) * len(kv_lens), kv_lens, is_causal=False)
+MAX_GROUP = 8
+"""Query heads per KV head that the workspace of splits suffices for."""
+PLANS = 8
+"""Plans whose copies to the device may be under way: a step makes at most three, and of the steps
+in flight the host launches the third only after it has collected the first."""
+INT_WORKSPACE_BYTES = 2 << 20
+"""Of a plan: 12 bytes per tile and 4 per query row."""
+PROGRAMS_PER_PROCESSOR = 2
+"""As in PrefillPlan, which splits requests into at most that many programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,155 +51,177 @@ class Heads:
     kv_dtype: torch.dtype
 
 
-def with_flashinfer(backend: Backend, device: torch.device, *, in_graphs: bool = False) -> Backend:
-    """Replace the ops on cached keys and values; see `FlashInferAttention`."""
-    attention = FlashInferAttention(device, in_graphs=in_graphs)
-    return replace(
-        backend,
-        attention="flashinfer",
-        # Only where whoever replays plans before it, which `in_graphs` promises.
-        graph_support=GraphSupport(
-            in_graphs, None if in_graphs else "flashinfer plans on the host before every launch"
-        ),
-        store_kv=store_kv,
-        attend=attention.attend,
-        attend_with_lse=attention.attend_with_lse,
-        merge_states=merge_states,  # FlashInfer's gives NaN where both states see nothing
-    )
+def with_flashinfer(
+    backend: Backend, device: torch.device, dtype: torch.dtype, dim: int, kv_dtype: torch.dtype
+) -> Backend:
+    """Attend by FlashInfer as far as it serves, else by `backend`, after one call on the device.
+
+    Raises:
+        Exception: FlashInfer cannot be imported, or cannot compile, plan or run for these types.
+    """
+    attention = FlashInferAttention(backend, device, dim)
+    _call_once(attention, device, dtype, dim, kv_dtype)
+    return replace(backend, attention="flashinfer", attend=attention.attend)
 
 
 class FlashInferAttention:
-    """Run FlashInfer's paged wrappers, planned once for all metadata and kind of heads.
+    """Run FlashInfer's paged wrapper, planned once for all layers of a forward.
 
-    In a CUDA graph nothing can be planned. With `in_graphs`, `plan` is called before a capture and
-    again before each replay, with metadata of the same sizes: it refills the buffers that belong
-    to those sizes, which the captured launches read.
+    A plan copies from pinned memory without a wait. Its memory is used again when the copy is
+    known to be complete, hence several plans in turn.
     """
 
-    def __init__(self, device: torch.device, *, in_graphs: bool = False) -> None:
+    def __init__(self, fallback: Backend, device: torch.device, dim: int) -> None:
         import flashinfer  # not on every machine
 
-        self._flashinfer = flashinfer
-        self._device = device
-        self._in_graphs = in_graphs
-        self._triton = TritonAttention(device)
-        self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._wrappers: dict[tuple[object, ...], Any] = {}
-        self._planned: tuple[AttentionMetadata, Heads, Any] | None = None
+        self._attend_otherwise = fallback.attend
+        self._max_programs = PROGRAMS_PER_PROCESSOR * _processors(device)
+        # FlashInfer requires zeros at the first use.
+        num_bytes = _workspace_bytes(self._max_programs, dim)
+        workspace = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self._plans = [_Plan(flashinfer, workspace, device) for _ in range(PLANS)]
+        self._turn = 0
 
-    def plan(self, metadata: AttentionMetadata, heads: Heads) -> Any:
-        """Copy the lengths to the host and plan the wrapper that runs it; waits for the device.
+    def attend(
+        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+    ) -> Tensor:
+        bounds = metadata.causal_bounds
+        if bounds is None or tree_kv is not None or not self._serves(bounds, q, kv):
+            return self._attend_otherwise(q, kv, metadata, tree_kv)
+        heads = Heads(q.shape[1], kv.k.shape[1], q.shape[2], q.dtype, kv.k.dtype)
+        pages = tuple(x.view(-1, metadata.page_size, *x.shape[1:]) for x in (kv.k, kv.v))
+        scales = {} if kv.scale == UNSCALED else {"k_scale": kv.scale.k, "v_scale": kv.scale.v}
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        self._plan_for(metadata, bounds, heads).wrapper.run(q, pages, out=out, **scales)
+        return out
+
+    def _serves(self, bounds: CausalBounds, q: Tensor, kv: LayerKV) -> bool:
+        kv_heads = kv.k.shape[1]
+        if not bounds.kv_lens or q.shape[1] > MAX_GROUP * kv_heads:
+            return False
+        fills_device = len(bounds.kv_lens) * kv_heads >= self._max_programs
+        return bounds.inexact_rows <= 1 or fills_device
+
+    def _plan_for(self, metadata: AttentionMetadata, bounds: CausalBounds, heads: Heads) -> "_Plan":
+        latest = self._plans[self._turn]
+        if latest.is_for(metadata, heads):
+            return latest
+        for plan in self._plans:
+            if plan.is_for(metadata, heads):
+                return plan
+        self._turn = (self._turn + 1) % PLANS
+        plan = self._plans[self._turn]
+        plan.make(metadata, bounds, heads)
+        return plan
+
+
+class _Plan:
+    """A wrapper with pinned memory of its own, and what it was last planned for."""
+
+    def __init__(self, flashinfer: Any, workspace: Tensor, device: torch.device) -> None:
+        self._device = device
+        # The other backend of this wrapper, fa3, keeps the lengths that the host planned with.
+        self.wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
+            workspace, "NHD", backend="fa2"
+        )
+        own = torch.empty(INT_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self.wrapper.reset_workspace_buffer(workspace, own)
+        self._host = torch.empty(0, dtype=torch.int32)
+        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._made_for: tuple[AttentionMetadata, Heads] | None = None
+
+    def is_for(self, metadata: AttentionMetadata, heads: Heads) -> bool:
+        made_for = self._made_for
+        return made_for is not None and made_for[0] is metadata and made_for[1] == heads
+
+    def make(self, metadata: AttentionMetadata, bounds: CausalBounds, heads: Heads) -> None:
+        """Plan on the host by bounds, then let the kernels read lengths on the device.
 
         Raises:
             RuntimeError: a CUDA graph is being captured.
         """
         if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("flashinfer cannot plan within a CUDA graph: call plan before it")
-        spans = find_spans(metadata.qo_lens, tuple(metadata.kv_lens.tolist()))
-        pages = [-(-length // metadata.page_size) for length in spans.lengths]
-        page_starts = _int32((0, *accumulate(pages)))
-        # The last page of a span that sees nothing holds 0 rows, as FlashInfer counts.
-        last = _int32(
-            length - max(0, held - 1) * metadata.page_size
-            for length, held in zip(spans.lengths, pages, strict=True)
+            raise RuntimeError("flashinfer cannot plan while a CUDA graph is captured")
+        if not self._copied.query():  # type: ignore[no-untyped-call]
+            self._copied.synchronize()
+        size, batch = metadata.page_size, len(bounds.kv_lens)
+        pages = [max(1, -(-bound // size)) for bound in bounds.kv_lens]
+        last = [
+            bound - (held - 1) * size for bound, held in zip(bounds.kv_lens, pages, strict=True)
+        ]
+        starts, page_starts = accumulate(metadata.qo_lens, initial=0), accumulate(pages, initial=0)
+        numbers = self._stage(batch + 1, starts, page_starts, (*last, 0), (*bounds.kv_lens, 0))
+        self.wrapper.plan(
+            numbers[0],
+            numbers[1],
+            metadata.page_table.to(torch.int32).reshape(-1),
+            numbers[2, :batch],
+            heads.q_heads,
+            heads.kv_heads,
+            heads.dim,
+            size,
+            causal=True,
+            q_data_type=heads.dtype,
+            kv_data_type=heads.kv_dtype,
+            seq_lens=numbers[3, :batch],
+            max_token_per_sequence=max(metadata.qo_lens),
+            disable_split_kv=bounds.inexact_rows > 1,
         )
-        indices = _pages_of(metadata, spans, pages)
-        wrapper = self._wrapper(spans, metadata, heads)
-        types = {"q_data_type": heads.dtype, "kv_data_type": heads.kv_dtype}
-        sizes = (heads.q_heads, heads.kv_heads, heads.dim, metadata.page_size)
-        if max(spans.qo_lens) == 1:
-            wrapper.plan(page_starts, indices, last, *sizes, **types)
+        self._read_lengths_on_device(metadata)
+        self._copied.record()
+        self._made_for = (metadata, heads)
+
+    def _stage(self, width: int, *rows: Iterable[int]) -> Tensor:
+        """Write numbers to pinned memory [rows, width] i32."""
+        if self._host.numel() < len(rows) * width:
+            self._host = torch.empty(len(rows) * width, dtype=torch.int32, pin_memory=True)
+        staged = self._host[: len(rows) * width].view(len(rows), width)
+        return staged.copy_(torch.tensor([tuple(row) for row in rows], dtype=torch.int32))
+
+    def _read_lengths_on_device(self, metadata: AttentionMetadata) -> None:
+        """Replace the bounds that the plan copied: page tables at their full width, true lengths.
+
+        The kernels compute a length as (pages - 1) * page_size + last_page_len, modulo 2^32; so a
+        request may hold more pages than it needs and a last page of fewer than no rows.
+        """
+        batch, width = metadata.page_table.shape
+        rows = metadata.uniform_qo_len
+        if rows is not None:
+            seen = metadata.kv_lens[rows - 1 :: rows]
         else:
-            cu_seqlens_q = _int32((0, *accumulate(spans.qo_lens)))
-            causal = spans.is_causal
-            wrapper.plan(cu_seqlens_q, page_starts, indices, last, *sizes, causal=causal, **types)
-        self._planned = (metadata, heads, wrapper)
-        return wrapper
-
-    def attend(
-        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
-    ) -> Tensor:
-        return self.attend_with_lse(q, kv, metadata, tree_kv)[0]
-
-    def attend_with_lse(
-        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
-    ) -> tuple[Tensor, Tensor]:
-        """Attend to the pages, then to tree KV, and merge; FlashInfer's lse is of base 2."""
-        if not q.shape[0]:
-            return q.clone(), q.new_empty(q.shape[:2], dtype=torch.float32)
-        heads = Heads(q.shape[1], kv.k.shape[1], q.shape[2], q.dtype, kv.k.dtype)
-        paged = tuple(x.view(-1, metadata.page_size, *x.shape[1:]) for x in (kv.k, kv.v))
-        scales = {} if kv.scale == UNSCALED else {"k_scale": kv.scale.k, "v_scale": kv.scale.v}
-        out, lse = self._wrapper_for(metadata, heads).run(
-            q.contiguous(), paged, return_lse=True, **scales
+            seen = metadata.kv_lens.index_select(0, self.wrapper._qo_indptr_buf[1:] - 1)
+        self.wrapper._paged_kv_indptr_buf = torch.arange(
+            0, (batch + 1) * width, width, dtype=torch.int32, device=self._device
         )
-        # FlashInfer's infinity is finite.
-        lse = (lse * LN_2).masked_fill(metadata.kv_lens[:, None] == 0, -torch.inf)
-        if tree_kv is None:
-            return out, lse
-        nothing = replace(metadata, kv_lens=torch.zeros_like(metadata.kv_lens), max_kv_len=0)
-        tree_state = self._triton.attend_with_lse(q, replace(kv, scale=UNSCALED), nothing, tree_kv)
-        return merge_states(out, lse, *tree_state)
-
-    def _wrapper_for(self, metadata: AttentionMetadata, heads: Heads) -> Any:
-        planned = self._planned
-        is_capturing = torch.cuda.is_current_stream_capturing()
-        if (
-            planned is None
-            or planned[1] != heads
-            or (planned[0] is not metadata and not is_capturing)
-        ):
-            return self.plan(metadata, heads)
-        return planned[2]
-
-    def _wrapper(self, spans: Spans, metadata: AttentionMetadata, heads: Heads) -> Any:
-        # In graphs one for each size, as it owns the buffers that launches of that size read.
-        batch, width = len(spans.owners), metadata.page_table.shape[1]
-        is_decode = max(spans.qo_lens) == 1
-        key = (is_decode, batch, width, heads) if self._in_graphs else (is_decode,)
-        if key not in self._wrappers:
-            make = self._decode_wrapper if is_decode else self._prefill_wrapper
-            self._wrappers[key] = make(batch, width)
-        return self._wrappers[key]
-
-    def _decode_wrapper(self, batch: int, width: int) -> Any:
-        buffers = {}
-        if self._in_graphs:
-            buffers = {
-                "paged_kv_indptr_buffer": self._int32_buffer(batch + 1),
-                "paged_kv_indices_buffer": self._int32_buffer(batch * width),
-                "paged_kv_last_page_len_buffer": self._int32_buffer(batch),
-            }
-        return self._flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            self._workspace, "NHD", self._in_graphs, use_tensor_cores=True, **buffers
-        )
-
-    def _prefill_wrapper(self, batch: int, width: int) -> Any:
-        buffers = {}
-        if self._in_graphs:
-            buffers = {
-                "qo_indptr_buf": self._int32_buffer(batch + 1),
-                "paged_kv_indptr_buf": self._int32_buffer(batch + 1),
-                "paged_kv_indices_buf": self._int32_buffer(batch * width),
-                "paged_kv_last_page_len_buf": self._int32_buffer(batch),
-            }
-        return self._flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-            self._workspace, "NHD", self._in_graphs, **buffers
-        )
-
-    def _int32_buffer(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.int32, device=self._device)
+        rest = (width - 1) * metadata.page_size
+        self.wrapper._paged_kv_last_page_len_buf = (seen - rest).to(torch.int32)
 
 
-def _int32(numbers: Any) -> Tensor:
-    return torch.tensor(tuple(numbers), dtype=torch.int32)
+def _call_once(
+    attention: FlashInferAttention,
+    device: torch.device,
+    dtype: torch.dtype,
+    dim: int,
+    kv_dtype: torch.dtype,
+) -> None:
+    """Attend to one row, which compiles the kernels where they are not, and wait for it."""
+    ones = torch.ones(1, 1, dtype=torch.int64, device=device)
+    bounds = CausalBounds((1,))
+    metadata = AttentionMetadata(ones - 1, 1, (1,), ones[0], 1, causal_bounds=bounds)
+    row = torch.zeros(1, 1, dim, dtype=dtype, device=device)
+    cache = row.to(kv_dtype)
+    attention.attend(row, LayerKV(cache, cache), metadata, None)
+    torch.cuda.synchronize(device)
 
 
-def _pages_of(metadata: AttentionMetadata, spans: Spans, pages: list[int]) -> Tensor:
-    # The page ids of all spans, one after the other, [sum(pages)] i32 on the device.
-    owners = torch.tensor(spans.owners, dtype=torch.int64)
-    counts = torch.tensor(pages, dtype=torch.int64)
-    rows = owners.repeat_interleave(counts)
-    columns = torch.cat([torch.arange(count) for count in pages])
-    device = metadata.page_table.device
-    return metadata.page_table[rows.to(device), columns.to(device)].to(torch.int32)
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _workspace_bytes(max_programs: int, dim: int) -> int:
+    """Bytes of the parts of split requests: a tile of f32 rows and their sums per program.
+
+    PrefillPlan takes q_heads * (max_programs // kv_heads) * tile * (dim + 1) floats.
+    """
+    tile = 128 if dim < 256 else 64
+    return MAX_GROUP * max_programs * tile * (dim + 1) * 4 + 256

@@ -15,6 +15,14 @@ FLOAT8 = torch.float8_e4m3fn
 """Four bits of exponent, three of mantissa, no infinity; entries are multiplied by a scale."""
 
 
+class CausalBounds(NamedTuple):
+    """What the host knows, without waiting, of how far the last query row of each request sees."""
+
+    kv_lens: tuple[int, ...]  # [batch], upper bounds
+    # the most query rows of a request whose bound may exceed the length; 0: all bounds are exact
+    inexact_rows: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
     """Which rows of the KV cache every query row attends to, the same for all layers of a forward.
@@ -33,6 +41,8 @@ class AttentionMetadata:
     # [batch + 1] i64, where each request's rows begin; asked for on the device where requests
     # differ in query rows, and copied there by each call that finds none
     cu_seqlens_q: Tensor | None = None
+    # where each row sees one row more than the one before it: what the host knows of the lengths
+    causal_bounds: CausalBounds | None = None
 
     @property
     def uniform_qo_len(self) -> int | None:
@@ -67,6 +77,13 @@ class AttentionMetadata:
                 f"cu_seqlens_q must be int64, one for each of the {batch} requests and the end, "
                 f"not {list(starts.shape)} {starts.dtype}"
             )
+        if self.causal_bounds is not None:
+            lens = self.causal_bounds.kv_lens
+            if len(lens) != batch or max(lens, default=0) > self.max_kv_len or 0 in self.qo_lens:
+                raise ValueError(
+                    f"causal_bounds {lens} must be one number up to max_kv_len {self.max_kv_len} "
+                    f"for each of {batch} requests, and none of qo_lens {self.qo_lens} may be 0"
+                )
 
 
 @dataclass(frozen=True, slots=True)

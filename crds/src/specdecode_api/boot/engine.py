@@ -192,7 +192,8 @@ class EngineBoot(FileRecord):
     )
     attention_backend: AttentionBackendName = Field(
         default="auto",
-        description="Backend of attention and of writes to the KV cache; auto is triton on a GPU "
+        description="Backend of attention and of writes to the KV cache; auto is flashinfer and "
+        "triton, by forward, on a GPU "
         "that supports it, cpu (C kernels) on a CPU, else torch. A backend that cannot run is an "
         "error at start.",
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_kernels import AttentionMetadata
+from specdecode_kernels import AttentionMetadata, CausalBounds
 
 Span = tuple[int, int, int]
 """A request index, and positions [start, end) of its sequence."""
@@ -173,8 +173,9 @@ class RequestTable:
         row_req_indices = staged.req_indices.repeat_interleave(
             starts.diff(), output_size=len(positions)
         )
-        longest = max(end for _, _, end in spans)
-        layout = self._layout(staged.req_indices, lens, positions + 1, longest, starts)
+        bounds = CausalBounds(tuple([end for _, _, end in spans]))
+        longest = max(bounds.kv_lens)
+        layout = self._layout(staged.req_indices, lens, positions + 1, longest, starts, bounds)
         return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
 
     def window_rows(
@@ -187,12 +188,15 @@ class RequestTable:
         """
         offsets = torch.arange(count, device=self.device)
         positions = first[:, None] + offsets
+        bounds = None
         if lowest is not None:
             positions = torch.maximum(positions, lowest[:, None])
+        else:
+            bounds = CausalBounds(tuple(length + count for length in batch.host_lengths), count)
         positions = positions.view(-1)
         row_req_indices = batch.req_indices.repeat_interleave(count)
         lens, longest = (count,) * batch.size, batch.longest + count
-        layout = self._layout(batch.req_indices, lens, positions + 1, longest)
+        layout = self._layout(batch.req_indices, lens, positions + 1, longest, bounds=bounds)
         return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
 
     def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
@@ -230,13 +234,18 @@ class RequestTable:
         kv_lens: Tensor,
         longest: int,
         starts: Tensor | None = None,
+        bounds: CausalBounds | None = None,
     ) -> AttentionMetadata:
         width = min(-(-longest // self.page_size), self.pages.shape[1])
+        most = min(longest, width * self.page_size)
+        if bounds is not None and most < longest:
+            bounds = bounds._replace(kv_lens=tuple(min(one, most) for one in bounds.kv_lens))
         return AttentionMetadata(
             page_table=self.pages[req_indices, :width],
             page_size=self.page_size,
             qo_lens=lens,
             kv_lens=kv_lens,
-            max_kv_len=min(longest, width * self.page_size),
+            max_kv_len=most,
             cu_seqlens_q=starts,
+            causal_bounds=bounds,
         )

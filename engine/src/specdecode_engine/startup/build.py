@@ -33,7 +33,7 @@ from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter
-from specdecode_engine.startup.config import EAGLE_HEADS, DraftConfig, EngineConfig, resolve
+from specdecode_engine.startup.config import CUDA, EAGLE_HEADS, DraftConfig, EngineConfig, resolve
 from specdecode_engine.startup.device import (
     available_bytes,
     default_threads,
@@ -254,6 +254,8 @@ def _facts(
     for name, choice in config.kernels.items():
         kernels[f"{name}_attention"] = choice.backend.attention
         kernels[f"{name}_attention_reason"] = choice.reason
+        in_graphs = graphs.mode == CUDA and not graphs.failure
+        kernels[f"{name}_attention_by_forward"] = choice.attention_by_forward(in_graphs=in_graphs)
     return {
         "device": str(config.device),
         "device_name": device_name(config.device),

@@ -214,10 +214,13 @@ def _choose_kernels(
         models["draft"] = draft
     wanted = boot.attention_backend
     choices: dict[str, Choice] = {}
+    by_head_dim: dict[int, Choice] = {}  # they share the workspaces of their attention
     for name, model in models.items():
+        head_dim = model.decoder.head_dim
         try:
-            head_dim = model.decoder.head_dim
-            choices[name] = choose_backend(wanted, device, dtype, head_dim, kv_dtype)
+            if head_dim not in by_head_dim:
+                by_head_dim[head_dim] = choose_backend(wanted, device, dtype, head_dim, kv_dtype)
+            choices[name] = by_head_dim[head_dim]
         except ValueError as error:
             raise AttentionUnavailable(
                 f"attention_backend {wanted} cannot serve the {name}: {error}"

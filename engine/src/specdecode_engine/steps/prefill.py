@@ -15,7 +15,7 @@ from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest, score_prompts
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_kernels import AttentionMetadata
+from specdecode_kernels import AttentionMetadata, CausalBounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +127,10 @@ def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -
     assert one.cu_seqlens_q is not None
     count, device = other.qo_lens[0], one.kv_lens.device
     ends = torch.arange(split + count, sum(lens) + 1, count, device=device)
+    bounds = None
+    if (first := one.causal_bounds) is not None and (second := other.causal_bounds) is not None:
+        rows = max(first.inexact_rows, second.inexact_rows)
+        bounds = CausalBounds(first.kv_lens + second.kv_lens, rows)
     return AttentionMetadata(
         page_table=torch.cat(padded),
         page_size=one.page_size,
@@ -134,6 +138,7 @@ def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -
         kv_lens=torch.cat([one.kv_lens, other.kv_lens]),
         max_kv_len=max(one.max_kv_len, other.max_kv_len),
         cu_seqlens_q=torch.cat([one.cu_seqlens_q, ends]),
+        causal_bounds=bounds,
     )
 
 
