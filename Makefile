@@ -106,7 +106,7 @@ bench-serve: setup ## Compare the server with `transformers serve` under aiperf'
 bench-graphs: setup ## Count CUDA graphs by speculation table, pruned and not
 	@PYTHONPATH=bench $(RUN) python -m graphs
 
-bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GPU, a dry run
+bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GPU, a dry run on a shadow device
 	@$(RUN) python bench/gpu.py $(ARGS)
 
 gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has only torch and transformers

@@ -33,13 +33,13 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A load that stays for `rounds` steps of depth 3, as a span of time.
+    """A load that stays for `steps` steps of depth 3, as a span of time.
 
     Steps take the batch sizes of `sizes` in turn. With several `moods` all requests share one at a
-    time, which changes every `mood_rounds` steps at random; they are equally likely.
+    time, which changes every `mood_steps` steps at random; they are equally likely.
     """
 
-    rounds: int
+    steps: int
     sizes: tuple[int, ...]
     moods: tuple[tuple[Crowd, ...], ...]
     kv_per_request: int = 512
@@ -65,9 +65,7 @@ def crowd_of(*shares: tuple[float, float]) -> tuple[Crowd, ...]:
     return tuple(Crowd(share, even(rate)) for share, rate in shares)
 
 
-def load(
-    rounds: int, sizes: int | Sequence[int], rate: float, kv_per_request: int = 512
-) -> Segment:
+def load(steps: int, sizes: int | Sequence[int], rate: float, kv_per_request: int = 512) -> Segment:
     """A segment of like requests."""
     turns = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    return Segment(rounds, turns, (crowd_of((1.0, rate)),), kv_per_request)
+    return Segment(steps, turns, (crowd_of((1.0, rate)),), kv_per_request)

@@ -66,18 +66,18 @@ def _nasty(length: int) -> tuple[Scenario, ...]:
     )
 
 
-def flips(length: int, rounds: int, batch_size: int) -> tuple[Segment, ...]:
+def flips(length: int, steps: int, batch_size: int) -> tuple[Segment, ...]:
     """Good and bad acceptance in turn."""
-    return _repeat(length, rounds, lambda n: load(rounds, batch_size, (0.85, 0.30)[n % 2]))
+    return _repeat(length, steps, lambda n: load(steps, batch_size, (0.85, 0.30)[n % 2]))
 
 
-def _repeat(length: int, rounds: int, one: Callable[[int], Segment]) -> tuple[Segment, ...]:
-    return tuple(one(number) for number in range(max(length // rounds, 2)))
+def _repeat(length: int, steps: int, one: Callable[[int], Segment]) -> tuple[Segment, ...]:
+    return tuple(one(number) for number in range(max(length // steps, 2)))
 
 
 def _ladder(length: int, rate: Callable[[int, int], float]) -> tuple[Segment, ...]:
-    rounds = max(length // len(LADDER), 1)
-    return tuple(load(rounds, size, rate(n, size)) for n, size in enumerate(LADDER))
+    steps = max(length // len(LADDER), 1)
+    return tuple(load(steps, size, rate(n, size)) for n, size in enumerate(LADDER))
 
 
 def _falling(number: int, size: int) -> float:

@@ -126,7 +126,7 @@ class World:
         for place, segment in enumerate(self._scenario.segments):
             size, mood, number = segment.sizes[0], 0, 0
             kv = segment.kv_per_request * size
-            over += segment.rounds * self._profile.seconds(size, 3, kv)
+            over += segment.steps * self._profile.seconds(size, 3, kv)
             while tally.seconds < over:
                 size = segment.sizes[number % len(segment.sizes)]
                 if len(segment.moods) > 1 and self._random.random() * segment.mood_steps < 1.0:

@@ -42,8 +42,8 @@ class Context:
         return self.clock() + seconds < self.section_ends_s
 
     def time_us(self, call: Callable[[], object]) -> float:
-        """Time one call, in a graph on a GPU."""
-        return time_us(call, self.device)
+        """Time one call in a graph."""
+        return time_us(call, self.device, self.scale.repeats, self.scale.flushed_bytes)
 
     def sync(self) -> None:
         """Wait for the device."""

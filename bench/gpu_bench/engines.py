@@ -80,7 +80,7 @@ class Engines:
                 "draft_path": str(self._draft),
                 "num_steps": depths[-1],
                 "policy": policy,
-                "profile_seconds": 8.0 if self._device.type == "cuda" else 0.2,
+                "profile_seconds": scale.profile_seconds,
             }
             if policy != "static":
                 speculation["table"] = {"1": {"candidate_steps": depths}}
@@ -99,7 +99,7 @@ class Engines:
             },
             "graphs": {"mode": self._graphs(), "batch_sizes": batches, "max_seconds": 40},
             "device": self._device.type,
-            "threads": None if self._device.type == "cuda" else 1,
+            "threads": scale.threads,
         }
 
     def _graphs(self) -> str:

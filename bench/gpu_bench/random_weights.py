@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gpu_bench.scale import ModelSize
 from specdecode_engine.model.checkpoint import Shape, StoredTensor
@@ -46,7 +46,7 @@ class RandomStore:
         if into.ndim == 1:
             into.fill_(1)
             return
-        generator = torch.Generator(into.device)
+        generator = Generator(into.device)
         generator.manual_seed(zlib.crc32(name.encode()) + self._seed)
         into.normal_(generator=generator).mul_(self._scale(name, into.shape))
 

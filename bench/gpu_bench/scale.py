@@ -29,7 +29,7 @@ class Scale:
     prompt_tokens: int  # G1, G2
     short_prompt_tokens: int  # G7, G8
     depths: tuple[int, ...]
-    rounds: int
+    timed_steps: int
     copy_bytes: int
     gemm: int  # rows, columns and depth of the product
     lossless_cases: int
@@ -40,10 +40,14 @@ class Scale:
     attention_batches: tuple[int, ...]
     attention_queries: tuple[int, ...]
     answer_tokens: int  # peers
+    profile_seconds: float  # of goodput
+    threads: int | None
+    repeats: int  # of a timed call
+    flushed_bytes: int  # written before each; on a GPU more than any second-level cache holds
 
 
 _8B = ModelSize(32, 4096, 14336, 32, 8, 128, 128_256, 2048, "bfloat16")
-_TINY = ModelSize(2, 32, 64, 4, 2, 8, 128, 512, "float32")
+_TINY = ModelSize(2, 32, 64, 4, 2, 64, 128, 512, "bfloat16")
 
 REAL = Scale(
     model=_8B,
@@ -53,7 +57,7 @@ REAL = Scale(
     prompt_tokens=1024,
     short_prompt_tokens=128,
     depths=(0, 1, 3, 7),
-    rounds=32,
+    timed_steps=32,
     copy_bytes=1 << 30,
     gemm=8192,
     lossless_cases=200,
@@ -64,6 +68,10 @@ REAL = Scale(
     attention_batches=(1, 8, 64),
     attention_queries=(1, 2, 4, 8, 16),
     answer_tokens=128,
+    profile_seconds=8.0,
+    threads=None,
+    repeats=50,
+    flushed_bytes=256 << 20,
 )
 
 DRY = Scale(
@@ -74,7 +82,7 @@ DRY = Scale(
     prompt_tokens=24,
     short_prompt_tokens=8,
     depths=(0, 1, 2),
-    rounds=4,
+    timed_steps=4,
     copy_bytes=1 << 20,
     gemm=64,
     lossless_cases=1,
@@ -85,4 +93,8 @@ DRY = Scale(
     attention_batches=(1,),
     attention_queries=(1, 2),
     answer_tokens=6,
+    profile_seconds=0.2,
+    threads=1,
+    repeats=1,
+    flushed_bytes=1 << 10,
 )

@@ -47,7 +47,7 @@ def test_costs_are_those_that_were_published_and_measured() -> None:
 
 
 @pytest.mark.parametrize("profile", all_profiles(), ids=lambda profile: profile.name)
-def test_no_round_is_cheaper_for_being_deeper_or_fuller(profile: Profile) -> None:
+def test_no_step_is_cheaper_for_being_deeper_or_fuller(profile: Profile) -> None:
     for size in (1, 2, 8, 64):
         row = [profile.seconds(size, steps, 0) for steps in range(8)]
         assert row == sorted(row)
@@ -116,7 +116,7 @@ def test_a_wrong_table_costs_little_more(profile: Profile) -> None:
     assert wrong["mean_regret"] <= right["mean_regret"] + 0.02
 
 
-def test_step_changes_are_followed_within_the_promised_rounds() -> None:
+def test_step_changes_are_followed_within_the_promised_steps() -> None:
     delays = measure_adaptation(all_policies()[GOODPUT], h100_dense_8b(), [1])
     assert {name: delay is not None for name, delay in delays.items()} == dict.fromkeys(
         delays, True

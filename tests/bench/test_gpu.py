@@ -25,7 +25,11 @@ from gpu_bench.runner import Section, run_sections
 from gpu_bench.scale import DRY as DRY_SCALE
 from gpu_bench.scale import REAL
 from gpu_bench.sections import SECTIONS
+from gpu_bench.sections.waits import find_wait
+from gpu_bench.shadow import shadow_device
+from gpu_bench.steps import Load
 from gpu_bench.stopwatch import covered
+from specdecode_engine.batch.request import Output
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]
@@ -53,18 +57,46 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-def test_a_dry_run_runs_every_section_or_says_why_not(dry_run: tuple[Path, str]) -> None:
+def test_a_dry_run_runs_every_section_on_the_shadow_device(dry_run: tuple[Path, str]) -> None:
     document = read(dry_run[0])
     assert document["state"] == "complete"
     sections = {one["name"]: one for one in document["sections"]}
     assert list(sections) == [section.name for section in SECTIONS]
-    for name, section in sections.items():
-        if name == "flashinfer":
-            assert (section["state"], section["rows"]) == ("skipped", [])
-            assert "flashinfer" in section["reason"]
-        else:
-            assert section["state"] == "done", section["reason"]
-            assert section["rows"]
+    compiled = sections.pop("compiled")
+    assert compiled["reason"] == "a shadow device compiles nothing"
+    for section in sections.values():
+        assert section["state"] == "done", section["reason"]
+        assert section["rows"]
+
+
+def test_a_run_begins_with_backends_and_with_steady_steps_that_may_not_wait(
+    dry_run: tuple[Path, str],
+) -> None:
+    waits = read(dry_run[0])["sections"][0]
+    rows = {row["metric"]: row for row in waits["rows"]}
+    assert (rows["target, prefill"]["unit"], rows["draft, draft"]["unit"]) == (
+        "flashinfer",
+        "triton",
+    )
+    steady = {name: row for name, row in rows.items() if name.startswith("waits in steady steps")}
+    assert len(steady) == len(DRY_SCALE.depths) * len(DRY_SCALE.batches)
+    assert {row["measured"] for row in steady.values()} == {0.0}
+
+
+def test_a_step_that_waits_is_found_with_torchs_error(tmp_path: Path) -> None:
+    with shadow_device():
+        device = torch.device("cuda")
+        core = Engines(device, DRY_SCALE, tmp_path).with_overlap(1)
+        own_step = core.step
+
+        def step() -> list[Output]:
+            torch.zeros(1, device=device).item()
+            return own_step()
+
+        core.step = step  # type: ignore[method-assign]
+        error = find_wait(core, Load(1, 8, 2), 1)
+    assert error is not None
+    assert error.startswith("called a synchronizing CUDA operation")
 
 
 def test_a_dry_run_says_with_every_number_that_it_is_none(dry_run: tuple[Path, str]) -> None:
@@ -328,7 +360,7 @@ def test_the_docs_name_every_target() -> None:
         (row,) = [line for line in text.splitlines() if line.startswith(f"| G{number} ")]
         assert row.count("|") == 6
     for value in (
-        targets.DECODE_SHARE, targets.ROUND_SHARE, targets.VERIFY_OVER_DECODE,
+        targets.DECODE_SHARE, targets.STEP_SHARE, targets.VERIFY_OVER_DECODE,
         targets.TO_BEST_STATIC, targets.TO_NO_SPECULATION, targets.CAPTURE_S, targets.SWAP_US,
         targets.KERNEL_US, targets.FEWER_LAUNCHES, targets.IDLE_SHARE, targets.OVERLAP_GAIN,
     ):  # fmt: skip

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from specdecode_kernels import FLOAT8, TORCH, choose_backend
-from specdecode_kernels.choice import FLASHINFER_EXTRA, KERNELS_VARIABLE, Kernels
+from specdecode_kernels.choice import (
+    DRAFT_FORWARDS,
+    FLASHINFER_EXTRA,
+    KERNELS_VARIABLE,
+    TARGET_FORWARDS,
+    Kernels,
+)
 from specdecode_kernels.testing import DEVICE, OPS, implementation_of
 from tests.shadow_cuda.active import shadow_cuda
 from tests.shadow_cuda.device import ShadowDevice
@@ -99,7 +105,8 @@ def test_a_gpu_prefers_flashinfer_where_it_made_a_call(
         assert module.BatchPrefillWithPagedKVCacheWrapper.runs == 1
     assert (choice.backend.name, choice.backend.attention) == ("triton", "flashinfer")
     assert choice.backend.graph_support.is_possible
-    by_forward = choice.attention_by_forward(in_graphs=False)
+    names = {*TARGET_FORWARDS, *DRAFT_FORWARDS}
+    by_forward = choice.attention_by_forward(names, in_graphs=False)
     backends = {name: one["backend"] for name, one in by_forward.items()}
     assert backends == {
         "prefill": "flashinfer",
@@ -108,7 +115,7 @@ def test_a_gpu_prefers_flashinfer_where_it_made_a_call(
         "verify_tree": "triton",
         "draft": "triton",
     }
-    in_graphs = choice.attention_by_forward(in_graphs=True)
+    in_graphs = choice.attention_by_forward(names, in_graphs=True)
     assert in_graphs["prefill"] == {"backend": "flashinfer", "reason": choice.reason}
     assert in_graphs["decode"]["backend"] == "triton"
     assert "plan on the host before each replay" in in_graphs["decode"]["reason"]
@@ -119,7 +126,7 @@ def test_without_flashinfer_a_gpu_takes_triton_and_names_the_extra(gpu: ShadowDe
         choice = choose_backend("auto", GPU, torch.bfloat16, 64)
     assert choice.backend.attention == "triton"
     assert choice.reason.endswith("not installed: pip install 'specdecode-engine[gpu]'")
-    by_forward = choice.attention_by_forward(in_graphs=True)
+    by_forward = choice.attention_by_forward(TARGET_FORWARDS, in_graphs=True)
     assert {one["backend"] for one in by_forward.values()} == {"triton"}
 
 

@@ -57,6 +57,7 @@ class ShadowDevice:
         self.memory = DeviceMemory(total_bytes, self.failures)
         self.host = HostMemory()
         self.waits: list[Wait] = []
+        self.sync_debug_mode: str | int = "default"
         self.event_waits = 0
         self._commands_at_event: tuple[int, int] | None = None
         self.captures = 0
@@ -74,9 +75,12 @@ class ShadowDevice:
 
         Raises:
             CaptureRefused: a graph is being captured.
+            RuntimeError: the debug mode of torch for waits is "error".
         """
         self.refuse_in_capture(what)
         self.waits.append(Wait.here(what))
+        if self.sync_debug_mode == "error":
+            raise RuntimeError(f"called a synchronizing CUDA operation: {self.waits[-1]}")
         self.failures.on_wait()
 
     def refuse_in_capture(self, what: str) -> None:

@@ -25,7 +25,7 @@ class ThroughputAware:
         self._sizes = sorted({size for size, _ in costs})
         self._windows: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(16)]
         self._current = initial
-        self._rounds = self._number = 0
+        self._steps = self._number = 0
 
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Run what was chosen last."""
@@ -40,9 +40,9 @@ class ThroughputAware:
         for place in range(min(self._current, feedback.decision.num_steps)):
             reached = sum(length > place for length in accepted)
             self._windows[place].append(reached / len(accepted))
-        self._rounds += 1
+        self._steps += 1
         is_full = all(len(window) == WINDOW for window in self._windows[: self._current])
-        if self._rounds % INTERVAL == 0 and is_full:
+        if self._steps % INTERVAL == 0 and is_full:
             self._choose(feedback.batch_size)
 
     def _choose(self, batch_size: int) -> None:

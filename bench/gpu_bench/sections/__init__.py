@@ -12,20 +12,22 @@ from gpu_bench.sections import (
     overlap,
     parity,
     peers,
-    rounds,
     small_kernels,
+    steps,
+    waits,
 )
 
 SECTIONS: tuple[Section, ...] = (
+    Section("waits", "Backends, and waits in steady steps", waits.measure, 180, least_s=30),
     Section("floors", "What the machine allows", floors.measure, budget_s=20, least_s=3),
     Section("parity", "Kernels equal their references", parity.measure, budget_s=60, least_s=10),
     Section("lossless", "Speculation changes no token", lossless.measure, budget_s=35, least_s=10),
     Section(
         "capture", "Steps by CUDA graph equal eager ones", capture.measure, budget_s=45, least_s=10
     ),
-    Section("decode", "G1 decoding against the memory's rate", decode.measure, 180, least_s=30),
+    Section("decode", "G1 decoding against the memory's rate", decode.measure, 90, least_s=10),
     Section("graphs", "G6 capture and swap", graphs.measure, budget_s=20, least_s=5),
-    Section("rounds", "G2 speculative steps against their floor", rounds.measure, 45, least_s=10),
+    Section("steps", "G2 speculative steps against their floor", steps.measure, 45, least_s=10),
     Section("attention", "G3, G4 attention", attention.measure, budget_s=60, least_s=15),
     Section("small", "G5 small kernels", small_kernels.measure, budget_s=40, least_s=10),
     Section("envelope", "G8 adaptive against every fixed depth", envelope.measure, 90, least_s=30),

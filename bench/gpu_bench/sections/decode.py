@@ -5,19 +5,16 @@ from collections.abc import Iterator
 from gpu_bench.context import Context
 from gpu_bench.limits import Traffic
 from gpu_bench.record import Row
-from gpu_bench.rounds import Load, time_steps
+from gpu_bench.steps import Load, time_steps
 from gpu_bench.targets import DECODE_SHARE
 
 
 def measure(context: Context) -> Iterator[Row]:
     """Time steps of depth 0 by batch size, on the engine that the other sections use too."""
-    began_s = context.clock()
-    core = context.engines.adaptive()
-    yield Row("engine built, captured and profiled", context.clock() - began_s, "s")
-    scale = context.scale
+    core, scale = context.engines.adaptive(), context.scale
     traffic = Traffic.of(scale.model, scale.model.layers)
     for batch in scale.batches:
-        load = Load(batch, scale.prompt_tokens, scale.rounds)
+        load = Load(batch, scale.prompt_tokens, scale.timed_steps)
         took = time_steps(core, load, 0, context.clock, context.sync)
         floor_ms = 1e3 * traffic.seconds(context.floors, batch, took.kv_tokens)
         name = f"decode, batch {batch}, context {scale.prompt_tokens}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpu_bench.context import Context
 from gpu_bench.engines import STRONG, WEAK
 from gpu_bench.record import Row
-from gpu_bench.rounds import Load, measure_rate
+from gpu_bench.steps import Load, measure_rate
 from gpu_bench.targets import TO_BEST_STATIC, TO_NO_SPECULATION
 from specdecode_engine.startup.profiling import FixedSteps
 
@@ -23,7 +23,7 @@ def measure(context: Context) -> Iterator[Row]:
         for batch in (*scale.batches, scale.most_running):
             if not context.has_time(BATCH_S):
                 return
-            load = Load(batch, scale.short_prompt_tokens, scale.rounds)
+            load = Load(batch, scale.short_prompt_tokens, scale.timed_steps)
             yield from _rows(f"{name} draft, batch {batch}", _rates(context, load))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpu_bench.context import Context
 from gpu_bench.record import Row
-from gpu_bench.rounds import WARM_UP_STEPS, Load, decoding_under, time_steps
+from gpu_bench.steps import WARM_UP_STEPS, Load, decoding_under, time_steps
 from gpu_bench.stopwatch import busy_spans, covered
 from gpu_bench.targets import IDLE_SHARE, OVERLAP_GAIN
 from specdecode_engine.engine import EngineCore
@@ -15,7 +15,7 @@ def measure(context: Context) -> Iterator[Row]:
     """Compare two engines that differ in nothing else, then trace the one that overlaps."""
     context.release()
     scale = context.scale
-    steps, load = scale.depths[-2], Load(1, scale.short_prompt_tokens, scale.rounds)
+    steps, load = scale.depths[-2], Load(1, scale.short_prompt_tokens, scale.timed_steps)
     core = context.engines.without_overlap(steps)
     waits = time_steps(core, load, steps, context.clock, context.sync)
     del core
@@ -36,7 +36,7 @@ def _idle(core: EngineCore, load: Load, steps: int, context: Context) -> Row:
             core.step()
 
         def work() -> None:
-            for _ in range(load.rounds):
+            for _ in range(load.timed_steps):
                 core.step()
 
         context.sync()

@@ -30,6 +30,8 @@ def measure_transformers(context: Context) -> Iterator[Row]:
 
 def measure_compiled(context: Context) -> Iterator[Row]:
     """Generate with a static cache, for which transformers compiles the model on a GPU."""
+    if context.is_dry:
+        raise CannotMeasure("a shadow device compiles nothing")
     yield _row(context, "transformers, batch 1, static cache, compiled on a GPU", "static", 0)
 
 

@@ -1,6 +1,7 @@
 """Chooses an engine's backend by what the machine and the shapes allow, and gives the reasons."""
 
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Literal, NamedTuple, get_args
 
@@ -34,23 +35,27 @@ class Choice(NamedTuple):
     reason: str
     plain_weights: str | None
 
-    def attention_by_forward(self, *, in_graphs: bool) -> dict[str, dict[str, str]]:
-        """Return backend and reason for each forward, as /server_info reports them.
+    def attention_by_forward(
+        self, forwards: Iterable[str], *, in_graphs: bool
+    ) -> dict[str, dict[str, str]]:
+        """Return backend and reason of each forward, as /server_info reports them.
 
         Args:
+            forwards: of `TARGET_FORWARDS` or `DRAFT_FORWARDS`.
             in_graphs: whether decode steps replay CUDA graphs.
         """
         chosen = {"backend": self.backend.attention, "reason": self.reason}
-        forwards = dict.fromkeys(FORWARDS, chosen)
-        if self.backend.attention == "flashinfer":
-            reasons = OTHERWISE_TRITON | (IN_GRAPHS if in_graphs else {})
-            forwards |= {
-                name: {"backend": "triton", "reason": reason} for name, reason in reasons.items()
-            }
-        return forwards
+        if self.backend.attention != "flashinfer":
+            return dict.fromkeys(forwards, chosen)
+        reasons = OTHERWISE_TRITON | (IN_GRAPHS if in_graphs else {})
+        return {
+            name: {"backend": "triton", "reason": reasons[name]} if name in reasons else chosen
+            for name in forwards
+        }
 
 
-FORWARDS = ("prefill", "decode", "verify_chain", "verify_tree", "draft")
+TARGET_FORWARDS = ("prefill", "decode", "verify_chain", "verify_tree")
+DRAFT_FORWARDS = ("prefill", "draft")
 OTHERWISE_TRITON = {
     "verify_chain": "flashinfer runs it where nothing is split: it would merge the parts of "
     "several rows by the host's bound of their length, with overlap not the true one",

@@ -52,6 +52,7 @@ from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
 from specdecode_kernels import Backend, cpu
+from specdecode_kernels.choice import DRAFT_FORWARDS, TARGET_FORWARDS
 
 log = logging.getLogger(__name__)
 
@@ -254,8 +255,10 @@ def _facts(
     for name, choice in config.kernels.items():
         kernels[f"{name}_attention"] = choice.backend.attention
         kernels[f"{name}_attention_reason"] = choice.reason
+        forwards = TARGET_FORWARDS if name == "target" else DRAFT_FORWARDS
         in_graphs = graphs.mode == CUDA and not graphs.failure
-        kernels[f"{name}_attention_by_forward"] = choice.attention_by_forward(in_graphs=in_graphs)
+        by_forward = choice.attention_by_forward(forwards, in_graphs=in_graphs)
+        kernels[f"{name}_attention_by_forward"] = by_forward
     return {
         "device": str(config.device),
         "device_name": device_name(config.device),

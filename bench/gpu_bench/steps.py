@@ -18,7 +18,7 @@ class Load:
 
     batch: int
     prompt_tokens: int
-    rounds: int
+    timed_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class StepTimes:
     wall_s: float  # mean, the host's share included
     kv_tokens: float  # of the whole batch, median
     tokens: int  # emitted in all timed steps
-    rounds: int
+    timed_steps: int
 
     @property
     def tokens_per_s(self) -> float:
         """Rate of the batch."""
-        return self.tokens / (self.wall_s * self.rounds)
+        return self.tokens / (self.wall_s * self.timed_steps)
 
 
 @contextmanager
@@ -61,16 +61,16 @@ def time_steps(
         for _ in range(WARM_UP_STEPS):
             core.step()
         dictated.observed.clear()
-        wall_s, tokens = _run(core, load.rounds, clock, sync)
+        wall_s, tokens = _run(core, load.timed_steps, clock, sync)
         observed = [one for one in dictated.observed if one.batch_size == load.batch]
     if not observed:
         raise RuntimeError(f"no step of {load.batch} requests came back: {load}")
     return StepTimes(
         device_s=statistics.median(one.seconds for one in observed),
-        wall_s=wall_s / load.rounds,
+        wall_s=wall_s / load.timed_steps,
         kv_tokens=statistics.median(one.kv_tokens for one in observed),
         tokens=tokens,
-        rounds=load.rounds,
+        timed_steps=load.timed_steps,
     )
 
 
@@ -81,19 +81,19 @@ def measure_rate(
     clock: Callable[[], float],
     sync: Callable[[], None],
 ) -> float:
-    """Tokens per second under a policy, after as many rounds to learn in as are timed."""
+    """Tokens per second under a policy, after as many steps to learn in as are timed."""
     with decoding_under(core, load, policy):
-        _run(core, load.rounds, clock, sync)
-        wall_s, tokens = _run(core, load.rounds, clock, sync)
+        _run(core, load.timed_steps, clock, sync)
+        wall_s, tokens = _run(core, load.timed_steps, clock, sync)
     return tokens / wall_s
 
 
 def _run(
-    core: EngineCore, rounds: int, clock: Callable[[], float], sync: Callable[[], None]
+    core: EngineCore, steps: int, clock: Callable[[], float], sync: Callable[[], None]
 ) -> tuple[float, int]:
     sync()
     started_s, tokens = clock(), 0
-    for _ in range(rounds):
+    for _ in range(steps):
         tokens += sum(len(output.token_ids) for output in core.step())
     sync()
     return clock() - started_s, tokens

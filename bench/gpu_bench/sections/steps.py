@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from gpu_bench.context import Context
 from gpu_bench.limits import Traffic, step_seconds
 from gpu_bench.record import Row
-from gpu_bench.rounds import Load, time_steps
-from gpu_bench.targets import ROUND_SHARE
+from gpu_bench.steps import Load, time_steps
+from gpu_bench.targets import STEP_SHARE
 
 
 def measure(context: Context) -> Iterator[Row]:
@@ -18,11 +18,11 @@ def measure(context: Context) -> Iterator[Row]:
         for steps in scale.depths[1:]:
             if not context.has_time(4):
                 return
-            load = Load(batch, scale.prompt_tokens, scale.rounds)
+            load = Load(batch, scale.prompt_tokens, scale.timed_steps)
             took = time_steps(core, load, steps, context.clock, context.sync)
             floor_s = step_seconds(target, draft, context.floors, batch, steps, took.kv_tokens)
-            note = f"{took.tokens / (took.rounds * batch):.2f} tokens per step and request"
+            note = f"{took.tokens / (took.timed_steps * batch):.2f} tokens per step and request"
             yield Row.of_time(
                 f"step, depth {steps}, batch {batch}",
-                1e3 * took.device_s, "ms", 1e3 * floor_s, ROUND_SHARE, note,
+                1e3 * took.device_s, "ms", 1e3 * floor_s, STEP_SHARE, note,
             )  # fmt: skip
