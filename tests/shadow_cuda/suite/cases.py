@@ -5,6 +5,8 @@ from itertools import cycle, product
 
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
+FLASHINFER_DIM = 64
+"""A head dimension that FlashInfer has kernels for, of 16-bit types."""
 SINGLE = "single"
 """One greedy request."""
 GREEDY, SAMPLED, SCORED, GRAMMAR, MIXED = KINDS = (
@@ -116,16 +118,28 @@ LAUNCH_CASES = {
 }
 """Cases that count the launches of a steady decode step of one request, by figure."""
 _TYPES = (
-    replace(_EAGLE3, name="plain-bf16", algorithm="NONE", dtype="bfloat16", head_dim=64),
-    replace(_EAGLE3, name="eagle3-bf16", dtype="bfloat16", head_dim=64, requests=MIXED),
-    replace(_EAGLE3, name="eagle3-tree-bf16", topk=2, dtype="bfloat16", head_dim=64),
+    replace(
+        _EAGLE3, name="plain-bf16", algorithm="NONE", dtype="bfloat16", head_dim=FLASHINFER_DIM
+    ),
+    replace(
+        _EAGLE3,
+        name="plain-bf16-eager",
+        algorithm="NONE",
+        graphs="off",
+        dtype="bfloat16",
+        head_dim=FLASHINFER_DIM,
+        preempted_at_step=6,
+        waves=2,
+    ),
+    replace(_EAGLE3, name="eagle3-bf16", dtype="bfloat16", head_dim=FLASHINFER_DIM, requests=MIXED),
+    replace(_EAGLE3, name="eagle3-tree-bf16", topk=2, dtype="bfloat16", head_dim=FLASHINFER_DIM),
     replace(
         _EAGLE3,
         name="standalone-bf16-eager",
         algorithm="STANDALONE",
         graphs="off",
         dtype="bfloat16",
-        head_dim=64,
+        head_dim=FLASHINFER_DIM,
         requests=SCORED,
     ),
     replace(_EAGLE3, name="eagle3-fp8", kv_cache_dtype="fp8_e4m3", requests=MIXED),
@@ -134,7 +148,7 @@ _TYPES = (
         _EAGLE3,
         name="eagle3-bf16-fp8",
         dtype="bfloat16",
-        head_dim=64,
+        head_dim=FLASHINFER_DIM,
         kv_cache_dtype="fp8_e4m3",
         requests=SAMPLED,
     ),

@@ -22,6 +22,7 @@ from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs, Targe
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.steps import decode, in_flight
 from specdecode_engine.steps.in_flight import InFlightStep
+from specdecode_kernels import flashinfer
 from tests.shadow_cuda.suite.cases import BY_NAME, LAUNCH_CASES, ShadowCase
 from tests.shadow_cuda.suite.engines import StepKind
 from tests.shadow_cuda.suite.outcome import Bench, Outcome
@@ -31,6 +32,7 @@ Plant = Callable[[], AbstractContextManager[object]]
 CHAIN = BY_NAME["by-range"]
 SAMPLED = BY_NAME["none-chain-off-sync-sampled"]
 EAGER = BY_NAME["eagle3-chain-off-overlap-greedy"]
+FLASHINFER = BY_NAME["plain-bf16-eager"]
 SMALL_DEVICE = replace(EAGER, name="small device", device_bytes=320 << 20)
 LEAKED_BYTES = 16 << 20
 
@@ -45,14 +47,15 @@ class Mutant:
     by: str = ""  # pattern of the violation
     waits: StepKind | None = None  # steps of this kind wait more often
     launches: StepKind | None = None  # steps of this kind launch more
+    attention: str = "triton"
     in_unit_tests: bool = False
 
 
-def caught_by(mutant: Mutant, bench: Bench, attention: str = "triton") -> str:
+def caught_by(mutant: Mutant, bench: Bench) -> str:
     """Run a mutant; return what caught it, nothing if nothing did."""
-    whole = bench.outcome(mutant.case, attention)
+    whole = bench.outcome(mutant.case, mutant.attention)
     with mutant.plant():
-        ill = bench.run(mutant.case, attention)
+        ill = bench.run(mutant.case, mutant.attention)
     return _caught(mutant, whole, ill)
 
 
@@ -207,6 +210,24 @@ def _reused_staging() -> AbstractContextManager[object]:
     return _instead_of(StagingBuffer, "send", make)()
 
 
+def _pageable_plan() -> AbstractContextManager[object]:
+    """Plan FlashInfer from pageable memory."""
+
+    def make(stage: Any) -> Any:
+        return lambda *arguments: stage(*arguments).clone()
+
+    return _instead_of(flashinfer._Plan, "_stage", make)()
+
+
+def _stale_plan() -> AbstractContextManager[object]:
+    """Run FlashInfer's first plan in every step."""
+
+    def is_for(self: Any, metadata: Any, heads: Any) -> bool:
+        return self._made_for is not None and self._made_for[1] == heads
+
+    return mock.patch.object(flashinfer._Plan, "is_for", is_for)
+
+
 def _leak() -> AbstractContextManager[object]:
     """Keep memory of every forward for ever."""
     kept: list[Tensor] = []
@@ -303,6 +324,20 @@ MUTANTS = (
         LAUNCH_CASES["launches_eagle3_b1"],
         launches=StepKind.GREEDY,
         in_unit_tests=True,
+    ),
+    Mutant(
+        "FlashInfer is planned from pageable memory",
+        _pageable_plan,
+        FLASHINFER,
+        waits=StepKind.GREEDY,
+        attention="auto",
+    ),
+    Mutant(
+        "FlashInfer runs the plan of an older step",
+        _stale_plan,
+        FLASHINFER,
+        by="FlashInferMisused",
+        attention="auto",
     ),
     Mutant("memory is never freed", _leak, SMALL_DEVICE, by="OutOfMemoryError"),
 )

@@ -2,16 +2,19 @@
 
 import os
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
 from specdecode_engine.engine import EngineCore
+from specdecode_kernels.triton.tiles import is_interpreted
 from tests.engine.checkpoints import Checkpoints, make_checkpoints
 from tests.engine.whole_engine import Answer
 from tests.shadow_cuda.active import shadow_cuda
 from tests.shadow_cuda.device import ShadowDevice
-from tests.shadow_cuda.suite.cases import ShadowCase
+from tests.shadow_cuda.flashinfer_module import installed_flashinfer
+from tests.shadow_cuda.suite.cases import FLASHINFER_DIM, ShadowCase
 from tests.shadow_cuda.suite.engines import (
     ShadowRun,
     StepKind,
@@ -91,7 +94,10 @@ class Bench:
         """Run a case; what it raises is a violation."""
         outcome = Outcome(case, attention)
         wanted = self.cpu_answers(case)
-        with shadow_cuda(case.device_bytes) as gpu:
+        with ExitStack() as stack:
+            gpu = stack.enter_context(shadow_cuda(case.device_bytes))
+            if attention == "auto":
+                stack.enter_context(installed_flashinfer(gpu))
             gpu.launch_log = [] if logs_launches else None
             try:
                 core = self._run_waves(case, outcome, wanted, gpu)
@@ -155,7 +161,11 @@ def _compare(case: ShadowCase, ran: ShadowRun, wanted: dict[str, Answer], outcom
 def _check_course(core: EngineCore, outcome: Outcome, gpu: ShadowDevice) -> None:
     """Check that what the case is about did happen."""
     case = outcome.case
+    is_flashinfer = outcome.attention == "auto" and case.head_dim == FLASHINFER_DIM
     checks = {
+        "attention": core.facts["target_attention"]
+        == ("flashinfer" if is_flashinfer else "triton"),
+        "compiled kernels": is_interpreted() or len(gpu.compiled) > 0,
         "device": core.facts["device"] == "cuda",
         "overlap": core.facts["overlap"] == case.overlap,
         "events": gpu.event_waits > 0,
