@@ -263,6 +263,28 @@ def test_a_plan_in_a_capture_is_refused(gpu: ShadowDevice, ops: Backend) -> None
 # The stand-in
 
 
+@pytest.mark.parametrize(
+    ("place", "waits"),
+    [("pinned", 0), ("pageable", 4), ("device", 5)],
+)
+def test_the_stand_in_waits_for_lengths_that_the_host_does_not_have(
+    gpu: ShadowDevice, flashinfer: Any, place: str, waits: int
+) -> None:
+    workspace = torch.zeros(1 << 10, dtype=torch.uint8, device=GPU)
+    wrapper = flashinfer(workspace, "NHD", backend="fa2")
+    numbers = [torch.tensor(one, dtype=torch.int32) for one in ([0, 1], [0, 1], [PAGE], [PAGE])]
+    if place == "pinned":
+        numbers = [one.pin_memory() for one in numbers]
+    if place == "device":
+        numbers = [one.to(GPU) for one in numbers]
+    starts, page_starts, last, lens = numbers
+    indices = torch.ones(1, dtype=torch.int32, device=GPU)
+    sizes = (2, 2, DIM, PAGE)
+    with gpu.counting() as found:
+        wrapper.plan(starts, page_starts, indices, last, *sizes, q_data_type=DTYPE, seq_lens=lens)
+    assert len(found) == waits
+
+
 def methods_in(source: str) -> dict[str, list[str]]:
     """Parameters of the wrapper's methods in a source, overloads left out."""
     name = BatchPrefillWithPagedKVCacheWrapper.__name__

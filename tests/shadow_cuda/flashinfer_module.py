@@ -145,13 +145,16 @@ class BatchPrefillWithPagedKVCacheWrapper:
         last = paged_kv_last_page_len.to("cpu")
         lens = (page_starts[1:] - page_starts[:-1] - 1) * page_size + last
         if seq_lens is not None:
-            self._check(torch.equal(seq_lens.cpu(), lens), "seq_lens contradict the pages")
-            lens = seq_lens.cpu()
+            given = seq_lens.cpu()
+            self._check(torch.equal(given, lens), "seq_lens contradict the pages")
+            lens = given
         lens.to(self.device, non_blocking=non_blocking)
         self._qo_indptr_buf = qo_indptr.to(self.device, non_blocking=non_blocking)
         self._paged_kv_indptr_buf = paged_kv_indptr.to(self.device, non_blocking=non_blocking)
         self._paged_kv_indices_buf = paged_kv_indices.to(self.device, non_blocking=non_blocking)
-        self._paged_kv_last_page_len_buf = last.to(self.device, non_blocking=non_blocking)
+        self._paged_kv_last_page_len_buf = paged_kv_last_page_len.to(
+            self.device, non_blocking=non_blocking
+        )
         schedule = self._pin_memory_int_workspace_buffer.view(torch.int32)[:batch]
         schedule.copy_(lens)
         self._int_workspace_buffer.view(torch.int32)[:batch].copy_(schedule, non_blocking=True)
