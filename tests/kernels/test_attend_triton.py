@@ -15,6 +15,7 @@ from specdecode_kernels import FLOAT8, TORCH, Backend, LayerKV
 from specdecode_kernels.testing import DEVICE, AttentionArgs, Shape, seen_rows
 from specdecode_kernels.testing import draw_case as draw_on_cpu
 from specdecode_kernels.triton.backend import with_triton_attention
+from specdecode_kernels.triton.float8 import float8_is_native
 from tests.kernels.launched import launches
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -29,6 +30,7 @@ SHAPES = {
     "dim 96": Shape(qo_lens=(1, 1), dim=96, longest=40),
     "dim 256": Shape(qo_lens=(2,), dim=256, longest=40, tree_rows=9),
     "tree": Shape(qo_lens=(6, 6), tree_rows=6, longest=40),
+    "tree of 40 nodes": Shape(qo_lens=(40,), tree_rows=40, shared=4, dim=64, longest=70),
     "scratch": Shape(qo_lens=(4, 4), tree_rows=70, longest=9),
     "ragged": Shape(qo_lens=(1, 0, 7, 3), is_causal=True, longest=50, page_size=3),
     "long extend": Shape(qo_lens=(70, 2), kv_heads=1, is_causal=True, longest=80),
@@ -39,13 +41,23 @@ def draw_case(shape: Shape, seed: int) -> AttentionArgs:
     return draw_on_cpu(shape, seed).to(DEVICE)
 
 
-def backend(splits: int | None, workspace_bytes: int = 1 << 21) -> Backend:
-    return with_triton_attention(TORCH, DEVICE, splits=splits, workspace_bytes=workspace_bytes)
+def backend(
+    splits: int | None, workspace_bytes: int = 1 << 21, converts_float8: bool | None = None
+) -> Backend:
+    return with_triton_attention(
+        TORCH,
+        DEVICE,
+        splits=splits,
+        workspace_bytes=workspace_bytes,
+        converts_float8=converts_float8,
+    )
 
 
-def assert_equals_reference(case: AttentionArgs, splits: int | None) -> None:
+def assert_equals_reference(
+    case: AttentionArgs, splits: int | None, converts_float8: bool | None = None
+) -> None:
     """Compare; what is not seen is poison, so a read too far would show as NaN."""
-    out, lse = case.attend_with_lse(backend(splits))
+    out, lse = case.attend_with_lse(backend(splits, converts_float8=converts_float8))
     wanted, wanted_lse = case.attend_with_lse()
     assert out.dtype == case.q.dtype
     assert lse.dtype == torch.float32
@@ -64,13 +76,17 @@ def test_it_equals_the_reference(
     assert_equals_reference(draw_case(shape, 1), splits)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("splits", "converts_float8"), [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("name", ["decode", "chain", "tree", "ragged"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_float8_pools_are_read_by_their_scales(dtype: torch.dtype, name: str, splits: int) -> None:
+def test_float8_pools_are_read_by_their_scales(
+    dtype: torch.dtype, name: str, splits: int, converts_float8: bool
+) -> None:
+    if converts_float8 and not float8_is_native(DEVICE) and DEVICE.type == "cuda":
+        pytest.skip("this device has no instructions for float8")
     case = draw_case(replace(SHAPES[name], dtype=dtype, pool_dtype=FLOAT8), 2)
     assert case.kv.scale.k != case.kv.scale.v
-    assert_equals_reference(case, splits)
+    assert_equals_reference(case, splits, converts_float8)
 
 
 @st.composite

@@ -14,6 +14,7 @@ from specdecode_kernels.choice import (
     KERNELS_VARIABLE,
     TARGET_FORWARDS,
     Kernels,
+    triton_unsupported,
 )
 from specdecode_kernels.testing import DEVICE, OPS, implementation_of
 from tests.shadow_cuda.active import shadow_cuda
@@ -72,6 +73,7 @@ def test_triton_runs_where_kernels_are_tested() -> None:
     [
         (torch.float64, 64, "not torch.float64"),
         (torch.float32, 257, "heads of up to 256, not 257"),
+        (torch.float32, 256, "float32 heads of more than 128"),
     ],
 )
 def test_triton_is_refused_where_it_cannot_run(dtype: torch.dtype, dim: int, obstacle: str) -> None:
@@ -80,6 +82,23 @@ def test_triton_is_refused_where_it_cannot_run(dtype: torch.dtype, dim: int, obs
     backend, reason, _ = choose_backend("auto", DEVICE, dtype, dim)
     assert backend.attention == ("cpu" if DEVICE == CPU and dtype == torch.float32 else "torch")
     assert obstacle in reason
+
+
+@pytest.mark.parametrize(
+    ("capability", "obstacle"), [((7, 5), "compute capability"), ((8, 0), None), ((8, 6), None)]
+)
+def test_a_float8_cache_is_read_from_ampere_on(
+    capability: tuple[int, int], obstacle: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    found = triton_unsupported(torch.device("cuda"), torch.bfloat16, 128, FLOAT8)
+    assert (obstacle in found) if obstacle and found else found is obstacle
+
+
+def test_a_cache_of_a_third_type_is_refused() -> None:
+    found = triton_unsupported(DEVICE, torch.bfloat16, 128, torch.float16)
+    assert found is not None
+    assert "KV cache of torch.bfloat16" in found
 
 
 def test_flashinfer_is_refused_where_it_cannot_run() -> None:

@@ -21,11 +21,12 @@ LINEARS_VARIABLE = "SPECDECODE_LINEARS"
 """`plain` keeps every weight unpacked: for debugging, or to change weights."""
 
 MAX_DIM = 256
+MAX_FLOAT32_DIM = 128
 FLASHINFER_DIMS = (64, 128, 256)
 FLASHINFER_EXTRA = "pip install 'specdecode-engine[gpu]'"
 """Installs FlashInfer, and the compiler for kernels that the image does not contain."""
 HALVES = (torch.float16, torch.bfloat16)
-AMPERE, ADA = (8, 0), (8, 9)
+AMPERE = (8, 0)
 
 
 class Choice(NamedTuple):
@@ -219,11 +220,25 @@ def triton_unsupported(
     """Return why attention by Triton cannot run, None if it can."""
     if find_spec("triton") is None:
         return "triton is not installed; it comes with torch on Linux x86-64"
+    return heads_unsupported(dtype, head_dim, kv_dtype) or _device_unsupported(device)
+
+
+def heads_unsupported(dtype: torch.dtype, head_dim: int, kv_dtype: torch.dtype) -> str | None:
+    """Return why attention by Triton takes no such heads on any device, None if it does."""
     if dtype not in (*HALVES, torch.float32):
         return f"the kernels take float16, bfloat16 and float32, not {dtype}"
+    if kv_dtype not in (dtype, FLOAT8):
+        return (
+            f"the kernels take a KV cache of {dtype}, as the queries, or {FLOAT8}, not {kv_dtype}"
+        )
     if head_dim > MAX_DIM:
         return f"the kernels take heads of up to {MAX_DIM}, not {head_dim}"
-    return _device_unsupported(device, kv_dtype)
+    if dtype == torch.float32 and head_dim > MAX_FLOAT32_DIM:
+        return (
+            f"float32 heads of more than {MAX_FLOAT32_DIM} do not fit into registers, "
+            f"these have {head_dim}"
+        )
+    return None
 
 
 def _flashinfer_unsupported(target: _Target) -> str | None:
@@ -238,7 +253,7 @@ def _flashinfer_unsupported(target: _Target) -> str | None:
     return None
 
 
-def _device_unsupported(device: torch.device, kv_dtype: torch.dtype) -> str | None:
+def _device_unsupported(device: torch.device) -> str | None:
     if device.type != "cuda":
         from specdecode_kernels.triton.tiles import is_interpreted
 
@@ -246,11 +261,8 @@ def _device_unsupported(device: torch.device, kv_dtype: torch.dtype) -> str | No
             return None
         return f"the kernels need a CUDA device, not {device}"
     capability = torch.cuda.get_device_capability(device)
-    needed = ADA if kv_dtype == FLOAT8 else AMPERE
-    if capability < needed:
-        return (
-            f"a {kv_dtype} KV cache needs compute capability {needed}, this device is {capability}"
-        )
+    if capability < AMPERE:
+        return f"the kernels need compute capability {AMPERE}, this device is {capability}"
     return None
 
 

@@ -18,30 +18,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.metadata import FLOAT8, AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.triton.float8 import decode_float8
 from specdecode_kernels.triton.tiles import Tile, dot_type
 
 LOG2_E = math.log2(math.e)
+PRECISION = tl.constexpr("tf32x3")
+"""float32 is multiplied by tensor cores in three products of TF32, with a relative error of about
+2**-21. Without them a thread would hold whole rows of keys, and spill from heads of 128 on."""
+MASK_BITS = tl.constexpr(32)  # rows of tree KV that one word of the mask covers
 LN_2 = tl.constexpr(math.log(2.0))
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        *("rows", "queries", "tiles", "shared"),
+        *("stride_table", "tree_rows", "stride_mask", "stride_mask_query"),
+    ]
+)
 def _attend_kernel(
     q,  # [rows, q_heads, dim]
     k,  # [pool rows, kv_heads, dim]
     v,
     page_table,  # [requests, pages]
-    tree_kv,  # k, v [requests, rows, kv_heads, dim], mask [requests, queries, rows]; count of rows
-    out,  # [splits, rows, q_heads, dim]
+    stride_table,
+    tree_kv,  # k, v [requests, tree rows, kv_heads, dim], mask [requests, queries, tree rows]
+    tree_rows,
+    stride_mask,
+    stride_mask_query,
+    out,  # [splits, rows, q_heads, dim], this and lse contiguous
     lse,  # [splits, rows, q_heads]
+    rows,
     starts_ptr,
     kv_lens_ptr,
     queries,
     tiles,
+    shared,
     score_scale,
     k_scale,
     v_scale,
-    SHARED: tl.constexpr,
     DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     IS_PARTIAL: tl.constexpr,
@@ -57,28 +72,42 @@ def _attend_kernel(
     if starts_ptr is not None:
         first_row = tl.load(starts_ptr + request)
         queries = (tl.load(starts_ptr + request + 1) - first_row).to(tl.int32)
-        if first_pair >= queries * SHARED:
+        if first_pair >= queries * shared:
             return
     pairs = first_pair + tl.arange(0, PAIRS)
-    query = pairs // SHARED
+    query = pairs // shared
     is_pair = query < queries
     row = first_row + query  # [P] i64
-    head = kv_head * SHARED + pairs % SHARED
+    head = kv_head * shared + pairs % shared
     dims = tl.arange(0, BLOCK_DIM)
     is_output = is_pair[:, None] & (dims < DIM)[None, :]
-    q_tile = _load(q, row[:, None], head[:, None], dims[None, :], is_output).to(DOT)
+    q_tile = _load(q, row[:, None], head[:, None], dims[None, :], is_output, 0.0).to(DOT)
     kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
 
+    table_ptr, stride_page = page_table
+    table_ptr += request * stride_table
     scale = score_scale * k_scale
     row_max, row_sum, acc = _attend_pages(
-        q_tile, k, v, page_table, request, kv_head, kv_lens, scale, DIM, PAGE_SIZE, ROWS
+        q_tile, k, v, table_ptr, stride_page, kv_head, kv_lens, scale, DIM, PAGE_SIZE, ROWS
     )
     state = (row_max, row_sum, acc * v_scale)
     if tree_kv is not None:
+        tree_k, tree_v, mask = tree_kv
         state = _attend_tree(
-            q_tile, tree_kv, request, kv_head, query, is_pair, score_scale, state, DIM, ROWS
+            q_tile,
+            (tree_k[0] + request * tree_k[1], tree_k[2], tree_k[3], tree_k[4]),
+            (tree_v[0] + request * tree_v[1], tree_v[2], tree_v[3], tree_v[4]),
+            kv_head,
+            tree_rows,
+            (mask[0] + request * stride_mask, query * stride_mask_query, mask[1], is_pair),
+            score_scale,
+            state,
+            DIM,
+            min(ROWS, MASK_BITS),
         )
-    _store(out, lse, state, row, head, dims, is_pair, is_output, IS_PARTIAL)
+    # Rows and heads of one split; there are as many programs as kv heads.
+    place = (tl.program_id(2).to(tl.int64) * rows + row) * (tl.num_programs(1) * shared) + head
+    _store(out, lse, state, place, dims, is_pair, is_output, DIM, IS_PARTIAL)
 
 
 @triton.jit
@@ -86,8 +115,8 @@ def _attend_pages(
     q,
     k,
     v,
-    page_table,
-    request,
+    table_ptr,
+    stride_page,
     kv_head,
     kv_lens,
     scale,
@@ -95,64 +124,87 @@ def _attend_pages(
     PAGE_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    table_ptr, stride_request, stride_page = page_table
-    table_ptr += request * stride_request
     end = tl.max(kv_lens, axis=0)
     steps = tl.cdiv(tl.cdiv(end, ROWS), tl.num_programs(2))  # of each split
     begin = tl.program_id(2) * steps * ROWS
     stop = tl.minimum(begin + steps * ROWS, end)
     row_max = tl.full([q.shape[0]], float("-inf"), tl.float32)
     state = (row_max, tl.zeros([q.shape[0]], tl.float32), tl.zeros(q.shape, tl.float32))
+    pool_rows = _pool_rows(table_ptr, stride_page, begin, stop, PAGE_SIZE, ROWS)
     for start in range(begin, stop, ROWS):
+        # The page ids of the next step come from the step before it. A look-up within the step
+        # would be a level of indirection, for which the compiler halves the buffers in flight.
+        next_rows = _pool_rows(table_ptr, stride_page, start + ROWS, stop, PAGE_SIZE, ROWS)
         places = start + tl.arange(0, ROWS)
         is_row = places < stop
-        page = tl.load(table_ptr + (places // PAGE_SIZE) * stride_page, mask=is_row, other=0)
-        rows = page * PAGE_SIZE + places % PAGE_SIZE  # [R] i64
-        k_rows, v_rows = _load_kv(k, v, rows, kv_head, is_row, DIM, q.shape[1])
+        k_rows = _load_rows(k, pool_rows, kv_head, is_row, DIM, q.shape[1], q.dtype)
+        v_rows = _load_rows(v, pool_rows, kv_head, is_row, DIM, q.shape[1], q.dtype)
         shown = is_row[None, :] & (places[None, :] < kv_lens[:, None])
         state = _update_softmax(q, k_rows, v_rows, shown, scale, state)
+        pool_rows = next_rows
     return state
+
+
+@triton.jit
+def _pool_rows(table_ptr, stride_page, start, stop, PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr):
+    # The pool rows [R] i32 of a request's rows from `start` on; a pool has fewer than 2**31 rows.
+    places = start + tl.arange(0, ROWS)
+    page = tl.load(table_ptr + (places // PAGE_SIZE) * stride_page, mask=places < stop, other=0)
+    return page.to(tl.int32) * PAGE_SIZE + places % PAGE_SIZE
 
 
 @triton.jit
 def _attend_tree(
     q,
-    tree_kv,
-    request,
+    k,
+    v,
     kv_head,
-    query,
-    is_pair,
+    tree_rows,
+    mask,  # pointer, offset of each pair [P], stride of a row, is_pair [P]
     scale,
     state,
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    k, v, mask, tree_rows = tree_kv
-    k_of_request = (k[0] + request * k[1], k[2], k[3], k[4])
-    v_of_request = (v[0] + request * v[1], v[2], v[3], v[4])
-    mask_ptr, stride_request, stride_query, stride_row = mask
-    mask_ptrs = mask_ptr + request * stride_request + query[:, None] * stride_query
     # The last split has the fewest rows of the prefix. Others walk an empty range.
     walked = tl.where(tl.program_id(2) == tl.num_programs(2) - 1, tree_rows, 0)
-    for start in range(0, walked, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        is_row = is_pair[:, None] & (rows < tree_rows)[None, :]
-        shown = tl.load(mask_ptrs + rows[None, :] * stride_row, mask=is_row, other=0).to(tl.int32)
+    # Most trees are one step: buffers in flight would only cost shared memory.
+    for start in tl.range(0, walked, ROWS, num_stages=1):
+        bits = _mask_bits(mask, start, tree_rows, ROWS)
+        places = tl.arange(0, ROWS)
+        shown = ((bits[:, None] >> places[None, :]) & 1) > 0
         # 0 * NaN is NaN: rows that no pair sees must be zeros, their weight of 0 is not enough.
-        is_seen = tl.max(shown, axis=0) > 0
-        k_rows, v_rows = _load_kv(
-            k_of_request, v_of_request, rows, kv_head, is_seen, DIM, q.shape[1]
-        )
-        state = _update_softmax(q, k_rows, v_rows, shown > 0, scale, state)
+        seen = tl.reduce(bits, 0, _or)
+        is_seen = ((seen >> places) & 1) > 0
+        rows = start + places
+        k_rows = _load_rows(k, rows, kv_head, is_seen, DIM, q.shape[1], q.dtype)
+        v_rows = _load_rows(v, rows, kv_head, is_seen, DIM, q.shape[1], q.dtype)
+        state = _update_softmax(q, k_rows, v_rows, shown, scale, state)
     return state
 
 
 @triton.jit
+def _mask_bits(mask, start, tree_rows, ROWS: tl.constexpr):
+    # Which of the rows from `start` on each pair sees: [P] i32, one bit a row.
+    pointer, offsets, stride_row, is_pair = mask
+    rows = start + tl.arange(0, ROWS)
+    is_row = is_pair[:, None] & (rows < tree_rows)[None, :]
+    at = offsets[:, None] + rows[None, :] * stride_row
+    shown = tl.load(pointer + at, mask=is_row, other=0)
+    return tl.sum(shown.to(tl.int32) << tl.arange(0, ROWS)[None, :], axis=1)
+
+
+@triton.jit
+def _or(a, b):
+    return a | b
+
+
+@triton.jit
 def _update_softmax(q, k, v, shown, scale, state):
-    # One step of the online softmax, in base 2. q [P, D]; k [D, R]; v [R, D]; shown [P, R]; state:
+    # One step of the online softmax, in base 2. q [P, D]; k, v [R, D]; shown [P, R]; state:
     # row_max, row_sum [P] f32; acc [P, D] f32.
     row_max, row_sum, acc = state
-    scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     scores = tl.where(shown, scores, float("-inf"))
     new_max = tl.maximum(row_max, tl.max(scores, axis=1))
     base = tl.where(new_max == float("-inf"), 0.0, new_max)  # nothing seen so far
@@ -160,42 +212,43 @@ def _update_softmax(q, k, v, shown, scale, state):
     decay = tl.exp2(row_max - base)
     row_sum = row_sum * decay + tl.sum(weights, axis=1)
     acc = acc * decay[:, None]
-    acc += tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
+    acc += tl.dot(weights.to(q.dtype), v, input_precision=PRECISION)
     return new_max, row_sum, acc
 
 
 @triton.jit
-def _load_kv(k, v, rows, head, is_read, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    # k [D, R] and v [R, D] of rows [R] of one head; zeros where not is_read [R].
+def _load_rows(
+    kv, rows, head, is_read, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, DTYPE: tl.constexpr
+):
+    # Keys or values [R, D] of rows [R] of one head; zeros where not is_read [R].
     dims = tl.arange(0, BLOCK_DIM)
-    is_dim = dims < DIM
-    k_rows = _load(k, rows[None, :], head, dims[:, None], is_dim[:, None] & is_read[None, :])
-    v_rows = _load(v, rows[:, None], head, dims[None, :], is_read[:, None] & is_dim[None, :])
-    return k_rows, v_rows
+    is_element = is_read[:, None] & (dims < DIM)[None, :]
+    rows = rows[:, None].to(tl.int64)
+    if kv[0].dtype.element_ty == tl.uint8:
+        return decode_float8(_load(kv, rows, head, dims[None, :], is_element, 0)).to(DTYPE)
+    return _load(kv, rows, head, dims[None, :], is_element, 0.0).to(DTYPE)
 
 
 @triton.jit
-def _load(tensor, row, head, dim, is_read):
+def _load(tensor, row, head, dim, is_read, other):
     pointer, stride_row, stride_head, stride_dim = tensor
     at = row * stride_row + head * stride_head + dim * stride_dim
-    return tl.load(pointer + at, mask=is_read, other=0.0)
+    return tl.load(pointer + at, mask=is_read, other=other)
 
 
 @triton.jit
-def _store(out, lse, state, row, head, dims, is_pair, is_output, IS_PARTIAL: tl.constexpr):
+def _store(
+    out, lse, state, place, dims, is_pair, is_output, DIM: tl.constexpr, IS_PARTIAL: tl.constexpr
+):
+    # place [P] i64: where split, row and head are in out, without its last dimension, and in lse.
     row_max, row_sum, acc = state
     divisor = tl.where(row_sum == 0.0, 1.0, row_sum)
     if IS_PARTIAL:
         is_output &= (row_sum != 0.0)[:, None]  # NaN is written
-    split = tl.program_id(2).to(tl.int64)
-    out_ptr, stride_split, stride_row, stride_head = out
-    at = split * stride_split + row * stride_row + head * stride_head
-    result = (acc / divisor[:, None]).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + at[:, None] + dims[None, :], result, mask=is_output)
+    result = (acc / divisor[:, None]).to(out.dtype.element_ty)
+    tl.store(out + place[:, None] * DIM + dims[None, :], result, mask=is_output)
     if lse is not None:
-        lse_ptr, stride_split, stride_row = lse
-        at = split * stride_split + row * stride_row + head
-        tl.store(lse_ptr + at, (row_max + tl.log2(divisor)) * LN_2, mask=is_pair)
+        tl.store(lse + place, (row_max + tl.log2(divisor)) * LN_2, mask=is_pair)
 
 
 def attend(
@@ -204,32 +257,38 @@ def attend(
     metadata: AttentionMetadata,
     tree_kv: TreeKV | None,
     tile: Tile,
-    out: Tensor,  # [splits, rows, q_heads, dim], of the queries' type or float32
-    lse: Tensor | None,  # [splits, rows, q_heads] f32; needed where there is more than one split
+    out: Tensor,  # [splits, rows, q_heads, dim], of the queries' type or float32, contiguous
+    lse: Tensor | None,  # [splits, rows, q_heads] f32, contiguous; needed for more than one split
+    converts_float8: bool,  # by the device's own instructions instead of by integers
 ) -> None:
     """Attend within each of `out.shape[0]` splits. Parts that see nothing have an lse of -inf."""
-    splits, _, q_heads, dim = out.shape
+    splits, rows, q_heads, dim = out.shape
     kv_heads = kv.k.shape[1]
     shared = q_heads // kv_heads
     most = max(metadata.qo_lens)
     tiles = triton.cdiv(most * shared, tile.pairs)
     batch = len(metadata.qo_lens)
+    k, v, page_table = kv.k, kv.v, metadata.page_table
+    if k.dtype == FLOAT8 and not converts_float8:
+        k, v = k.view(torch.uint8), v.view(torch.uint8)
     _attend_kernel[(batch * tiles, kv_heads, splits)](
         (q, *q.stride()),
-        (kv.k, *kv.k.stride()),
-        (kv.v, *kv.v.stride()),
-        (metadata.page_table, *metadata.page_table.stride()),
-        None if tree_kv is None else _tree_arguments(tree_kv),
-        (out, *out.stride()[:3]),
-        None if lse is None else (lse, *lse.stride()[:2]),
+        (k, *k.stride()),
+        (v, *v.stride()),
+        (page_table, page_table.stride(1)),
+        page_table.stride(0),
+        *_tree_arguments(tree_kv),
+        out,
+        lse,
+        rows,
         None if metadata.uniform_qo_len is not None else starts_of(metadata),
         metadata.kv_lens,
         most,
         tiles,
+        shared,
         LOG2_E / math.sqrt(dim),
         kv.scale.k,
         kv.scale.v,
-        SHARED=shared,
         DIM=dim,
         PAGE_SIZE=metadata.page_size,
         IS_PARTIAL=splits > 1,
@@ -242,10 +301,15 @@ def attend(
     )
 
 
-def _tree_arguments(tree_kv: TreeKV) -> tuple[Any, ...]:
+def _tree_arguments(tree_kv: TreeKV | None) -> tuple[Any, ...]:
+    """Return tree_kv, tree_rows, stride_mask and stride_mask_query of the kernel."""
+    if tree_kv is None:
+        return None, 0, 0, 0
     k, v, mask = tree_kv
     mask = mask.view(torch.uint8)
-    return (k, *k.stride()), (v, *v.stride()), (mask, *mask.stride()), k.shape[1]
+    stride, stride_query, stride_row = mask.stride()
+    tensors = (k, *k.stride()), (v, *v.stride()), (mask, stride_row)
+    return tensors, k.shape[1], stride, stride_query
 
 
 def starts_of(metadata: AttentionMetadata) -> Tensor:

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import Backend, GraphSupport
-from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.metadata import FLOAT8, AttentionMetadata, LayerKV, TreeKV
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
 from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
+from specdecode_kernels.triton.float8 import float8_is_native
 from specdecode_kernels.triton.gather_accepted import gather_accepted
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
@@ -19,7 +20,7 @@ from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
 from specdecode_kernels.triton.store_kv import store_kv
-from specdecode_kernels.triton.tiles import Tile, choose_splits, choose_tile
+from specdecode_kernels.triton.tiles import choose_splits, choose_tile
 from specdecode_kernels.triton.verify_chain import verify_chain
 from specdecode_kernels.triton.verify_tree import verify_tree
 
@@ -52,9 +53,10 @@ def with_triton_attention(
     *,
     splits: int | None = None,
     workspace_bytes: int = WORKSPACE_BYTES,
+    converts_float8: bool | None = None,
 ) -> Backend:
     """Replace the ops on cached keys and values; see `TritonAttention`."""
-    attention = TritonAttention(device, splits, workspace_bytes)
+    attention = TritonAttention(device, splits, workspace_bytes, converts_float8)
     return replace(
         backend,
         attention="triton",
@@ -78,10 +80,18 @@ class TritonAttention:
         device: torch.device,
         splits: int | None = None,
         workspace_bytes: int = WORKSPACE_BYTES,
+        converts_float8: bool | None = None,
     ) -> None:
-        """Allocate the workspace; `splits` fixes what is otherwise chosen by shapes."""
+        """Allocate the workspace.
+
+        `splits` fixes what is otherwise chosen by shapes, `converts_float8` what the device decides
+        otherwise: whether kernels use its own conversion.
+        """
         self._splits = splits
         self._processors = _processors(device)
+        self._converts_float8 = float8_is_native(device)
+        if converts_float8 is not None:
+            self._converts_float8 = converts_float8
         self._workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=device)
 
     def attend(
@@ -113,25 +123,24 @@ class TritonAttention:
         rows, q_heads, dim = q.shape
         kv_heads = kv.k.shape[1]
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
-        tile = choose_tile(pairs, dim, q.element_size())
-        splits = self._split(q, kv_heads, metadata, pairs, tile)
+        is_float8, is_tree = kv.k.dtype == FLOAT8, tree_kv is not None
+        tile = choose_tile(pairs, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
+        splits = self._split(q, kv_heads, metadata, pairs)
         if splits == 1:
             whole = None if lse is None else lse[None]
-            attend(q, kv, metadata, tree_kv, tile, out[None], whole)
+            attend(q, kv, metadata, tree_kv, tile, out[None], whole, self._converts_float8)
             return
         part_floats = splits * rows * q_heads * dim
         parts = self._workspace[:part_floats].view(splits, rows, q_heads, dim)
         lses = self._workspace[part_floats:][: splits * rows * q_heads].view(splits, rows, q_heads)
-        attend(q, kv, metadata, tree_kv, tile, parts, lses)
+        attend(q, kv, metadata, tree_kv, tile, parts, lses, self._converts_float8)
         merge_splits(parts, lses, out, lse)
 
-    def _split(
-        self, q: Tensor, kv_heads: int, metadata: AttentionMetadata, pairs: int, tile: Tile
-    ) -> int:
-        programs = len(metadata.qo_lens) * kv_heads * -(-pairs // tile.pairs)
+    def _split(self, q: Tensor, kv_heads: int, metadata: AttentionMetadata, pairs: int) -> int:
         wanted = self._splits
         if wanted is None:
-            wanted = choose_splits(programs, metadata.max_kv_len, tile.rows, self._processors)
+            requests_and_heads = len(metadata.qo_lens) * kv_heads
+            wanted = choose_splits(requests_and_heads, pairs, metadata.max_kv_len, self._processors)
         rows, q_heads, dim = q.shape
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
 

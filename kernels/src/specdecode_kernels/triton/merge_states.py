@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.triton.tiles import power_of_two
+from specdecode_kernels.triton.tiles import MAX_SPLITS, power_of_two
 
 ELEMENTS = 2048
 """Most elements of one row that a program merges."""
@@ -83,40 +83,38 @@ def merge_states(
     return out, lse
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _merge_splits_kernel(
-    parts,
-    lses,
-    out,
-    lse,
+    parts,  # [splits, rows, heads, dim], this and the following contiguous
+    lses,  # [splits, rows, heads]
+    out,  # [rows, heads, dim]
+    lse,  # [rows, heads]
     splits,
     DIM: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr,
+    MAX_SPLITS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
-    split = tl.arange(0, BLOCK_SPLITS).to(tl.int64)
+    heads = tl.num_programs(1)
+    row_head = tl.program_id(0).to(tl.int64) * heads + tl.program_id(1)
+    split = tl.arange(0, MAX_SPLITS).to(tl.int64)
     dims = tl.arange(0, BLOCK_DIM)
 
-    lses_at = split * lses[1] + row * lses[2] + head
-    split_lses = tl.load(lses[0] + lses_at, mask=split < splits, other=float("-inf"))
+    places = split * tl.num_programs(0) * heads + row_head
+    split_lses = tl.load(lses + places, mask=split < splits, other=float("-inf"))
     peak = tl.max(split_lses, axis=0)
     base = tl.where(peak == float("-inf"), 0.0, peak)
     weights = tl.exp(split_lses - base)
     total = tl.sum(weights, axis=0)
     # A part that sees nothing was not written.
     is_read = (weights != 0.0)[:, None] & (dims < DIM)[None, :]
-    parts_at = split * parts[1] + row * parts[2] + head * parts[3]
-    read = tl.load(parts[0] + parts_at[:, None] + dims[None, :], mask=is_read, other=0.0)
+    parts_at = places[:, None] * DIM + dims[None, :]
+    read = tl.load(parts + parts_at, mask=is_read, other=0.0)
     safe = tl.where(total == 0.0, 1.0, total)
     mixed = tl.sum(read * weights[:, None], axis=0) / safe
 
-    out_ptr, stride_row, stride_head = out
-    out_at = row * stride_row + head * stride_head + dims
-    tl.store(out_ptr + out_at, mixed.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+    tl.store(out + row_head * DIM + dims, mixed.to(out.dtype.element_ty), mask=dims < DIM)
     if lse is not None:
-        tl.store(lse[0] + row * lse[1] + head, peak + tl.log(safe))
+        tl.store(lse + row_head, peak + tl.log(safe))
 
 
 def merge_splits(
@@ -125,15 +123,16 @@ def merge_splits(
     out: Tensor,
     lse: Tensor | None,
 ) -> None:
+    """Merge up to `MAX_SPLITS` splits by one kernel, so that their number compiles nothing."""
     splits, rows, heads, dim = parts.shape
     _merge_splits_kernel[(rows, heads)](
-        (parts, *parts.stride()[:3]),
-        (lses, *lses.stride()[:2]),
-        (out, *out.stride()[:2]),
-        None if lse is None else (lse, lse.stride(0)),
+        parts,
+        lses,
+        out,
+        lse,
         splits,
         DIM=dim,
-        BLOCK_SPLITS=1 << (splits - 1).bit_length(),
+        MAX_SPLITS=MAX_SPLITS,
         BLOCK_DIM=power_of_two(dim),
         num_warps=4,
     )

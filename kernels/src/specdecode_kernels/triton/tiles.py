@@ -1,7 +1,10 @@
-"""How ops are cut into programs, from static shapes, none of it measured yet; types of products.
+"""How ops are cut into programs, from static shapes; types of products.
 
 A pair is one query row of one query head. All pairs of a request that share a kv head lie side by
-side, so that a tile of pairs loads keys and values once for every one of them.
+side, so that a tile of pairs loads keys and values once for every one of them. Tiles are the
+largest that the compiler fits into registers without a stack, and into the 99 KiB of shared memory
+of capabilities 8.6, 8.9 and 12.0 with two tiles of keys and of values in flight;
+`kernels/compiled.tsv` lists what each of them takes. No time of them has been measured.
 """
 
 from dataclasses import dataclass
@@ -13,9 +16,11 @@ from triton.runtime.interpreter import InterpretedFunction
 
 MIN_DOT = 16
 """Fewest rows or columns that a tensor core multiplies."""
+KEY_BYTES = 8192
+MAX_PAIRS = 128
 MAX_SPLITS = 32
 PROGRAMS_PER_PROCESSOR = 2
-BLOCKS_PER_SPLIT = 2
+ROWS_PER_SPLIT = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +34,39 @@ class Tile:
     stages: int
 
 
-def choose_tile(pairs: int, dim: int, itemsize: int) -> Tile:
+def choose_tile(
+    pairs: int, dim: int, itemsize: int, *, is_float8: bool = False, is_tree: bool = False
+) -> Tile:
     """Fit `pairs` pairs of a request into one tile, or the widest that registers hold.
 
-    Keys and values of one step take 16 KiB each at most, twice or three times in shared memory.
+    One step loads 8 KiB of keys at 16-bit heads of 64, 128 and 256. `itemsize` is that of the
+    queries, `is_float8` the cache's type. The rows of keys, and with them the order of a row's
+    sums, depend on types and `dim` alone: decode and verify agree on it.
     """
     wide = power_of_two(dim)
-    most = 128 if wide <= 128 else 64
-    held = min(most, power_of_two(pairs))
-    rows = min(64, max(MIN_DOT, 16384 // (wide * itemsize)))
-    is_large = held * wide > (64 * 128 if itemsize <= 2 else 16 * 128)  # four warps would spill
-    return Tile(held, rows, wide, warps=8 if is_large else 4, stages=2 if itemsize > 2 else 3)
+    rows = min(64, max(MIN_DOT, KEY_BYTES // (wide * itemsize)))
+    held = min(_most_pairs(wide, itemsize, is_float8, is_tree), power_of_two(pairs))
+    is_large = held > 64 or held * wide > 64 * 128  # four warps would spill
+    return Tile(held, rows, wide, warps=8 if is_large else 4, stages=3)
 
 
-def choose_splits(programs: int, max_kv_len: int, block_rows: int, processors: int) -> int:
-    """Split the rows of keys and values until `programs` times splits fill the processors.
+def _most_pairs(wide: int, itemsize: int, is_float8: bool, is_tree: bool) -> int:
+    if itemsize > 2:
+        return 16
+    if is_float8:
+        return 32  # converted keys and values take registers too
+    return 64 if is_tree or wide > 128 else MAX_PAIRS
 
-    Every request takes the same number; on the device it is divided by what it really sees.
+
+def choose_splits(requests_and_heads: int, pairs: int, max_kv_len: int, processors: int) -> int:
+    """Split the rows of keys and values until programs fill the processors.
+
+    Every request takes the same number; on the device it is divided by what it really sees. The
+    number does not depend on the tile, so up to `MAX_PAIRS` pairs decode and verify agree on it.
     """
+    programs = requests_and_heads * -(-pairs // MAX_PAIRS)
     wanted = PROGRAMS_PER_PROCESSOR * processors // max(1, programs)
-    useful = -(-max_kv_len // (BLOCKS_PER_SPLIT * block_rows))
+    useful = -(-max_kv_len // ROWS_PER_SPLIT)
     return max(1, min(wanted, useful, MAX_SPLITS))
 
 
