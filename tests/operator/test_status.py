@@ -479,6 +479,26 @@ def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
     assert "hold" not in told
 
 
+def test_a_capture_that_failed_is_a_condition_and_one_event(world):
+    serving = world(deployment=replicas(1), pods=[SERVING])
+    calm = tell(serving)
+    text = "forwards run eagerly, slower than with CUDA graphs: capturing failed: RuntimeError: x"
+    worse = (("chat-1", Degradation(reason="CudaGraphsMissed", message=text)),)
+    seen = replace(world(deployment=replicas(1), pods=[SERVING], previous=calm), degraded=worse)
+    told = tell(seen)
+    (condition,) = [each for each in told["conditions"] if each["type"] == "Degraded"]
+    assert condition["status"] == "True"
+    assert condition["reason"] == "CudaGraphsMissed"
+    assert condition["message"] == f"chat-1: {text}"
+    (event,) = events.transitions(seen.resource, told, NOW)
+    assert (event["reason"], event["type"]) == ("CudaGraphsMissed", "Warning")
+    assert event["message"] == f"chat-1: {text}"
+    again = replace(world(deployment=replicas(1), pods=[SERVING], previous=told), degraded=worse)
+    assert events.transitions(again.resource, tell(again), LATER) == ()
+    well = world(deployment=replicas(1), pods=[SERVING], previous=told)
+    assert events.transitions(well.resource, tell(well), LATER) == ()
+
+
 def test_fields_of_a_newer_definition_are_left_out_and_named(world):
     """The definition is upgraded before the operator, and its new defaults reach the old one."""
     before = world()

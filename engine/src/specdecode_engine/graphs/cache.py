@@ -23,6 +23,7 @@ class GraphCache:
         space: what can be planned for; None captures nothing.
         plan: what the policy reaches at start.
         mode: "off", "static" or "cuda", for the report.
+        failure: why there is no capturer although one was wanted.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class GraphCache:
         plan: GraphPlan = NO_PLAN,
         capturer: GraphCapturer | None = None,
         mode: str = "off",
+        failure: str = "",
     ) -> None:
         self._functions = functions
         self._space = space
         self._plan = plan
         self._capturer = capturer
         self._mode = mode
+        self._failure = failure
         self._sets: dict[int, tuple[GraphSet, ...]] = {}  # by num_steps; ascending batch sizes
         self._active: GraphSet | None = None
         self._graph_steps = 0
@@ -107,7 +110,7 @@ class GraphCache:
     def report(self) -> GraphReport:
         capturer, eager_steps = self._capturer, dict(self._eager_steps)
         if capturer is None:
-            return GraphReport(self._mode, graph_steps=self._graph_steps, eager_steps=eager_steps)
+            return GraphReport(self._mode, failure=self._failure, eager_steps=eager_steps)
         decisions = capturer.decisions()
         return GraphReport(
             mode=self._mode,

@@ -112,7 +112,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
         open_store: opens the target's tensors, whose type counts if its config declares none.
 
     Raises:
-        CannotServe, CheckpointError, GraphsUnavailable, RuntimeError: the message contains the
+        CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable: the message contains the
             remedy. A draft that does not fit the target is found here, not minutes later.
     """
     _refuse_unavailable(boot.speculation)
@@ -238,6 +238,11 @@ def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Back
         raise GraphsUnavailable(
             f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
             "static to try out a plan"
+        )
+    if wanted == CUDA and (capability := torch.cuda.get_device_capability(device)) < AMPERE:
+        raise GraphsUnavailable(
+            f"graphs.mode cuda needs compute capability 8.0, and {device_name(device)} has "
+            f"{capability[0]}.{capability[1]}; use auto or off"
         )
     supports = [backend.graph_support for backend in backends]
     limitation = next((one.limitation for one in supports if one.limitation is not None), None)
