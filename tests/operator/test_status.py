@@ -452,6 +452,24 @@ def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
         assert message(told, kind) == "vocabulary of 50 tokens, the target of 97; use another"
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (
+            TerminationReason.DRIVER_TOO_OLD,
+            "the NVIDIA driver supports CUDA 12.4, and torch is built for CUDA 13.0; install 580",
+        ),
+        (TerminationReason.DEVICE_FAILED, "CUDA error: x; num_steps 3, batch size 8"),
+        (TerminationReason.STEP_TIMED_OUT, "a step has been running for 301 s"),
+    ],
+)
+def test_a_failure_of_the_gpu_is_the_reason_of_ready_and_degraded(world, reason, text):
+    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, words(reason, text))]))
+    for kind in ("Ready", "Degraded"):
+        assert conditions(told)[kind][1] == reason
+        assert message(told, kind) == text
+
+
 def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
     lost = {"phase": "Failed", "reason": "Evicted", "message": 'volume "model-cache" is too large'}
     pods = [SERVING, lost]

@@ -45,6 +45,7 @@ class GraphCache:
         self._active: GraphSet | None = None
         self._graph_steps = 0
         self._eager_steps: dict[str, int] = {}
+        self._latest: tuple[int, int] | None = None  # num_steps and batch size of the newest step
 
     def capture_all(self, progress: bool = False) -> None:
         """Capture what the budget allows, before the first step."""
@@ -75,6 +76,7 @@ class GraphCache:
 
     def activate(self, num_steps: int, batch_size: int) -> GraphSet | None:
         """Choose the graphs for a decode step, before it is timed; None runs it eagerly."""
+        self._latest = num_steps, batch_size
         sets = self._sets.get(num_steps, ())
         self._active = next((one for one in sets if one.batch_size >= batch_size), None)
         if self._active is not None:
@@ -88,6 +90,18 @@ class GraphCache:
     def uses_graphs(self) -> bool:
         """Whether the activated step runs on graphs."""
         return self._active is not None
+
+    @property
+    def latest_step(self) -> str:
+        """The newest decode step, and the graph that it ran on; for any thread."""
+        if self._latest is None:
+            return "no decode step has run"
+        num_steps, batch_size = self._latest
+        active = self._active
+        graph = (
+            "run eagerly" if active is None else f"on the CUDA graph of size {active.batch_size}"
+        )
+        return f"the newest decode step has num_steps {num_steps}, batch size {batch_size}, {graph}"
 
     def run(self, kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
         """Run a forward of the activated step."""

@@ -23,13 +23,15 @@ from specdecode_engine.model.config_file import DTYPES, DraftMismatch
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.llama import stored_dtype
-from specdecode_engine.startup.device import choose_device
+from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 
 DraftConfig = LlamaConfig | EagleConfig
 
 OFF, STATIC, CUDA = "off", "static", "cuda"
+AMPERE = (8, 0)
+"""Compute capability from which CUDA graphs are captured: older devices run the ops in torch."""
 
 EAGLE_HEADS: Mapping[Algorithm, type[EagleHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
