@@ -70,6 +70,7 @@ EVERYTHING = {
         "host": "127.0.0.1",
         "port": 0,
         "drain_seconds": 0.5,
+        "step_timeout_seconds": 60,
         "api_key_path": "/keys",
         "owner": "3f6c",
         "request_labels": ["code"],
@@ -130,7 +131,7 @@ BAD = {
     "unlike any field": (
         {"server": {"xyzzy": 1}},
         "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds, "
-        "api_key_path",
+        "step_timeout_seconds",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

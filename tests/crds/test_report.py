@@ -60,6 +60,9 @@ def test_reasons_are_told_apart_by_what_they_are_about():
     about_engine = {
         TerminationReason.NOT_ENOUGH_MEMORY,
         TerminationReason.CANNOT_SERVE,
+        TerminationReason.DRIVER_TOO_OLD,
+        TerminationReason.DEVICE_FAILED,
+        TerminationReason.STEP_TIMED_OUT,
         TerminationReason.BOOT_FILE_INVALID,
         TerminationReason.API_KEYS_MISSING,
         TerminationReason.ENGINE_FAILED,

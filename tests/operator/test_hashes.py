@@ -78,6 +78,7 @@ OTHERS = {
     ("lifecycle", "drainSeconds"): 30,
     ("lifecycle", "terminationGracePeriodSeconds"): 120,
     ("lifecycle", "startupTimeoutSeconds"): 60,
+    ("lifecycle", "stepTimeoutSeconds"): 60,
     ("rollout", "mode"): "Auto",
     ("rollout", "guarded"): True,
     ("rollout", "strategy"): "Canary",

@@ -452,6 +452,24 @@ def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
         assert message(told, kind) == "vocabulary of 50 tokens, the target of 97; use another"
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (
+            TerminationReason.DRIVER_TOO_OLD,
+            "the NVIDIA driver supports CUDA 12.4, and torch is built for CUDA 13.0; install 580",
+        ),
+        (TerminationReason.DEVICE_FAILED, "CUDA error: x; num_steps 3, batch size 8"),
+        (TerminationReason.STEP_TIMED_OUT, "a step has been running for 301 s"),
+    ],
+)
+def test_a_failure_of_the_gpu_is_the_reason_of_ready_and_degraded(world, reason, text):
+    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, words(reason, text))]))
+    for kind in ("Ready", "Degraded"):
+        assert conditions(told)[kind][1] == reason
+        assert message(told, kind) == text
+
+
 def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
     lost = {"phase": "Failed", "reason": "Evicted", "message": 'volume "model-cache" is too large'}
     pods = [SERVING, lost]
@@ -477,6 +495,26 @@ def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
     assert conditions(told)["Degraded"] == ("True", "CudaGraphsMissed")
     assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
     assert "hold" not in told
+
+
+def test_a_capture_that_failed_is_a_condition_and_one_event(world):
+    serving = world(deployment=replicas(1), pods=[SERVING])
+    calm = tell(serving)
+    text = "forwards run eagerly, slower than with CUDA graphs: capturing failed: RuntimeError: x"
+    worse = (("chat-1", Degradation(reason="CudaGraphsMissed", message=text)),)
+    seen = replace(world(deployment=replicas(1), pods=[SERVING], previous=calm), degraded=worse)
+    told = tell(seen)
+    (condition,) = [each for each in told["conditions"] if each["type"] == "Degraded"]
+    assert condition["status"] == "True"
+    assert condition["reason"] == "CudaGraphsMissed"
+    assert condition["message"] == f"chat-1: {text}"
+    (event,) = events.transitions(seen.resource, told, NOW)
+    assert (event["reason"], event["type"]) == ("CudaGraphsMissed", "Warning")
+    assert event["message"] == f"chat-1: {text}"
+    again = replace(world(deployment=replicas(1), pods=[SERVING], previous=told), degraded=worse)
+    assert events.transitions(again.resource, tell(again), LATER) == ()
+    well = world(deployment=replicas(1), pods=[SERVING], previous=told)
+    assert events.transitions(well.resource, tell(well), LATER) == ()
 
 
 def test_fields_of_a_newer_definition_are_left_out_and_named(world):

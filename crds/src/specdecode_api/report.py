@@ -46,8 +46,11 @@ class TerminationReason(StrEnum):
     DRAFT_MISMATCH = "DraftMismatch"
     NOT_ENOUGH_MEMORY = "NotEnoughMemory"
     CANNOT_SERVE = "CannotServe"
+    DRIVER_TOO_OLD = "DriverTooOld"
     BOOT_FILE_INVALID = "BootFileInvalid"
     API_KEYS_MISSING = "ApiKeysMissing"
+    DEVICE_FAILED = "DeviceFailed"
+    STEP_TIMED_OUT = "StepTimedOut"
     ENGINE_FAILED = "EngineFailed"
     FETCHED = "Fetched"  # the only reason without an error
 

@@ -20,6 +20,7 @@ from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
 from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
+from specdecode_engine.steps.out_of_memory import is_out_of_memory, release_cached_memory
 from specdecode_engine.steps.timing import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,10 @@ class EngineCore:
     @property
     def context_length(self) -> int:
         return self.scheduler.limits.longest_sequence
+
+    @property
+    def latest_step(self) -> str:
+        return self.context.graphs.latest_step
 
     def submit(self, request: Request) -> None:
         if request.request_id in self._sequences:
@@ -131,8 +136,13 @@ class EngineCore:
         outputs, self._ready = self._ready, []
         if self._must_collect_first():
             outputs += self._collect()
-        before = self._pending
-        self._pending = self._launch(self.scheduler.plan())
+        before, plan = self._pending, self.scheduler.plan()
+        try:
+            self._pending = self._launch(plan)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return outputs + self._retry(plan, error)
         self.per_table.count_preemptions(self.scheduler.preempted_total)
         if not self._overlap:
             return outputs + self._collect()
@@ -145,6 +155,46 @@ class EngineCore:
         awaited = [s.req_index for s in self.scheduler.running if s.in_flight_steps and s.req_index]
         needs_tokens = self.context.sampler.grammars.needs_host_tokens(awaited)
         return needs_tokens or self.scheduler.must_preempt()
+
+    def _retry(self, plan: SchedulerOutput, error: RuntimeError) -> list[Output]:
+        """Launch an interrupted step again, eagerly and without the youngest request.
+
+        Parts of the step may have run and changed tables, penalties and the draft's KV, so that
+        its sequences start over from the tokens that the host knows; their KV is in the prefix
+        cache. What runs out of memory again ends with an error, and the engine continues.
+        """
+        log.warning("a step ran out of memory; %s: %s", self.latest_step, error)
+        outputs = self._collect()
+        interrupted = self._interrupted(plan)
+        is_reduced = self.scheduler.reduce_batch(interrupted)
+        release_cached_memory()
+        if is_reduced:
+            retried = self.scheduler.plan()
+            try:
+                self._pending = self._launch(retried)
+                self.counters.out_of_memory["retried"] += 1
+                return outputs if self._overlap else outputs + self._collect()
+            except RuntimeError as again:
+                if not is_out_of_memory(again):
+                    raise
+                error, interrupted = again, self._interrupted(retried)
+        self.counters.out_of_memory["failed"] += 1
+        log.error("a step ran out of memory again, its requests end with an error: %s", error)
+        text = f"the device is out of memory, also for a smaller batch: {error}"
+        return outputs + [self._fail(sequence, text) for sequence in interrupted]
+
+    def _interrupted(self, plan: SchedulerOutput) -> tuple[Sequence, ...]:
+        """Return the unfinished sequences of a step that failed, oldest first; none is in flight.
+
+        What the step sent before it failed is never collected.
+        """
+        planned = {*[id(chunk.sequence) for chunk in plan.chunks], *map(id, plan.decoding)}
+        found = tuple(one for one in self.scheduler.running if id(one) in planned)
+        for sequence in found:
+            assert sequence.req_index is not None
+            sequence.in_flight_tokens = sequence.in_flight_steps = 0
+            self.context.sampler.close(sequence.req_index)
+        return found
 
     def _launch(self, plan: SchedulerOutput) -> tuple[InFlightStep, ...]:
         self._open_requests(plan)

@@ -8,13 +8,17 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from specdecode_api import names
 from specdecode_api.report import TerminationMessage, TerminationReason
 
 log = logging.getLogger(__name__)
+
+_DEVICE_ERROR = re.compile(r"CUDA error|Triton Error \[CUDA\]", re.IGNORECASE)
 
 # Numbers of glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -27,11 +31,33 @@ class ConfigurationError(Exception):
     reason = TerminationReason.BOOT_FILE_INVALID
 
 
+class DeviceFailed(Exception):
+    """The GPU reported an error after which it accepts no work from this process."""
+
+    reason: ClassVar[TerminationReason] = TerminationReason.DEVICE_FAILED
+
+
+class StepTimedOut(Exception):
+    """A step takes longer than server.step_timeout_seconds; the process should be restarted."""
+
+    reason: ClassVar[TerminationReason] = TerminationReason.STEP_TIMED_OUT
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether an error is one of CUDA, as torch, its libraries and Triton report them.
+
+    Nearly all of these are sticky: every later call of the process fails too.
+    """
+    return isinstance(error, RuntimeError) and bool(_DEVICE_ERROR.search(str(error)))
+
+
 def termination_message_for(error: Exception) -> TerminationMessage:
     """Return the reason of the error's class, else ENGINE_FAILED, with the error's message."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, TerminationReason):
         return TerminationMessage(reason=reason, message=str(error))
+    if is_device_error(error):
+        return TerminationMessage(reason=TerminationReason.DEVICE_FAILED, message=str(error))
     return TerminationMessage(
         reason=TerminationReason.ENGINE_FAILED, message=f"{type(error).__name__}: {error}"
     )

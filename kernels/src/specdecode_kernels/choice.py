@@ -127,13 +127,20 @@ def _choose_ops(forced: Kernels | None, device: torch.device, dtype: torch.dtype
     """Choose all ops but attention; float64 always stays with torch, it is there to be exact."""
     if forced == "torch" or dtype == torch.float64:
         return TORCH
-    if forced == "triton" or (not forced and device.type == "cuda" and find_spec("triton")):
+    if forced == "triton" or (not forced and _has_triton(device)):
         from specdecode_kernels.triton.backend import with_triton_ops
 
         return with_triton_ops(TORCH)
     if device.type == "cpu" and cpu.unsupported_reason(dtype) is None:
         return cpu.with_cpu_ops(TORCH, dtype)
     return TORCH
+
+
+def _has_triton(device: torch.device) -> bool:
+    """Whether Triton compiles for the device: the kernels are written for Ampere and later."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= AMPERE
 
 
 def _choose_attention(

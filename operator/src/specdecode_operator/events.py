@@ -1,4 +1,5 @@
-"""Kubernetes Events worth posting: transitions of `Ready`, of a refused spec, and of trials.
+"""Kubernetes Events worth posting: transitions of `Ready`, of `Degraded`, of a refused spec, and of
+trials.
 
 An event's name is derived from its content and its start, so that posting it twice, for example
 after a crash, results in one event.
@@ -26,11 +27,9 @@ def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Ma
     before = _by_type((resource.get("status") or {}).get("conditions") or [])
     after = _by_type(status["conditions"])
     posted: list[Manifest] = []
-    for kind in (Type.CONFIG_RESOLVED, Type.READY):
+    for kind in (Type.CONFIG_RESOLVED, Type.READY, Type.DEGRADED):
         old, new = before.get(kind, {}), after[kind]
-        if _face(old) == _face(new) or (
-            kind is Type.CONFIG_RESOLVED and not _is_reportable(old, new)
-        ):
+        if _face(old) == _face(new) or not _is_reportable(kind, old, new):
             continue
         if not any(event["reason"] == new["reason"] for event in posted):
             posted.append(_event(resource, new, now))
@@ -81,9 +80,11 @@ def _posted(resource: Manifest, reason: str, message: str, began: str, now: date
     return _event(resource, condition, now)
 
 
-def _is_reportable(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether to report ConfigResolved: a resolved config only after an unresolved one."""
-    return new["status"] == "False" or old.get("status") == "False"
+def _is_reportable(kind: Type, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether to report a transition: not of a spec that was never refused, nor to AsExpected."""
+    if kind is Type.CONFIG_RESOLVED:
+        return new["status"] == "False" or old.get("status") == "False"
+    return kind is Type.READY or new["status"] == "True"
 
 
 def _face(condition: dict[str, Any]) -> tuple[Any, Any]:

@@ -372,7 +372,9 @@ def test_mode_auto_serves_eagerly_when_a_capture_fails(checkpoints, monkeypatch,
 
 def test_a_mode_by_name_ends_the_start_when_a_capture_fails(checkpoints, monkeypatch) -> None:
     break_captures(monkeypatch)
-    with pytest.raises(GraphsUnavailable, match=r"graphs.mode static: capturing failed.*use auto"):
+    with pytest.raises(
+        GraphsUnavailable, match=r"graphs.mode static: capturing failed.*use graphs\.mode auto"
+    ):
         make_core(checkpoints)
 
 

@@ -125,6 +125,7 @@ class RunningServer:
 
     def __init__(self, boot: EngineBoot, load: Callable[[Progress], LoadedEngine]) -> None:
         self.loaded: LoadedEngine | None = None
+        self.failures: list[Exception] = []
         self._clients: list[openai.OpenAI] = []
         self.exit_code: Future[int] = Future()
         self._boot = boot
@@ -145,7 +146,7 @@ class RunningServer:
             self.exit_code.set_exception(error)
 
     async def _main(self) -> int:
-        service = Service(self._boot, self._keep)
+        service = Service(self._boot, self._keep, on_failure=self.failures.append)
         self._made.set_result((service, asyncio.get_running_loop()))
         code = await SignalledServer(service, self._socket).run_until_end()
         assert await service.engine.close(5)

@@ -50,6 +50,11 @@ class EchoCore:
         self._emitted = 0
         self._request_steps = 0
 
+    @property
+    def latest_step(self) -> str:
+        """What the newest step computes."""
+        return f"the newest step is number {self.steps}"
+
     def submit(self, request: Request) -> None:
         """Queue a request."""
         length = len(request.prompt_ids) + request.sampling.max_tokens

@@ -230,8 +230,10 @@ def test_a_step_that_raises_fails_the_calls_and_ends_the_process(start_server, p
 async def service(model_folder, request):
     """A service without a server around it: it lives on when its engine has died."""
     core = EchoCore(**request.param)
-    boot = EngineBoot.model_validate({"model": {"path": str(model_folder)}})
-    service = Service(boot, lambda progress: LoadedEngine(core, model_folder), stuck_seconds=0.2)
+    boot = EngineBoot.model_validate(
+        {"model": {"path": str(model_folder)}, "server": {"step_timeout_seconds": 0.2}}
+    )
+    service = Service(boot, lambda progress: LoadedEngine(core, model_folder))
     service.engine.start()
     while not service.lifecycle.is_loaded:
         await service.lifecycle.wait_for_change()

@@ -153,6 +153,13 @@ class ServerBoot(FileRecord):
         le=86_400,
         description="Maximum wait for running requests after SIGTERM.",
     )
+    step_timeout_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        le=86_400,
+        description="A step that takes longer fails the liveness probe, so that Kubernetes "
+        "restarts the container; 0 disables this.",
+    )
     api_key_path: CheckpointPath | None = Field(
         default=None,
         description="File with API keys, one per line, or folder of such files; it is read again "

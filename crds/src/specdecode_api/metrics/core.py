@@ -29,6 +29,12 @@ PREEMPTED_REQUESTS = counter(
     "Requests preempted and queued again because the KV cache was full.",
     TABLE,
 )
+OUT_OF_MEMORY_STEPS = counter(
+    "out_of_memory_steps",
+    "Steps that ran out of the device's memory, by outcome: retried without the youngest request, "
+    "or failed.",
+    "outcome",
+)
 
 RUNNING_REQUESTS = gauge("running_requests", "Running requests.")
 WAITING_REQUESTS = gauge("waiting_requests", "Requests waiting for a slot or for KV cache.")
@@ -63,15 +69,18 @@ GRAPH_SHARED_BYTES = gauge(
     "graph_shared_bytes", "Memory of the input and output buffers that all CUDA graphs share."
 )
 GRAPH_STEPS = counter("graph_steps", "Decode steps that replayed CUDA graphs.")
+GRAPH_CAPTURE_FAILED = gauge(
+    "graph_capture_failed", "1 if an error ended the capture of CUDA graphs; steps run eagerly."
+)
 EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason.", "reason")
 
 CORE = (
     DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
     DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS, CACHE_EVICTED_PAGES,
-    PREEMPTED_REQUESTS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS,
-    NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
+    PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES,
+    KV_PAGES, NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
 )  # fmt: skip
 GRAPHS = (
-    GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES, GRAPH_STEPS,
-    EAGER_STEPS,
+    GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES,
+    GRAPH_CAPTURE_FAILED, GRAPH_STEPS, EAGER_STEPS,
 )  # fmt: skip

@@ -83,6 +83,11 @@ HTTP_ERRORS = counter(
 TABLE_RELOADS = counter(
     "table_reloads", "Speculation tables received while running, by result.", "result"
 )
+ENGINE_FAILURES = counter(
+    "engine_failures",
+    "Failures after which the process is restarted: the termination message has the same reason.",
+    "reason",
+)
 REQUEST_PROMPT_TOKENS = counter("request_prompt_tokens", "Prompt tokens of successful requests.")
 REQUEST_COMPLETION_TOKENS = counter(
     "request_completion_tokens", "Output tokens of successful requests."
@@ -90,5 +95,6 @@ REQUEST_COMPLETION_TOKENS = counter(
 
 LATENCIES = (FIRST_TOKEN_SECONDS, INTER_TOKEN_SECONDS, REQUEST_SECONDS)
 CALLS = (
-    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, REQUEST_PROMPT_TOKENS, REQUEST_COMPLETION_TOKENS,
+    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, ENGINE_FAILURES, REQUEST_PROMPT_TOKENS,
+    REQUEST_COMPLETION_TOKENS,
 )  # fmt: skip

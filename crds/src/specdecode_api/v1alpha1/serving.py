@@ -91,6 +91,13 @@ class LifecycleSpec(ResourceRecord):
     startup_timeout_seconds: Int = Field(
         default=1800, ge=10, le=86_400, description="Longest start, loading and capture included."
     )
+    step_timeout_seconds: Int = Field(
+        default=300,
+        ge=0,
+        le=86_400,
+        description="A step of an engine that takes longer fails its liveness probe, and its "
+        "container is restarted; 0 disables this.",
+    )
     update_strategy: Literal["Auto", "Surge", "InPlace"] = Field(
         default="Auto",
         json_schema_extra=HOT,

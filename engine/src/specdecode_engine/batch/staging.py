@@ -72,11 +72,12 @@ class StagingBuffer:
         segment = self._segment
         if segment is not None and segment.has_room(count):
             return segment
+        following = self._next(count)  # first: without memory for it nothing changes
         if segment is not None:
             segment.leave()
             self._ring.append(segment)
-        self._segment = self._next(count)
-        return self._segment
+        self._segment = following
+        return following
 
     def _next(self, count: int) -> "_Segment":
         for place, segment in enumerate(self._ring):

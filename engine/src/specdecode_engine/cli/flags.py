@@ -42,6 +42,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--host", "server.host", str),
     ("--port", "server.port", int),
     ("--drain-seconds", "server.drain_seconds", float),
+    ("--watchdog-timeout", "server.step_timeout_seconds", float),
     ("--api-key-file", "server.api_key_path", str),
     ("--device", "device", str),
     ("--attention-backend", "attention_backend", str),

@@ -23,6 +23,7 @@ class GraphCache:
         space: what can be planned for; None captures nothing.
         plan: what the policy reaches at start.
         mode: "off", "static" or "cuda", for the report.
+        failure: why there is no capturer although one was wanted.
     """
 
     def __init__(
@@ -32,16 +33,19 @@ class GraphCache:
         plan: GraphPlan = NO_PLAN,
         capturer: GraphCapturer | None = None,
         mode: str = "off",
+        failure: str = "",
     ) -> None:
         self._functions = functions
         self._space = space
         self._plan = plan
         self._capturer = capturer
         self._mode = mode
+        self._failure = failure
         self._sets: dict[int, tuple[GraphSet, ...]] = {}  # by num_steps; ascending batch sizes
         self._active: GraphSet | None = None
         self._graph_steps = 0
         self._eager_steps: dict[str, int] = {}
+        self._latest: tuple[int, int] | None = None  # num_steps and batch size of the newest step
 
     def capture_all(self, progress: bool = False) -> None:
         """Capture what the budget allows, before the first step."""
@@ -72,6 +76,7 @@ class GraphCache:
 
     def activate(self, num_steps: int, batch_size: int) -> GraphSet | None:
         """Choose the graphs for a decode step, before it is timed; None runs it eagerly."""
+        self._latest = num_steps, batch_size
         sets = self._sets.get(num_steps, ())
         self._active = next((one for one in sets if one.batch_size >= batch_size), None)
         if self._active is not None:
@@ -85,6 +90,18 @@ class GraphCache:
     def uses_graphs(self) -> bool:
         """Whether the activated step runs on graphs."""
         return self._active is not None
+
+    @property
+    def latest_step(self) -> str:
+        """The newest decode step, and the graph that it ran on; for any thread."""
+        if self._latest is None:
+            return "no decode step has run"
+        num_steps, batch_size = self._latest
+        active = self._active
+        graph = (
+            "run eagerly" if active is None else f"on the CUDA graph of size {active.batch_size}"
+        )
+        return f"the newest decode step has num_steps {num_steps}, batch size {batch_size}, {graph}"
 
     def run(self, kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
         """Run a forward of the activated step."""
@@ -107,7 +124,7 @@ class GraphCache:
     def report(self) -> GraphReport:
         capturer, eager_steps = self._capturer, dict(self._eager_steps)
         if capturer is None:
-            return GraphReport(self._mode, graph_steps=self._graph_steps, eager_steps=eager_steps)
+            return GraphReport(self._mode, failure=self._failure, eager_steps=eager_steps)
         decisions = capturer.decisions()
         return GraphReport(
             mode=self._mode,

@@ -74,7 +74,7 @@ class GraphCapturer:
         self._stream = stream
         self._clock = clock
         self._graphs: dict[ForwardShape, ForwardGraph] = {}
-        self._captured: set[GraphKey] = set()
+        self._captured: dict[GraphKey, GraphSet] = {}
         self._pending = dict(plan.pairs)
         self._pending_reason = "is not captured yet"
         self._refused = {one.key: one for one in dropped}
@@ -134,8 +134,11 @@ class GraphCapturer:
     def capture_next(self) -> tuple[GraphKey, GraphSet] | None:
         """Capture one forward of the largest pending pair; return the pair once it is complete.
 
-        An error never leaves here: without memory the pair runs eagerly, after any other error
-        all that are pending do.
+        Without memory the pair runs eagerly; after any other error all that are pending do, and
+        what was captured stays in use.
+
+        Raises:
+            RuntimeError: the device accepts no work any more, so nothing can run eagerly either.
         """
         key = next(iter(self._pending), None)
         if key is None or self._is_out_of_bytes():
@@ -148,20 +151,24 @@ class GraphCapturer:
         except torch.OutOfMemoryError as error:
             self._refuse(key, f"runs eagerly: capturing it ran out of memory ({error})")
             log.warning("%s", self._refused[key])
+            if not self._pending and not self._captured:
+                self.failure = f"capturing ran out of memory: {error}"
             return None
         except Exception as error:
             self.failure = f"capturing failed: {type(error).__name__}: {error}"
             log.warning("CUDA graphs: capturing %s failed", missing[0], exc_info=True)
             self._refuse_pending(self.failure)
+            self._drop_incomplete()
             return None
         if len(missing) > 1:
             return None
         del self._pending[key]
-        self._captured.add(key)
+        graph_set = GraphSet(key.batch_size, {shape: self._graphs[shape] for shape in forwards})
+        self._captured[key] = graph_set
         report = self._reports[key.num_steps]
         complete = tuple(sorted((*report.batch_sizes, key.batch_size)))
         self._reports[key.num_steps] = replace(report, batch_sizes=complete)
-        return key, GraphSet(key.batch_size, {shape: self._graphs[shape] for shape in forwards})
+        return key, graph_set
 
     def _capture(self, shape: ForwardShape, num_steps: int) -> None:
         function, stream, num_bytes = self._functions[shape.kind], self._stream, 0
@@ -179,6 +186,12 @@ class GraphCapturer:
             seconds=report.seconds + seconds,
             num_bytes=report.num_bytes + num_bytes,
         )
+
+    def _drop_incomplete(self) -> None:
+        """Free the graphs of pairs that will not be completed, and check the device."""
+        self._graphs = {s: g for one in self._captured.values() for s, g in one.graphs.items()}
+        if self._stream is not None:
+            self._stream.check()
 
     def _is_out_of_bytes(self) -> bool:
         """Whether the measured bytes have reached the budget; then all that are pending stay eager.

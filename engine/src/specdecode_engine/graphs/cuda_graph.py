@@ -42,6 +42,10 @@ class CaptureStream:
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(free)
 
+    def check(self) -> None:
+        """Raise the device's error if it accepts no work any more."""
+        torch.cuda.synchronize(self.device)
+
 
 class CudaGraph:
     """Captures a forward when it is made and replays it from then on.
@@ -77,20 +81,23 @@ def _capture(where: CaptureStream, work: Callable[[], None]) -> "torch.cuda.CUDA
     """
     current = torch.cuda.current_stream(where.device)
     where.stream.wait_stream(current)
-    with torch.cuda.stream(where.stream):
-        for _ in range(WARM_UPS):
-            work()
-        torch.cuda.synchronize(where.device)
-        with _no_collection():
-            graph = _record(where, work)
-    current.wait_stream(where.stream)
-    return graph
+    try:
+        with torch.cuda.stream(where.stream):
+            for _ in range(WARM_UPS):
+                work()
+            torch.cuda.synchronize(where.device)
+            with _no_collection():
+                return _record(where, work)
+    finally:
+        # Also after a failure: warming up wrote to memory that eager steps use on their stream.
+        current.wait_stream(where.stream)
 
 
 def _record(where: CaptureStream, work: Callable[[], None]) -> "torch.cuda.CUDAGraph":
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(pool=where.pool, capture_error_mode="thread_local")
     try:
+        # A beginning that fails has already routed allocations to the pool.
+        graph.capture_begin(pool=where.pool, capture_error_mode="thread_local")
         work()
     except BaseException:
         # Ending a failed capture fails too; the first error is the one to report.

@@ -98,9 +98,9 @@ class Penalties:
         if free:
             return min(free)
         more = max(have, 1)
-        self._counts = _grown(self._counts, more)
-        self._in_prompt = _grown(self._in_prompt, more)
-        self._bias = _grown(self._bias, more)
+        # All or none: the device may be out of memory, and the step is then tried again.
+        grown = [_grown(table, more) for table in (self._counts, self._in_prompt, self._bias)]
+        self._counts, self._in_prompt, self._bias = grown
         return have
 
 

@@ -62,6 +62,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preempted_total = 0
+        self._reduced_to: int | None = None  # most running sequences after a step without memory
         self._free_req_indices = list(range(limits.max_running, 0, -1))
 
     @property
@@ -121,6 +122,19 @@ class Scheduler:
             return
         self.running.remove(sequence)
         self._release(sequence)
+        self._reduced_to = None
+
+    def reduce_batch(self, interrupted: tuple[Sequence, ...]) -> bool:
+        """Preempt the sequences of an interrupted step, the youngest for longer than the others.
+
+        It is admitted again once another sequence has ended. Return false if a batch that was
+        reduced to one sequence was interrupted: there is nothing left to reduce.
+        """
+        limit = len(self.running) - 1
+        for sequence in reversed(interrupted):
+            self.preempt(sequence)
+        was_alone, self._reduced_to = self._reduced_to == 1, max(limit, 1)
+        return not was_alone
 
     def preempt(self, sequence: Sequence) -> None:
         """Preempt a running sequence: free its pages; it waits at the front and starts over."""
@@ -193,7 +207,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Admit waiting sequences in order while slots and pages last."""
-        while self.waiting and self._free_req_indices:
+        while self.waiting and self._free_req_indices and len(self.running) != self._reduced_to:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)

@@ -107,6 +107,7 @@ class SignalledServer(uvicorn.Server):
     async def _end(self) -> int:
         lifecycle = self._service.lifecycle
         await lifecycle.wait_for_end()
+        self._service.fail_if_late()
         for connection in tuple(self.server_state.connections):
             connection.shutdown()  # at once when idle, else after the current response
         if lifecycle.failure is None:
@@ -168,6 +169,8 @@ def serve(
         code, has_ended = runner.run(run(boot, load, sock, on_failure, reread))
     if not has_ended:
         log.warning("the engine thread is still busy; the process ends without it")
+    if code or not has_ended:
+        # After an error of the GPU the interpreter could hang while it destroys tensors.
         logging.shutdown()
         os._exit(code)
     return code

@@ -1,5 +1,6 @@
 """The state that all routes share: boot file, engine, text processing, lifecycle and metrics."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -8,6 +9,7 @@ from pathlib import Path
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.process import StepTimedOut, termination_message_for
 from specdecode_engine.serve.control.api_keys import ApiKeyStore
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
@@ -18,8 +20,7 @@ from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
 
-# Longer than any step, the first one with its compilation included.
-STUCK_SECONDS = 300.0
+log = logging.getLogger(__name__)
 
 Load = Callable[[Progress], LoadedEngine]
 OnFailure = Callable[[Exception], None]
@@ -31,7 +32,6 @@ class Service:
     Args:
         load: builds the engine, on the engine's thread.
         reread: reads the configuration again, to apply a changed table.
-        stuck_seconds: a step that takes longer counts as dead.
         on_failure: called with the error that ends the engine.
 
     Raises:
@@ -43,7 +43,6 @@ class Service:
         boot: EngineBoot,
         load: Load,
         reread: ReadBoot | None = None,
-        stuck_seconds: float = STUCK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         on_failure: OnFailure = lambda error: None,
     ) -> None:
@@ -55,7 +54,7 @@ class Service:
         self.lifecycle = ServerLifecycle()
         self._load = load
         self._on_failure = on_failure
-        self._stuck_seconds = stuck_seconds
+        self._is_step_late = False
         self._text: TextProcessor | None = None
         self.facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
@@ -105,13 +104,28 @@ class Service:
     def dead_reason(self) -> str | None:
         """Return why the process should be restarted, or None while it is alive."""
         if not self.engine.is_alive():
-            return "the engine thread has ended"
-        step_s = self.engine.step_seconds()
-        if step_s > self._stuck_seconds:
-            return f"a step has been running for {step_s:.0f} s"
-        return None
+            return self.lifecycle.failure or "the engine thread has ended"
+        step_s, limit_s = self.engine.step_seconds(), self.boot.server.step_timeout_seconds
+        was_late, self._is_step_late = self._is_step_late, 0 < limit_s < step_s
+        if not self._is_step_late:
+            return None
+        reason = (
+            f"a step has been running for {step_s:.0f} s; the limit is {limit_s:g} s "
+            f"(lifecycle.stepTimeoutSeconds, --watchdog-timeout); {self.engine.latest_step()}"
+        )
+        if not was_late:
+            log.error("the liveness probe fails: %s", reason)
+            self.metrics.count_failure(StepTimedOut.reason)
+        return reason
+
+    def fail_if_late(self) -> None:
+        """End the process with an error if its current step takes longer than it may."""
+        if (reason := self.dead_reason()) and self._is_step_late:
+            self.engine.fail(StepTimedOut(reason))
 
     def _fail(self, error: Exception) -> None:
+        if not isinstance(error, StepTimedOut):
+            self.metrics.count_failure(termination_message_for(error).reason)
         self._on_failure(error)
         self.lifecycle.fail(str(error))
 

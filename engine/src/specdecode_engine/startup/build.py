@@ -33,7 +33,14 @@ from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter
-from specdecode_engine.startup.config import CUDA, EAGLE_HEADS, DraftConfig, EngineConfig, resolve
+from specdecode_engine.startup.config import (
+    CUDA,
+    EAGLE_HEADS,
+    OFF,
+    DraftConfig,
+    EngineConfig,
+    resolve,
+)
 from specdecode_engine.startup.device import (
     available_bytes,
     default_threads,
@@ -272,7 +279,7 @@ def _facts(
         "kv_pages": limits.pages,
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
-        "graphs": graphs.mode,
+        "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,
         "graphs_reason": graphs.failure or config.graph_mode.reason,
         "captured_pairs": graphs.pairs,
     }

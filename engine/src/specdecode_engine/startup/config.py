@@ -23,13 +23,15 @@ from specdecode_engine.model.config_file import DTYPES, DraftMismatch
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.llama import stored_dtype
-from specdecode_engine.startup.device import choose_device
+from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 
 DraftConfig = LlamaConfig | EagleConfig
 
 OFF, STATIC, CUDA = "off", "static", "cuda"
+AMPERE = (8, 0)
+"""Compute capability from which CUDA graphs are captured: older devices run the ops in torch."""
 
 EAGLE_HEADS: Mapping[Algorithm, type[EagleHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
@@ -112,7 +114,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
         open_store: opens the target's tensors, whose type counts if its config declares none.
 
     Raises:
-        CannotServe, CheckpointError, GraphsUnavailable, RuntimeError: the message contains the
+        CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable: the message contains the
             remedy. A draft that does not fit the target is found here, not minutes later.
     """
     _refuse_unavailable(boot.speculation)
@@ -238,6 +240,11 @@ def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Back
         raise GraphsUnavailable(
             f"graphs.mode cuda needs a GPU, and the engine runs on {device}; use auto or off, or "
             "static to try out a plan"
+        )
+    if wanted == CUDA and (capability := torch.cuda.get_device_capability(device)) < AMPERE:
+        raise GraphsUnavailable(
+            f"graphs.mode cuda needs compute capability 8.0, and {device_name(device)} has "
+            f"{capability[0]}.{capability[1]}; use auto or off"
         )
     supports = [backend.graph_support for backend in backends]
     limitation = next((one.limitation for one in supports if one.limitation is not None), None)

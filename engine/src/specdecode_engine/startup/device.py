@@ -1,9 +1,14 @@
 """Device selection, free memory and CPU affinity."""
 
+import logging
 import os
 from pathlib import Path
 
 import torch
+
+from specdecode_engine.startup.driver import DriverTooOld, explain_unavailable
+
+log = logging.getLogger(__name__)
 
 _CGROUP_FILES = (
     ("memory.max", "memory.current"),
@@ -15,13 +20,16 @@ def choose_device(wanted: str) -> torch.device:
     """Turn "auto", "cpu" or "cuda" into a device.
 
     Raises:
-        RuntimeError: cuda is requested and not available.
+        CudaUnavailable: cuda is requested and not available.
     """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError("device cuda was asked for and torch finds none; use device cpu or auto")
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(wanted)
+    if wanted == "cpu" or torch.cuda.is_available():
+        return torch.device("cpu" if wanted == "cpu" else "cuda")
+    unavailable = explain_unavailable()
+    if wanted == "cuda":
+        raise unavailable
+    if isinstance(unavailable, DriverTooOld):
+        log.warning("the engine runs on the CPU: %s", unavailable)
+    return torch.device("cpu")
 
 
 def device_name(device: torch.device) -> str:

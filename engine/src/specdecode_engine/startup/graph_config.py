@@ -76,8 +76,12 @@ def make_graphs(
         return GraphCache(functions)
     # The pool may be too small for the longest request of the context that was planned for.
     spec = replace(config.spec, pages=pages_per_sequence)
-    buffers = GraphBuffers(spec, config.plan.forwards(), device)
-    stream = CaptureStream.open(device) if config.mode == CUDA else None
+    try:
+        buffers = GraphBuffers(spec, config.plan.forwards(), device)
+        stream = CaptureStream.open(device) if config.mode == CUDA else None
+    except RuntimeError as error:
+        log.warning("CUDA graphs: preparing failed", exc_info=True)
+        return GraphCache(functions, failure=f"preparing failed: {type(error).__name__}: {error}")
     capturer = GraphCapturer(
         functions, config.plan, config.dropped, buffers, config.budget, stream, clock
     )
@@ -97,7 +101,8 @@ def capture_all(graphs: GraphCache, wanted: str, progress: bool) -> None:
     report = graphs.report()
     if report.failure and wanted != "auto":
         raise GraphsUnavailable(
-            f"graphs.mode {wanted}: {report.failure}; use auto or off, or another attention_backend"
+            f"graphs.mode {wanted}: {report.failure}; use graphs.mode auto or off "
+            "(--disable-cuda-graph), or another attention_backend"
         )
     for line in report.lines():
         log.info("graphs (%s): %s", report.mode, line)

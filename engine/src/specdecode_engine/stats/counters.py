@@ -101,6 +101,7 @@ class Counters:
 
     steps: int = 0
     mixed_steps: int = 0  # decode steps whose forward computed prompts too
+    out_of_memory: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by outcome
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)

@@ -42,6 +42,7 @@ class EngineMetrics:
         self.requests = self._counter(requests.REQUESTS)
         self._errors = self._counter(requests.HTTP_ERRORS)
         self._reloads = self._counter(requests.TABLE_RELOADS)
+        self._failures = self._counter(requests.ENGINE_FAILURES)
         self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
         self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
         latencies = (self.first_token_s, self.inter_token_s, self.request_s)
@@ -62,6 +63,10 @@ class EngineMetrics:
     def count_table(self, result: str) -> None:
         """Count a table that was offered: "applied" or "refused"."""
         self._reloads.labels(result=result).inc()
+
+    def count_failure(self, reason: str) -> None:
+        """Count a failure after which the process is restarted."""
+        self._failures.labels(reason=reason).inc()
 
     def count_call(self, prompt_tokens: int, completion_tokens: int, unfinished: int = 0) -> None:
         """Count the tokens of one HTTP request, and its choices that were cut short."""

@@ -103,6 +103,7 @@ def take_snapshot(
     }
     values: dict[MetricSpec, Values] = {
         **{each: {(): value} for each, value in single.items()},
+        core.OUT_OF_MEMORY_STEPS: {(k,): n for k, n in counters.out_of_memory.items()},
         core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
         **_totals(_DECODE, [((), counters.decode)]),
         **_range_values(states, counters),
@@ -121,6 +122,7 @@ def graph_values(report: GraphReport) -> dict[MetricSpec, Values]:
         core.GRAPH_BYTES: {at: each.num_bytes for at, each in sets},
         core.GRAPH_CAPTURE_SECONDS: {at: each.seconds for at, each in sets},
         core.GRAPH_SHARED_BYTES: {(): report.shared_bytes},
+        core.GRAPH_CAPTURE_FAILED: {(): float(bool(report.failure))},
         core.GRAPH_STEPS: {(): report.graph_steps},
         core.EAGER_STEPS: {(reason,): steps for reason, steps in report.eager_steps.items()},
     }

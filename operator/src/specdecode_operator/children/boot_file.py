@@ -45,6 +45,7 @@ def boot_file(
         ),
         server=ServerBoot(
             drain_seconds=spec.lifecycle.drain_seconds,
+            step_timeout_seconds=spec.lifecycle.step_timeout_seconds,
             api_key_path=api_keys.path(spec),
             # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,

@@ -74,7 +74,7 @@ class AsyncEngine:
             load,
             on_ready=lambda: self._post(on_ready),
             on_outputs=lambda outputs: self._post(lambda: self._dispatch(outputs)),
-            on_failure=lambda error: self._post(lambda: self._fail(error)),
+            on_failure=lambda error: self._post(lambda: self.fail(error)),
             clock=clock,
         )
 
@@ -116,6 +116,9 @@ class AsyncEngine:
 
     def step_seconds(self) -> float:
         return self._thread.step_seconds()
+
+    def latest_step(self) -> str:
+        return self._thread.latest_step()
 
     @asynccontextmanager
     async def stream(self, requests: tuple[Request, ...]) -> AsyncIterator[RequestStream]:
@@ -187,7 +190,10 @@ class AsyncEngine:
             if stream is not None:
                 stream.put(output)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """End every stream and call, and all to come, with the first error."""
+        if self._failure is not None:
+            return
         self._failure = error if isinstance(error, EngineFailed) else EngineFailed(str(error))
         self.fail_all(self._failure)
         if self._snapshot_taken is not None:

@@ -21,6 +21,13 @@ class Core(Protocol):
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end a sequence."""
 
+    @property
+    def latest_step(self) -> str:
+        """Draft steps, batch size and CUDA graph of the newest decode step, for people to read.
+
+        For any thread, also while a step is running.
+        """
+
     def submit(self, request: Request) -> None:
         """Queue a request; raises `RequestTooLong` or `QueueFull`."""
 

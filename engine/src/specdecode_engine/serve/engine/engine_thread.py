@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from specdecode_engine.batch.request import Output
+from specdecode_engine.process import DeviceFailed, is_device_error
 from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
@@ -55,6 +56,7 @@ class EngineThread:
         self._clock = clock
         self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._core: Core | None = None
         self._step_started_s: float | None = None
         self._worked_s = 0.0
         self.context_length = 0
@@ -86,9 +88,13 @@ class EngineThread:
         started_s = self._step_started_s
         return 0.0 if started_s is None else self._clock() - started_s
 
+    def latest_step(self) -> str:
+        """What the newest step computes; for any thread."""
+        return "no engine is loaded" if self._core is None else self._core.latest_step
+
     def _run(self) -> None:
         try:
-            core = self._load()
+            core = self._core = self._load()
             self.context_length = core.context_length
             self.take_snapshot(core)
         except Exception as error:
@@ -103,7 +109,7 @@ class EngineThread:
         except Exception as error:
             log.exception("the engine core failed; the engine stops")
             self._end(core)
-            self._on_failure(EngineFailed(f"{type(error).__name__} in the engine core"))
+            self._on_failure(_failure(error, core))
         else:
             self._end(core)
 
@@ -155,6 +161,15 @@ class EngineThread:
             except queue.Empty:
                 is_deferred = self._timed(core.idle_step)
         return self._queue.get()
+
+
+def _failure(error: Exception, core: Core) -> Exception:
+    """Return the error that clients and the termination message get."""
+    if not is_device_error(error):
+        return EngineFailed(f"{type(error).__name__} in the engine core")
+    # torch appends lines of advice for those who debug kernels.
+    first_line = str(error).partition("\n")[0]
+    return DeviceFailed(f"{first_line}; {core.latest_step}")
 
 
 def _one_line(error: Exception) -> str:
