@@ -1,7 +1,7 @@
 """`python -m gpu_bench.carry`: fetch the wheels that a machine with torch and transformers lacks.
 
-Versions are those of uv.lock; FlashInfer's is the last one whose wheel is small. What travels is
-at most 64 MiB, code included, so more than that is an error.
+Versions are those of uv.lock. FlashInfer comes with what its import needs, without a compiler. What
+travels is at most 64 MiB, code included, so more than that is an error.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_bench.carried import FOLDER
@@ -24,7 +25,17 @@ LOCKED = (
     "prometheus-client",
     "llguidance",
 )
-PEERS = ("flashinfer-python==0.6.13", "apache-tvm-ffi==0.1.15.post2")
+PEERS = (
+    "flashinfer-python",
+    "apache-tvm-ffi",
+    "ninja",
+    "nvidia-ml-py",
+    "requests",
+    "certifi",
+    "charset-normalizer",
+    "idna",
+    "urllib3",
+)
 MOST_BYTES = 64 << 20
 GLIBCS = (17, 24, 26, 27, 28, 31, 34, 35)
 PLATFORMS = ("manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor in GLIBCS))
@@ -38,7 +49,7 @@ def main() -> int:
     parser.add_argument("--without-peers", action="store_true", help="leave FlashInfer out")
     options = parser.parse_args()
     shutil.rmtree(options.folder, ignore_errors=True)
-    names = [*locked_versions(), *(() if options.without_peers else PEERS)]
+    names = locked_versions(LOCKED if options.without_peers else (*LOCKED, *PEERS))
     subprocess.run(command(names, options.python, options.folder), check=True)
     wheels = sorted(options.folder.glob("*.whl"))
     for wheel in wheels:
@@ -48,11 +59,11 @@ def main() -> int:
     return 1 if total > MOST_BYTES else 0
 
 
-def locked_versions(lock: Path = LOCK) -> list[str]:
-    """Read what to fetch, with its version, from the lock."""
-    packages = tomllib.loads(lock.read_text())["package"]
+def locked_versions(names: Iterable[str]) -> list[str]:
+    """Read the versions of what to fetch from the lock."""
+    packages = tomllib.loads(LOCK.read_text())["package"]
     versions = {package["name"]: package.get("version") for package in packages}
-    return [f"{name}=={versions[name]}" for name in LOCKED]
+    return [f"{name}=={versions[name]}" for name in names]
 
 
 def command(names: list[str], python: str, folder: Path) -> list[str]:

@@ -349,8 +349,9 @@ def test_what_is_carried_can_be_imported(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_is_fetched_is_what_is_locked() -> None:
-    names = carry.locked_versions()
-    assert [name.partition("==")[0] for name in names] == list(carry.LOCKED)
+    wanted = (*carry.LOCKED, *carry.PEERS)
+    names = carry.locked_versions(wanted)
+    assert [name.partition("==")[0] for name in names] == list(wanted)
     assert all(name.partition("==")[2] for name in names)
 
 
