@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from tqdm import tqdm
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
 from specdecode_engine.graphs.plan import Eager, GraphPlan, GraphReport, GraphSpace
-from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import DecodeFunction, ForwardOutputs
 
 NO_PLAN = GraphPlan((), {})
 
@@ -27,7 +28,7 @@ class GraphCache:
 
     def __init__(
         self,
-        functions: Mapping[ForwardKind, ForwardFunction],
+        functions: Mapping[ForwardKind, DecodeFunction],
         space: GraphSpace | None = None,
         plan: GraphPlan = NO_PLAN,
         capturer: GraphCapturer | None = None,
@@ -86,7 +87,7 @@ class GraphCache:
         """Whether the activated step runs on graphs."""
         return self._active is not None
 
-    def run(self, kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
+    def run(self, kind: ForwardKind, inputs: DecodeInputs) -> ForwardOutputs:
         """Run a forward of the activated step."""
         active = self._active
         if active is None:

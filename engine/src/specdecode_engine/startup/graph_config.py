@@ -13,7 +13,7 @@ from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
-from specdecode_engine.model.forward import ForwardFunction
+from specdecode_engine.model.forward import DecodeFunction
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
 
 def make_graphs(
     config: GraphConfig,
-    functions: Mapping[ForwardKind, ForwardFunction],
+    functions: Mapping[ForwardKind, DecodeFunction],
     pages_per_sequence: int,
     device: torch.device,
     clock: Callable[[], float],
