@@ -12,6 +12,7 @@ from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.forward import BestTokens
+from specdecode_engine.speculate.draft_layout import scratch_mask
 from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree
 from specdecode_kernels import TORCH
 
@@ -133,8 +134,8 @@ def test_a_frontier_node_sees_its_own_ancestors_in_the_scratch() -> None:
             rows, at, level = set(), place, step
             while level >= 0:
                 rows.add(level * 4 + at)
-                parents = seen[level].parents
-                at = 0 if parents is None else int(parents[0, at])
+                at = int(seen[level].parents[-1][0, at]) if level else 0
                 level -= 1
-            marked = frontier.mask[0, place].nonzero().flatten().tolist()
+            mask = scratch_mask(frontier.parents, torch.eye(4, dtype=torch.bool)[None])
+            marked = mask[0, place].nonzero().flatten().tolist()
             assert set(marked) == rows

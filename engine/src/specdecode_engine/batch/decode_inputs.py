@@ -22,10 +22,11 @@ class DecodeInputs:
     longest: int  # bound of the lengths
     rows: int  # per request
     tokens: Tensor | None = None  # [B, drafted] i64
-    parents: Tensor | None = None  # [B, n] i64: of drafted tokens in the level before; None: root
+    # [B, n] i64 each: of a tree's drafted tokens in the level before, from the second level on
+    parents: tuple[Tensor, ...] = ()
     hidden: Tensor | None = None  # [B, width] or [B * n, width]: what the level before left
     depths: Tensor | None = None  # [B, n] i64: of a tree's nodes
-    mask: Tensor | None = None  # [B, n, seen] bool: a tree's ancestors
+    mask: Tensor | None = None  # [B, n, n] bool: the ancestors of a tree's nodes
     first: int = 0  # scratch row of the first row
     batch: DecodeBatch | None = None  # what was gathered for these requests
 

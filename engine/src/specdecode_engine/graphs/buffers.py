@@ -23,6 +23,7 @@ class BufferSpec:
     pages: int  # entries of a page table, the same for every forward
     page_size: int
     dtype: torch.dtype
+    topk: int = 1  # of drafts
 
     def num_bytes(self, shapes: Iterable[ForwardShape]) -> int:
         """Bytes of the buffers for these forwards, before they are allocated."""
@@ -69,11 +70,13 @@ class InputBuffers:
         self._req_indices = torch.zeros(batch, dtype=torch.int64, device=device)
         rows = max((shape.total_rows for shape in shapes), default=0)
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
-        parents = max(map(_num_parents, shapes), default=0)
-        self._parents = torch.zeros(parents, dtype=torch.int64, device=device)
+        trees = [s for s in shapes if s.kind is ForwardKind.DRAFT_STEP and s.seen]
+        levels = max((shape.first // shape.rows for shape in trees), default=0)
+        parents = max((shape.total_rows for shape in trees), default=0) if levels else 0
+        self._parents = torch.zeros(levels, parents, dtype=torch.int64, device=device)
         depths = max(map(_num_depths, shapes), default=0)
         self._depths = torch.zeros(depths, dtype=torch.int64, device=device)
-        mask = max((shape.total_rows * shape.seen for shape in shapes), default=0)
+        mask = max(map(_num_masked, shapes), default=0)
         self._mask = torch.zeros(mask, dtype=torch.bool, device=device)
         self._loaded: tuple[Tensor, int] | None = None
 
@@ -89,10 +92,14 @@ class InputBuffers:
         return (
             shape.batch_size <= self._req_indices.shape[0]
             and shape.total_rows <= self._tokens.shape[0]
-            and _num_parents(shape) <= self._parents.shape[0]
+            and self._holds_parents(shape)
             and _num_depths(shape) <= self._depths.shape[0]
-            and shape.total_rows * shape.seen <= self._mask.shape[0]
+            and _num_masked(shape) <= self._mask.shape[0]
         )
+
+    def _holds_parents(self, shape: ForwardShape) -> bool:
+        levels, rows = self._parents.shape
+        return not _num_levels(shape) or (_num_levels(shape) <= levels and shape.total_rows <= rows)
 
     def view(self, shape: ForwardShape, longest: int | None = None) -> DecodeInputs:
         """Return the buffers as the inputs of a forward, whose batch is not gathered yet.
@@ -101,16 +108,19 @@ class InputBuffers:
             longest: bound of the lengths, which cuts the page tables; otherwise they have their
                 full width, which alone bounds the longest request.
         """
-        batch, tokens, parents = shape.batch_size, _num_tokens(shape), _num_parents(shape)
-        depths, seen = _num_depths(shape), shape.total_rows * shape.seen
+        batch, tokens, depths = shape.batch_size, _num_tokens(shape), _num_depths(shape)
+        masked, parents = (
+            _num_masked(shape),
+            self._parents[: _num_levels(shape), : shape.total_rows],
+        )
         return DecodeInputs(
             self._req_indices[:batch],
             self._longest if longest is None else longest,
             shape.rows,
             tokens=self._tokens[:tokens].view(batch, -1) if tokens else None,
-            parents=self._parents[:parents].view(batch, -1) if parents else None,
+            parents=tuple([level.view(batch, -1) for level in parents]),
             depths=self._depths[:depths].view(batch, -1) if depths else None,
-            mask=self._mask[:seen].view(batch, shape.rows, -1) if seen else None,
+            mask=self._mask[:masked].view(batch, shape.rows, -1) if masked else None,
             first=shape.first,
         )
 
@@ -125,9 +135,10 @@ class InputBuffers:
             self._loaded = (inputs.req_indices, shape.batch_size)
         pairs = (
             (own.tokens, inputs.tokens),
-            (own.parents, inputs.parents),
             (own.depths, inputs.depths),
             (own.mask, inputs.mask),
+            # Those of the levels before were loaded for the draft steps before.
+            *zip(own.parents[-1:], inputs.parents[-1:], strict=True),
         )
         for buffer, values in pairs:
             if buffer is not None:
@@ -149,9 +160,15 @@ def _num_tokens(shape: ForwardShape) -> int:
     return shape.total_rows - shape.batch_size if is_verify else shape.total_rows
 
 
-def _num_parents(shape: ForwardShape) -> int:
-    """Parents of a tree's drafted tokens; those of the first level have none but the root."""
-    return shape.total_rows if shape.first and shape.seen else 0
+def _num_levels(shape: ForwardShape) -> int:
+    """Levels of a tree of drafted tokens, the first left out, whose parents a draft step needs."""
+    is_draft_step = shape.kind is ForwardKind.DRAFT_STEP
+    return shape.first // shape.rows if is_draft_step and shape.seen else 0
+
+
+def _num_masked(shape: ForwardShape) -> int:
+    """Entries of the mask of a tree's nodes; a draft step's follows from the parents."""
+    return shape.total_rows * shape.seen if shape.kind is ForwardKind.VERIFY else 0
 
 
 def _num_depths(shape: ForwardShape) -> int:
@@ -163,7 +180,7 @@ class OutputBuffers:
 
     A forward overwrites the outputs of the previous forward of its kind. Separate outputs would
     take the memory of all batch sizes together; the copy into these buffers is part of the graph.
-    For trees, so is the choice of the best tokens of each row of a draft.
+    So is the choice of the best tokens of each row of a draft, where no request samples.
     """
 
     def __init__(
@@ -181,26 +198,26 @@ class OutputBuffers:
             kind: torch.zeros(count, spec.widths[kind].hidden_out, dtype=spec.dtype, device=device)
             for kind, count in rows.items()
         }
-        steps = [shape for shape in shapes if shape.kind is ForwardKind.DRAFT_STEP]
-        self._topk = max((shape.rows for shape in steps), default=1)
-        count = self._topk if self._topk > 1 else 0
-        self._best = {
-            kind: BestTokens(
-                torch.zeros(rows[kind], count, device=device),
-                torch.zeros(rows[kind], count, dtype=torch.int64, device=device),
-            )
-            for kind in rows.keys() - {ForwardKind.VERIFY}
-        }
+        drafting = [shape for shape in shapes if shape.kind is not ForwardKind.VERIFY]
+        self._topk = spec.topk
+        most = max((shape.output_rows for shape in drafting), default=0)
+        levels = max(map(self._level, drafting), default=-1) + 1
+        # By level of the draft, so that a level does not overwrite the one before.
+        self._best = BestTokens(
+            torch.zeros(levels, most, self._topk, device=device),
+            torch.zeros(levels, most, self._topk, dtype=torch.int64, device=device),
+        )
 
     @property
     def num_bytes(self) -> int:
-        best = [buffer for pair in self._best.values() for buffer in pair]
-        buffers = (*self._logits.values(), *self._hidden.values(), *best)
+        buffers = (*self._logits.values(), *self._hidden.values(), *self._best)
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
         logits = self._logits.get(shape.kind)
-        return logits is not None and shape.output_rows <= logits.shape[0]
+        if logits is None or shape.output_rows > logits.shape[0]:
+            return False
+        return shape.kind is ForwardKind.VERIFY or self._level(shape) < len(self._best.ids)
 
     def view(self, shape: ForwardShape, batch_size: int) -> ForwardOutputs:
         """Return the outputs of a forward for the first `batch_size` requests."""
@@ -223,15 +240,23 @@ class OutputBuffers:
             assert outputs.hidden is not None
             own.hidden.copy_(outputs.hidden)
         if own.best is not None:
+            if self._topk == 1:
+                own.best.ids.copy_(outputs.logits.argmax(dim=-1, keepdim=True))
+                return
             scores = torch.log_softmax(outputs.logits.float(), dim=-1)
             for buffer, values in zip(own.best, BestTokens.of(scores, self._topk), strict=True):
                 buffer.copy_(values)
 
     def _best_of(self, shape: ForwardShape, rows: int) -> BestTokens | None:
-        if self._topk == 1 or shape.kind is ForwardKind.VERIFY:
+        if shape.kind is ForwardKind.VERIFY:
             return None
-        scores, ids = self._best[shape.kind]
-        return BestTokens(scores[:rows], ids[:rows])
+        level = self._level(shape)
+        return BestTokens(self._best.scores[level, :rows], self._best.ids[level, :rows])
+
+    def _level(self, shape: ForwardShape) -> int:
+        """Levels of a draft before the one whose tokens follow from a forward's outputs."""
+        is_draft_step = shape.kind is ForwardKind.DRAFT_STEP
+        return 1 + shape.first // shape.rows if is_draft_step else 0
 
     def _hidden_of(self, shape: ForwardShape, rows: int) -> Tensor | None:
         hidden = self._hidden[shape.kind]

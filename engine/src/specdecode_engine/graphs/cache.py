@@ -93,6 +93,8 @@ class GraphCache:
         if active is None:
             return self._functions[kind](inputs)
         seen = 0 if inputs.mask is None else inputs.mask.shape[2]
+        if kind is ForwardKind.DRAFT_STEP and inputs.rows > 1:
+            seen = inputs.first + inputs.rows
         shape = ForwardShape(kind, active.batch_size, inputs.rows, inputs.first, seen)
         return active.graphs[shape].run(inputs)
 

@@ -6,6 +6,7 @@ token i + 1) and predicts token i + 2, so they need L rows. Rotary positions are
 rows lie under the target's pages.
 """
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
@@ -55,12 +56,13 @@ class DraftLayout:
         assert inputs.tokens is not None
         batch = inputs.gather(self.table)
         prefix, layout = self._prefix_of(batch, inputs.rows)
+        ids = self.to_target(inputs.tokens)
         return ForwardInputs(
-            self.to_target(inputs.tokens).flatten(),
+            ids.flatten(),
             prefix + inputs.first // inputs.rows,
             layout,
             hidden=_of_parents(inputs),
-            mask=inputs.mask,
+            mask=None if inputs.rows == 1 else self._scratch_mask(inputs.parents, ids),
             first=inputs.first,
         )
 
@@ -86,6 +88,11 @@ class DraftLayout:
         ids = self.table.tokens_at(rows.req_indices, token_positions)
         return ForwardInputs(ids, positions, rows.layout, rows.slot_mapping, hidden)
 
+    def _scratch_mask(self, parents: tuple[Tensor, ...], ids: Tensor) -> Tensor:
+        """Mark the scratch rows that each node of ids [B, k] sees: [B, k, levels * k] bool."""
+        places = self.table.offsets(ids.shape[1])
+        return scratch_mask(parents, (places[:, None] == places).expand(len(ids), -1, -1))
+
     def _end(self, batch: DecodeBatch) -> Tensor:
         """Rows that a draft needs [B] i64."""
         return batch.lengths + 1 if self.bonus_rows else batch.lengths
@@ -100,11 +107,31 @@ class DraftLayout:
 
 def _of_parents(inputs: DecodeInputs) -> Tensor | None:
     """What the parent of each drafted token left, [B * k, width]; None where nothing is read."""
-    hidden, parents = inputs.hidden, inputs.parents
+    hidden = inputs.hidden
     if hidden is None or inputs.rows == 1:
         return hidden
-    if parents is None:
+    if not inputs.parents:
         return hidden.repeat_interleave(inputs.rows, dim=0)
+    parents = inputs.parents[-1]
     by_level = hidden.view(*parents.shape, -1)
     index = parents[:, :, None].expand(-1, -1, by_level.shape[2])
     return by_level.gather(1, index).flatten(0, 1)
+
+
+def scratch_mask(parents: tuple[Tensor, ...], own: Tensor) -> Tensor:
+    """Mark the scratch rows that each node of a level sees, its ancestors and itself.
+
+    Rows are numbered level by level, k in each.
+
+    Args:
+        parents: [B, k] i64 each, of the levels from the second to this one.
+        own: [B, k, k] bool, the identity.
+
+    Returns:
+        [B, k, levels * k] bool.
+    """
+    mask = own
+    for level in parents:
+        index = level[:, :, None].expand(-1, -1, mask.shape[2])
+        mask = torch.cat([mask.gather(1, index), own], dim=2)
+    return mask

@@ -32,6 +32,7 @@ class ModelDrafter:
     Args:
         graphs: runs the network's forwards.
         window: most rows that one catch-up forward computes per sequence.
+        topk: of every draft shape that is a tree.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ModelDrafter:
         sampler: Sampler,
         graphs: GraphCache,
         window: int,
+        topk: int,
     ) -> None:
         self.lookahead = layout.lookahead
         self._network = network
@@ -52,7 +54,7 @@ class ModelDrafter:
         self._ring = layout.ring
         self._graphs = graphs
         self._window = window
-        self._builder = DraftTreeBuilder(layout, sampler)
+        self._builder = DraftTreeBuilder(layout, sampler, topk)
 
     def open(self, req_index: int, rows: int) -> None:
         self._progress.open(req_index, rows)

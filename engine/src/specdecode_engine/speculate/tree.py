@@ -13,6 +13,7 @@ always contains the ancestors of its members. Letters: B batch, k topk, S steps,
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,27 +32,25 @@ DraftStepFunction = Callable[[DecodeInputs], ForwardOutputs]
 keeps the state that the next forward needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeLevel:
-    """The nodes that a step expands.
+class TreeLevel(NamedTuple):
+    """The nodes that a step expands."""
 
-    `mask` marks which scratch rows each node sees: its ancestors and itself; rows are numbered
-    step by step, k in each.
-    """
-
-    step: int
     tokens: Tensor  # [B, k] i64, ids of the draft's vocabulary
-    parents: Tensor | None  # [B, k] i64, indices into the previous level; None at step 0: the root
-    mask: Tensor  # [B, k, (step + 1) * k] bool
+    # [B, k] i64 each, indices into the level before: of the levels from the second to this one
+    parents: tuple[Tensor, ...] = ()
+
+    @property
+    def step(self) -> int:
+        return len(self.parents)
 
 
 class DraftTreeBuilder:
     """Expands drafts of one model."""
 
-    def __init__(self, layout: DraftLayout, sampler: Sampler) -> None:
+    def __init__(self, layout: DraftLayout, sampler: Sampler, topk: int) -> None:
         self._layout = layout
         self._sampler = sampler
-        self._first_levels: dict[int, FirstLevel] = {}  # by topk
+        self._first_level = FirstLevel.of(topk, layout.table.device)
 
     def expand(
         self,
@@ -68,7 +67,7 @@ class DraftTreeBuilder:
             first: outputs for the bonus tokens.
         """
         if shape.topk == 1:
-            tokens = self._expand_chain(batch, sampling, shape.num_steps, first.logits, draft_step)
+            tokens = self._expand_chain(batch, sampling, shape.num_steps, first, draft_step)
             return Draft(shape, tokens)
         return self._expand_tree(batch, sampling, shape, first, draft_step)
 
@@ -77,18 +76,21 @@ class DraftTreeBuilder:
         batch: DecodeBatch,
         sampling: SamplingBatch,
         num_steps: int,
-        logits: Tensor,
+        outputs: ForwardOutputs,
         draft_step: DraftStepFunction,
     ) -> Tensor:
         drafted, target_ids = [], self._layout.target_ids
         positions = self._layout.table.next_positions(batch, num_steps) if sampling.params else None
         for step in range(num_steps):
-            # Positions are not read where every request is greedy.
-            place = batch.lengths if positions is None else positions[:, step]
-            token = self._sampler.sample_draft(logits, sampling, place, target_ids)
+            if outputs.best is not None and positions is None:
+                token = outputs.best.ids[:, 0]
+            else:
+                # Positions are not read where every request is greedy.
+                place = batch.lengths if positions is None else positions[:, step]
+                token = self._sampler.sample_draft(outputs.logits, sampling, place, target_ids)
             drafted.append(token)
             if step + 1 < num_steps:
-                logits = draft_step(_inputs(batch, token[:, None], step)).logits
+                outputs = draft_step(_inputs(batch, token[:, None], step))
         return self._layout.to_target(torch.stack(drafted, dim=1))
 
     def _expand_tree(
@@ -116,14 +118,11 @@ class DraftTreeBuilder:
 
         def advance(frontier: TreeLevel) -> BestTokens:
             inputs = _inputs(batch, frontier.tokens, frontier.step)
-            outputs = draft_step(replace(inputs, parents=frontier.parents, mask=frontier.mask))
+            outputs = draft_step(replace(inputs, parents=frontier.parents))
             return best(outputs, frontier.step + 1)
 
-        if k not in self._first_levels:
-            self._first_levels[k] = FirstLevel.of(k, batch.lengths.device)
         roots = BestTokens(*[column[:, 0] for column in best(first, 0)])
-        ops = self._sampler.ops
-        draft = grow_tree(ops, shape, self._first_levels[k], roots, advance)
+        draft = grow_tree(self._sampler.ops, shape, self._first_level, roots, advance)
         return Draft(shape, self._layout.to_target(draft.tokens), draft.tree)
 
 
@@ -139,14 +138,11 @@ class FirstLevel:
 
     parents: Tensor  # [1, k] i64: the root, -1
     places: Tensor  # [1, k] i64, among all candidates
-    mask: Tensor  # [1, k, k] bool: each node sees itself
 
     @classmethod
     def of(cls, topk: int, device: torch.device) -> "FirstLevel":
         places = torch.arange(topk, device=device)[None]
-        return cls(
-            places.new_full((1, topk), -1), places, torch.eye(topk, device=device).bool()[None]
-        )
+        return cls(torch.full_like(places, -1), places)
 
 
 def grow_tree(
@@ -165,13 +161,13 @@ def grow_tree(
     """
     k, (scores, tokens) = shape.topk, roots
     batch = len(tokens)
-    own_rows, places = level.mask.expand(batch, -1, -1), level.places.expand(batch, -1)
+    places = level.places.expand(batch, -1)
     # Scores of all candidates, and their tokens and parents [B, 2, count], by step. A parent is an
     # index over all of them, -1 for the root.
     all_scores = [scores]
     nodes = [torch.stack((tokens, level.parents.expand(batch, -1)), dim=1)]
     count = k
-    frontier = TreeLevel(0, tokens, None, own_rows)
+    frontier = TreeLevel(tokens)
     for step in range(1, shape.num_steps):
         children = advance(frontier)
         scores = (scores[:, :, None] + children.scores).flatten(1)
@@ -181,9 +177,8 @@ def grow_tree(
         if step + 1 < shape.num_steps:
             scores, chosen = _stable_top(scores, k)  # [B, k] of k * k
             places = chosen + count
-            frontier = _next_frontier(
-                frontier, chosen // k, nodes[-1][:, 0].gather(1, chosen), own_rows
-            )
+            tokens = nodes[-1][:, 0].gather(1, chosen)
+            frontier = TreeLevel(tokens, (*frontier.parents, chosen // k))
             count += k * k
     pool = torch.cat(nodes, dim=2)
     # The best nodes of all, in breadth-first order.
@@ -191,14 +186,6 @@ def grow_tree(
         torch.cat(all_scores, dim=1), pool[:, 0], pool[:, 1], shape.num_tokens - 1
     )
     return Draft(shape, tokens, link(ops, parents, shape.num_steps))
-
-
-def _next_frontier(
-    before: TreeLevel, parents: Tensor, tokens: Tensor, own_rows: Tensor
-) -> TreeLevel:
-    width = before.mask.shape[2]
-    inherited = before.mask.gather(1, parents[:, :, None].expand(-1, -1, width))
-    return TreeLevel(before.step + 1, tokens, parents, torch.cat([inherited, own_rows], dim=2))
 
 
 def _stable_top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

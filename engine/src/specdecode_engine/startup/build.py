@@ -196,7 +196,8 @@ def _wire(
     drafter = None
     if models.draft is not None and draft_pool is not None and layout is not None:
         window = config.sizes.max_path_length
-        drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window)
+        topk = max(shape.topk for shape in config.sizes.shapes.values())
+        drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window, topk)
     return ModelContext(ops, models.target, pool, table, sampler, graphs, drafter, config.aux_spec)
 
 

@@ -55,7 +55,8 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
     space = GraphSpace(sizes.shapes, config.graph_batch_sizes, running, window)
     reachable = space.plan(policy) if space.sizes else NO_PLAN
     pages = -(-(config.context_length + sizes.reserve_tokens) // boot.memory.page_size)
-    spec = BufferSpec(config.widths, pages, boot.memory.page_size, config.dtype)
+    topk = max(shape.topk for shape in sizes.shapes.values())
+    spec = BufferSpec(config.widths, pages, boot.memory.page_size, config.dtype, topk)
     max_bytes = boot.graphs.max_bytes
     if max_bytes is None:
         max_bytes = available_bytes // _DEFAULT_SHARE

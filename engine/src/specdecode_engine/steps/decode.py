@@ -103,7 +103,7 @@ def _sampled_positions(
     """Positions [B, N] i64 of the tokens after each node; not read where every one is greedy."""
     nodes = 1 if draft is None else draft.shape.num_tokens
     if sampling.params is None:
-        return batch.lengths[:, None].expand(-1, nodes)
+        return batch.lengths.new_empty(batch.size, nodes)
     if draft is None or draft.tree is None:
         return table.next_positions(batch, nodes)
     return batch.lengths[:, None] + 1 + draft.tree.depths
