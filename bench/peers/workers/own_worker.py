@@ -9,10 +9,11 @@ from importlib.metadata import version
 
 from peers.answering import Ask, Setup, Told, Way, answer_questions
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import ForwardOutputs
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.profiling import FixedSteps, decoding
 
@@ -154,7 +155,7 @@ def _timed_verify(core: EngineCore) -> Iterator[list[float]]:
     graphs, seconds = core.context.graphs, list[float]()
     run = graphs.run
 
-    def timed(kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
+    def timed(kind: ForwardKind, inputs: DecodeInputs) -> ForwardOutputs:
         began_s = time.process_time()
         outputs = run(kind, inputs)
         if kind is ForwardKind.VERIFY:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from lossless.poison import poison
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.model.config import AuxHiddenStates
-from specdecode_engine.model.forward import ForwardInputs, TargetForward
+from specdecode_engine.model.forward import DecodeForward, TargetForward, VerifyLayout
 from specdecode_engine.model.kv_cache import KVCache, PagedView
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.speculate.tree import link
@@ -31,29 +32,42 @@ class Bench:
     target: Llama
     pool: KVCache
     table: RequestTable
-    function: TargetForward
+    function: DecodeForward
 
     def batch(self, size: int) -> DecodeBatch:
         """The first `size` sequences."""
         req_indices = list(range(1, size + 1))
         return self.table.decode_batch(req_indices, LENGTHS[:size], torch.tensor(req_indices))
 
-    def chain(self, size: int, rows: int) -> ForwardInputs:
+    def chain(self, size: int, rows: int) -> DecodeInputs:
         """Verify the bonus token and what follows it in the table."""
         batch = self.batch(size)
-        laid = self.table.window_rows(batch, batch.lengths, rows)
-        ids = self.table.tokens_at(laid.req_indices, laid.positions)
-        return ForwardInputs(ids, laid.positions, laid.layout, laid.slot_mapping)
+        positions = self.table.next_positions(batch, rows - 1)
+        tokens = self.table.tokens_at(batch.req_indices[:, None], positions)
+        if rows == 1:
+            return DecodeInputs(batch.req_indices, batch.longest, rows, batch=batch)
+        return DecodeInputs(batch.req_indices, batch.longest, rows, tokens, batch=batch)
 
-    def tree(self, size: int, parents: tuple[int, ...]) -> ForwardInputs:
+    def tree(self, size: int, parents: tuple[int, ...]) -> DecodeInputs:
         """Verify a tree of the same form after every bonus token."""
-        batch = self.batch(size)
-        tree = link(TORCH, torch.tensor([parents] * size), max(len(parents) - 1, 1))
-        laid = self.table.node_rows(batch, tree.depths)
-        ids = (torch.arange(size * len(parents)) * 7) % 97
-        return ForwardInputs(
-            ids, laid.positions, laid.layout, laid.slot_mapping, mask=tree.ancestry
+        batch, nodes = self.batch(size), len(parents)
+        tree = link(TORCH, torch.tensor([parents] * size), max(nodes - 1, 1))
+        tokens = (torch.arange(size * (nodes - 1)) * 7).view(size, -1) % 97
+        return DecodeInputs(
+            batch.req_indices,
+            batch.longest,
+            nodes,
+            tokens,
+            depths=tree.depths,
+            mask=tree.ancestry,
+            batch=batch,
         )
+
+    def rows_of(self, inputs: DecodeInputs) -> set[int]:
+        """The rows of the pool that a forward over these inputs writes."""
+        laid = self.function.lay_out(inputs)
+        assert laid.slot_mapping is not None
+        return set(laid.slot_mapping.tolist())
 
     def spec(self) -> BufferSpec:
         """What sizes the buffers."""
@@ -104,4 +118,5 @@ def bench(checkpoints) -> Bench:
         ids = table.tokens_at(rows.req_indices, rows.positions)
         target.forward(ids, rows.positions, PagedView(pool, rows.slot_mapping, rows.layout))
         table.set_computed(req_index, length)
-    return Bench(target, pool, table, TargetForward(target, pool, AuxHiddenStates(layers=(0, 2))))
+    verify = TargetForward(target, pool, AuxHiddenStates(layers=(0, 2)))
+    return Bench(target, pool, table, DecodeForward(VerifyLayout(table), verify))

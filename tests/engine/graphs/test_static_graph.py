@@ -3,17 +3,20 @@
 import pytest
 import torch
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
-from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import ForwardOutputs
+from tests.engine.graphs.conftest import PAGE_SIZE
 
 CHAIN = ForwardShape(ForwardKind.VERIFY, 4, 3)
 TREE = ForwardShape(ForwardKind.VERIFY, 4, 5, seen=5)
 PARENTS = (0, 0, 0, 1, 3)
+PAGE_0 = set(range(PAGE_SIZE))
 
 
-def inputs_of(bench, shape: ForwardShape, size: int) -> ForwardInputs:
+def inputs_of(bench, shape: ForwardShape, size: int) -> DecodeInputs:
     inputs = bench.tree(size, PARENTS) if shape.seen else bench.chain(size, shape.rows)
-    assert isinstance(inputs, ForwardInputs)
+    assert isinstance(inputs, DecodeInputs)
     return inputs
 
 
@@ -41,10 +44,9 @@ def test_nothing_of_an_earlier_larger_batch_is_left(bench, shape: ForwardShape) 
     graph.run(inputs_of(bench, shape, 4))
     before = bench.cells()
     inputs = inputs_of(bench, shape, 1)
-    assert inputs.slot_mapping is not None
     outputs = graph.run(inputs)
     changed = changed_rows(before, bench.cells())
-    assert changed <= {0, *inputs.slot_mapping.tolist()}
+    assert changed <= PAGE_0 | bench.rows_of(inputs)
     assert same(outputs, bench.function(inputs))
 
 
@@ -61,10 +63,9 @@ def test_padding_writes_to_page_0_only(bench, shape: ForwardShape, size: int) ->
     before = bench.cells()
     graph.run(inputs)
     changed = changed_rows(before, bench.cells())
-    assert inputs.slot_mapping is not None
-    own = set(inputs.slot_mapping.tolist())
+    own = bench.rows_of(inputs)
     assert own <= changed
-    assert changed - own <= {0}
+    assert changed - own <= PAGE_0
 
 
 def test_making_a_graph_touches_nobodys_rows(bench) -> None:
@@ -72,7 +73,7 @@ def test_making_a_graph_touches_nobodys_rows(bench) -> None:
     first.run(bench.chain(4, 3))
     before = bench.cells()
     type(first)(TREE, bench.function, first._buffers)
-    assert changed_rows(before, bench.cells()) <= {0}
+    assert changed_rows(before, bench.cells()) <= PAGE_0
 
 
 def test_outputs_are_views_of_one_place_and_the_next_run_overwrites_them(bench) -> None:
@@ -85,8 +86,8 @@ def test_outputs_are_views_of_one_place_and_the_next_run_overwrites_them(bench) 
     assert torch.equal(first.logits, kept)  # the same sequences stand first again
 
 
-def test_all_graphs_share_page_tables_of_one_width(bench) -> None:
-    """So that a batch computes the same at every num_steps."""
+def test_all_graphs_have_page_tables_of_one_width(bench) -> None:
+    """So that a batch computes the same at every num_steps; nothing is read on the host."""
     buffers = bench.buffers(CHAIN, TREE)
     shapes = [
         CHAIN,
@@ -94,8 +95,8 @@ def test_all_graphs_share_page_tables_of_one_width(bench) -> None:
         ForwardShape(ForwardKind.VERIFY, 1, 1),
         ForwardShape(ForwardKind.VERIFY, 2, 4),
     ]
-    layouts = [buffers.inputs.view(shape).layout for shape in shapes]
-    assert len({layout.page_table.data_ptr() for layout in layouts}) == 1
+    layouts = [bench.function.lay_out(buffers.inputs.view(shape)).layout for shape in shapes]
+    assert [layout.uniform_qo_len for layout in layouts] == [shape.rows for shape in shapes]
     assert {layout.page_table.shape[1] for layout in layouts} == {8}
     assert {layout.max_kv_len for layout in layouts} == {32}
     assert len({buffers.outputs.view(shape, 1).logits.data_ptr() for shape in shapes}) == 1
@@ -109,16 +110,26 @@ def test_the_same_batch_computes_the_same_at_every_num_steps(bench) -> None:
     assert all(torch.equal(logits[0], other) for other in logits[1:])
 
 
-def test_a_layout_is_copied_once_while_it_stays(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The draft steps of a step share theirs; a new one of the same values is copied again."""
+def test_a_batch_is_copied_once_while_it_stays(bench) -> None:
+    """The forwards of a step share theirs; a new one of the same requests is copied again."""
     graph = bench.graph(CHAIN)
     inputs, other = bench.chain(2, 3), bench.chain(2, 3)
     graph.run(inputs)
-    graph._buffers.inputs._page_table.fill_(-1)  # copying again would repair it
-    graph._buffers.inputs.load(CHAIN, inputs)
-    assert (graph._buffers.inputs._page_table == -1).all()
-    graph._buffers.inputs.load(CHAIN, other)
-    assert not (graph._buffers.inputs._page_table == -1)[:2, :2].any()
+    buffers = graph._buffers.inputs
+    buffers._req_indices.fill_(-1)  # copying again would repair it
+    buffers.load(CHAIN, inputs)
+    assert (buffers._req_indices == -1).all()
+    buffers.load(CHAIN, other)
+    assert buffers._req_indices.tolist() == [1, 2, 0, 0]
+
+
+def test_a_batch_is_padded_again_for_a_larger_graph(bench) -> None:
+    small = ForwardShape(ForwardKind.VERIFY, 2, 3)
+    buffers, inputs = bench.buffers(CHAIN).inputs, bench.chain(2, 3)
+    buffers._req_indices.fill_(-1)
+    for shape, wanted in ((small, [1, 2, -1, -1]), (CHAIN, [1, 2, 0, 0])):
+        buffers.load(shape, inputs)
+        assert buffers._req_indices.tolist() == wanted
 
 
 def test_bytes_are_known_before_buffers_are_allocated(bench) -> None:
@@ -143,13 +154,3 @@ def test_buffers_hold_their_shapes_and_smaller_ones(bench) -> None:
         TREE,
     ):
         assert not buffers.holds(larger)
-
-
-def test_a_graph_needs_nothing_of_the_host(bench) -> None:
-    """Full width, and as many rows for each request, so that their offsets are not a tensor."""
-    inputs = bench.buffers(CHAIN, TREE).inputs
-    for shape in (CHAIN, TREE):
-        layout = inputs.view(shape).layout
-        assert layout.uniform_qo_len == shape.rows
-        assert layout.page_table.shape[1] == bench.table.pages.shape[1]
-        assert layout.max_kv_len == layout.page_table.shape[1] * layout.page_size

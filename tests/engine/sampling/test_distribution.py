@@ -16,8 +16,9 @@ from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_engine.model.forward import BestTokens
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
-from specdecode_engine.speculate.tree import TreeLevel, grow_tree, link
+from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree, link
 from specdecode_engine.steps.decode import accept, gather_accepted
 from specdecode_kernels import TORCH
 
@@ -55,15 +56,17 @@ def positions(depths: Tensor) -> Tensor:
 
 
 def grow(world: World) -> Draft:
-    def score(logits: Tensor, depth: int) -> Tensor:
+    def best(logits: Tensor, depth: int) -> BestTokens:
         places = positions(torch.full(logits.shape[:2], depth))
-        return world.sampler.score_draft(logits, world.batch, places)
+        scores = world.sampler.score_draft(logits, world.batch, places)
+        return BestTokens.of(scores, SHAPE.topk)
 
-    def advance(frontier: TreeLevel) -> Tensor:
-        return score(world.draft[frontier.tokens], frontier.step + 1)
+    def advance(frontier: TreeLevel) -> BestTokens:
+        return best(world.draft[frontier.tokens], frontier.step + 1)
 
-    first = score(world.draft[0].expand(SEEDS, 1, VOCAB), 0)[:, 0]
-    return grow_tree(TORCH, SHAPE, first, advance)
+    scores, ids = best(world.draft[0].expand(SEEDS, 1, VOCAB), 0)
+    level = FirstLevel.of(SHAPE.topk, ids.device)
+    return grow_tree(TORCH, SHAPE, level, BestTokens(scores[:, 0], ids[:, 0]), advance)
 
 
 def node_logits(world: World, draft: Draft) -> Tensor:

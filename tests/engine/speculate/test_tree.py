@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.speculate.tree import TreeLevel, grow_tree
+from specdecode_engine.model.forward import BestTokens
+from specdecode_engine.speculate.draft_layout import scratch_mask
+from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree
 from specdecode_kernels import TORCH
 
 VOCAB = 20
@@ -27,10 +29,12 @@ def score_table(seed: int, levels: int) -> torch.Tensor:
 
 
 def grow(shape: DraftShape, table: torch.Tensor) -> Draft:
-    def advance(frontier: TreeLevel) -> torch.Tensor:
-        return table[frontier.step + 1][frontier.tokens]
+    def advance(frontier: TreeLevel) -> BestTokens:
+        return BestTokens.of(table[frontier.step + 1][frontier.tokens], shape.topk)
 
-    return grow_tree(TORCH, shape, table[0, 0][None], advance)
+    level = FirstLevel.of(shape.topk, table.device)
+    roots = BestTokens.of(table[0, 0][None], shape.topk)
+    return grow_tree(TORCH, shape, level, roots, advance)
 
 
 def paths_of(draft: Draft) -> list[tuple[int, ...]]:
@@ -119,17 +123,19 @@ def test_a_frontier_node_sees_its_own_ancestors_in_the_scratch() -> None:
     shape = DraftShape(5, 4, 30)
     seen: list[TreeLevel] = []
 
-    def advance(frontier: TreeLevel) -> torch.Tensor:
+    def advance(frontier: TreeLevel) -> BestTokens:
         seen.append(frontier)
-        return table[frontier.step + 1][frontier.tokens]
+        return BestTokens.of(table[frontier.step + 1][frontier.tokens], shape.topk)
 
-    grow_tree(TORCH, shape, table[0, 0][None], advance)
+    roots = BestTokens.of(table[0, 0][None], shape.topk)
+    grow_tree(TORCH, shape, FirstLevel.of(shape.topk, table.device), roots, advance)
     for step, frontier in enumerate(seen):
         for place in range(4):
             rows, at, level = set(), place, step
             while level >= 0:
                 rows.add(level * 4 + at)
-                at = int(seen[level].parents[0, at])
+                at = int(seen[level].parents[-1][0, at]) if level else 0
                 level -= 1
-            marked = frontier.mask[0, place].nonzero().flatten().tolist()
+            mask = scratch_mask(frontier.parents, torch.eye(4, dtype=torch.bool)[None])
+            marked = mask[0, place].nonzero().flatten().tolist()
             assert set(marked) == rows

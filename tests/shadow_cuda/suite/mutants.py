@@ -14,9 +14,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.decode_inputs import DecodeInputs
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_engine.graphs.buffers import InputBuffers
 from specdecode_engine.model import forward
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs, TargetForward
 from specdecode_engine.sampling.sampler import Sampler
@@ -160,19 +160,21 @@ def _shared_results() -> AbstractContextManager[object]:
     return mock.patch.object(in_flight, "_start_copy", copy)
 
 
-def _stale_layout() -> AbstractContextManager[object]:
-    """Load the lengths and pages of the first step of each shape, and never again."""
-    loaded: set[object] = set()
+def _stale_lengths() -> AbstractContextManager[object]:
+    """Let the graphs of each batch size read lengths that were gathered before a capture."""
+    kept: dict[int, Tensor] = {}
 
-    def make(load: Any) -> Any:
-        def broken(self: InputBuffers, shape: Any, layout: Any) -> None:
-            if shape not in loaded:
-                loaded.add(shape)
-                load(self, shape, layout)
+    def make(gather: Any) -> Any:
+        def broken(self: DecodeInputs, table: RequestTable) -> DecodeBatch:
+            batch: DecodeBatch = gather(self, table)
+            if self.batch is not None:
+                return batch
+            lengths = kept.setdefault(batch.size, batch.lengths)
+            return replace(batch, lengths=lengths)
 
         return broken
 
-    return _instead_of(InputBuffers, "_load_layout", make)()
+    return _instead_of(DecodeInputs, "gather", make)()
 
 
 def _shared_intermediates() -> AbstractContextManager[object]:
@@ -316,7 +318,7 @@ MUTANTS = (
     Mutant("an event is recorded before the copy", _early_event, CHAIN, by="tokens|Error"),
     Mutant("two results share pinned memory", _shared_results, CHAIN, by="tokens|Error"),
     Mutant("staged numbers are overwritten", _reused_staging, CHAIN, by="HostBufferMisused"),
-    Mutant("a graph reads the lengths of an older step", _stale_layout, CHAIN, by="tokens"),
+    Mutant("a graph reads the lengths of an older step", _stale_lengths, CHAIN, by="tokens"),
     Mutant("a graph reads what another left", _shared_intermediates, CHAIN, by="tokens"),
     Mutant(
         "a step launches one kernel more",

@@ -42,7 +42,7 @@ class StagedSpans:
 class DecodeBatch:
     """The sequences of one decode step.
 
-    `lengths` counts the tokens whose target KV is present; `bonus` is the token at that position.
+    `lengths` counts the tokens whose target KV is present; the bonus token is at that position.
     `host_lengths` bounds the lengths on the host, so that nothing waits for the device; they are
     exact while no step is in flight.
     """
@@ -51,7 +51,6 @@ class DecodeBatch:
     host_lengths: tuple[int, ...]
     req_indices: Tensor  # [B] i64
     lengths: Tensor  # [B] i64
-    bonus: Tensor  # [B] i64
 
     @property
     def size(self) -> int:
@@ -62,7 +61,7 @@ class DecodeBatch:
         """The batch of one of its sequences."""
         one = slice(row, row + 1)
         host = self.host_req_indices[one], self.host_lengths[one]
-        return DecodeBatch(*host, self.req_indices[one], self.lengths[one], self.bonus[one])
+        return DecodeBatch(*host, self.req_indices[one], self.lengths[one])
 
     @property
     def longest(self) -> int:
@@ -94,6 +93,11 @@ class RequestTable:
         # Page ids, 0 where a request has none; others only read them.
         self.pages = torch.zeros(num_rows, pages_per_request, dtype=torch.int64, device=device)
         self._written_pages = [0] * num_rows
+        self._offsets = torch.arange(width, device=device)
+
+    def offsets(self, count: int) -> Tensor:
+        """Return 0 .. count - 1, at most as many as a sequence has tokens."""
+        return self._offsets[:count]
 
     def open(self, req_index: int, tokens: Items[int]) -> None:
         """Start a sequence: its tokens are known, none has KV yet."""
@@ -127,10 +131,11 @@ class RequestTable:
             req_indices: the first argument, staged and sent.
         """
         lengths = self._lengths[req_indices]
-        bonus = self._tokens[req_indices, lengths]
-        return DecodeBatch(
-            tuple(host_req_indices), tuple(host_lengths), req_indices, lengths, bonus
-        )
+        return DecodeBatch(tuple(host_req_indices), tuple(host_lengths), req_indices, lengths)
+
+    def next_positions(self, batch: DecodeBatch, count: int) -> Tensor:
+        """Return the `count` positions after each bonus token, [B, count] i64."""
+        return batch.lengths[:, None] + self._offsets[1 : count + 1]
 
     def tokens_at(self, req_indices: Tensor, positions: Tensor) -> Tensor:
         """Return the tokens at `positions` of `req_indices`, elementwise."""
@@ -144,10 +149,9 @@ class RequestTable:
                 overwritten by the next step.
             emitted: [B] i64, tokens that count; as many more rows of KV are now present.
         """
-        offsets = torch.arange(1, tokens.shape[1] + 1, device=self.device)
-        positions = batch.lengths[:, None] + offsets
+        positions = self.next_positions(batch, tokens.shape[1])
         self._tokens[batch.req_indices[:, None], positions] = tokens
-        self._lengths[batch.req_indices] = batch.lengths + emitted
+        self._lengths.index_add_(0, batch.req_indices, emitted)
 
     def set_computed(self, req_index: int, computed: int) -> None:
         """Record that the first `computed` tokens have KV, after an extend step."""
@@ -186,8 +190,7 @@ class RequestTable:
         Positions below `lowest` [B] i64 become that one, which is then computed more than once, to
         the same values: what lies before may be shared and is not written.
         """
-        offsets = torch.arange(count, device=self.device)
-        positions = first[:, None] + offsets
+        positions = first[:, None] + self.offsets(count)
         bounds = None
         if lowest is not None:
             positions = torch.maximum(positions, lowest[:, None])
@@ -208,7 +211,7 @@ class RequestTable:
             depths: [B, N] i64.
         """
         nodes = depths.shape[1]
-        places = batch.lengths[:, None] + torch.arange(nodes, device=self.device)
+        places = batch.lengths[:, None] + self.offsets(nodes)
         row_req_indices = batch.req_indices.repeat_interleave(nodes)
         kv_lens = batch.lengths.repeat_interleave(nodes)
         positions = (batch.lengths[:, None] + depths).flatten()

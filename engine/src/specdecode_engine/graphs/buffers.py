@@ -1,18 +1,18 @@
 """The input and output tensors that all graphs share: fixed addresses, filled before each replay.
 
-Rows beyond the batch are padding: token 0 at position 0, key and value to row 0 of page 0, which no
-request owns, seeing nothing. Letters: B batch, n rows per request.
+Rows beyond the batch are padding: they belong to request 0, which has no tokens and whose page is
+page 0, so that nothing of a request is written. Letters: B batch, n rows per request.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
-from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_kernels import AttentionMetadata
+from specdecode_engine.model.forward import BestTokens, ForwardOutputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class BufferSpec:
     pages: int  # entries of a page table, the same for every forward
     page_size: int
     dtype: torch.dtype
+    topk: int = 1  # of drafts
 
     def num_bytes(self, shapes: Iterable[ForwardShape]) -> int:
         """Bytes of the buffers for these forwards, before they are allocated."""
@@ -37,6 +38,17 @@ class GraphBuffers:
     ) -> None:
         self.inputs = InputBuffers(spec, shapes, device)
         self.outputs = OutputBuffers(spec, shapes, device)
+
+    def view(self, shape: ForwardShape, longest: int | None = None) -> DecodeInputs:
+        """Return the inputs of a forward; a draft step reads the outputs of the forward before it.
+
+        Args:
+            longest: see `InputBuffers.view`.
+        """
+        inputs = self.inputs.view(shape, longest)
+        if shape.kind is not ForwardKind.DRAFT_STEP:
+            return inputs
+        return replace(inputs, hidden=self.outputs.recurrent(shape))
 
     @property
     def num_bytes(self) -> int:
@@ -53,105 +65,114 @@ class InputBuffers:
     def __init__(
         self, spec: BufferSpec, shapes: Collection[ForwardShape], device: torch.device
     ) -> None:
-        self._widths = {kind: entry.hidden_in for kind, entry in spec.widths.items()}
-        self._page_size = spec.page_size
-        rows = max((shape.total_rows for shape in shapes), default=0)
-        hidden = max((shape.total_rows * self._widths[shape.kind] for shape in shapes), default=0)
-        mask = max((shape.total_rows * shape.seen for shape in shapes), default=0)
-        # ids, positions, slot_mapping, kv_lens
-        self._indices = torch.zeros(4, rows, dtype=torch.int64, device=device)
+        self._longest = spec.pages * spec.page_size
         batch = max((shape.batch_size for shape in shapes), default=0)
-        self._page_table = torch.zeros(batch, spec.pages, dtype=torch.int64, device=device)
-        self._hidden = torch.zeros(hidden, dtype=spec.dtype, device=device)
+        self._req_indices = torch.zeros(batch, dtype=torch.int64, device=device)
+        rows = max((shape.total_rows for shape in shapes), default=0)
+        self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        trees = [s for s in shapes if s.kind is ForwardKind.DRAFT_STEP and s.seen]
+        levels = max((shape.first // shape.rows for shape in trees), default=0)
+        parents = max((shape.total_rows for shape in trees), default=0) if levels else 0
+        self._parents = torch.zeros(levels, parents, dtype=torch.int64, device=device)
+        depths = max(map(_num_depths, shapes), default=0)
+        self._depths = torch.zeros(depths, dtype=torch.int64, device=device)
+        mask = max(map(_num_masked, shapes), default=0)
         self._mask = torch.zeros(mask, dtype=torch.bool, device=device)
-        self._loaded: tuple[AttentionMetadata, ForwardShape] | None = None
+        self._loaded: tuple[Tensor, int] | None = None
 
     @property
     def num_bytes(self) -> int:
-        buffers = (self._indices, self._page_table, self._hidden, self._mask)
-        return sum(buffer.nbytes for buffer in buffers)
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    @property
+    def _buffers(self) -> tuple[Tensor, ...]:
+        return self._req_indices, self._tokens, self._parents, self._depths, self._mask
 
     def holds(self, shape: ForwardShape) -> bool:
         return (
-            shape.total_rows <= self._indices.shape[1]
-            and shape.batch_size <= self._page_table.shape[0]
-            and shape.total_rows * self._widths[shape.kind] <= self._hidden.shape[0]
-            and shape.total_rows * shape.seen <= self._mask.shape[0]
+            shape.batch_size <= self._req_indices.shape[0]
+            and shape.total_rows <= self._tokens.shape[0]
+            and self._holds_parents(shape)
+            and _num_depths(shape) <= self._depths.shape[0]
+            and _num_masked(shape) <= self._mask.shape[0]
         )
 
-    def view(self, shape: ForwardShape, like: AttentionMetadata | None = None) -> ForwardInputs:
-        """Return the buffers as the inputs of a forward.
+    def _holds_parents(self, shape: ForwardShape) -> bool:
+        levels, rows = self._parents.shape
+        return not _num_levels(shape) or (_num_levels(shape) <= levels and shape.total_rows <= rows)
+
+    def view(self, shape: ForwardShape, longest: int | None = None) -> DecodeInputs:
+        """Return the buffers as the inputs of a forward, whose batch is not gathered yet.
 
         Args:
-            like: cut the page tables to the width of these, which were loaded; otherwise they have
-                their full width, which alone bounds the longest request.
+            longest: bound of the lengths, which cuts the page tables; otherwise they have their
+                full width, which alone bounds the longest request.
         """
-        ids, positions, slot_mapping, kv_lens = self._indices[:, : shape.total_rows]
-        pages = self._page_table.shape[1] if like is None else like.page_table.shape[1]
-        layout = AttentionMetadata(
-            page_table=self._page_table[: shape.batch_size, :pages],
-            page_size=self._page_size,
-            qo_lens=(shape.rows,) * shape.batch_size,
-            kv_lens=kv_lens,
-            max_kv_len=pages * self._page_size if like is None else like.max_kv_len,
+        batch, tokens, depths = shape.batch_size, _num_tokens(shape), _num_depths(shape)
+        masked, parents = (
+            _num_masked(shape),
+            self._parents[: _num_levels(shape), : shape.total_rows],
         )
-        is_draft_step = shape.kind is ForwardKind.DRAFT_STEP
-        return ForwardInputs(
-            ids,
-            positions,
-            layout,
-            None if is_draft_step else slot_mapping,
-            self._hidden_of(shape),
-            self._mask_of(shape),
-            shape.first,
+        return DecodeInputs(
+            self._req_indices[:batch],
+            self._longest if longest is None else longest,
+            shape.rows,
+            tokens=self._tokens[:tokens].view(batch, -1) if tokens else None,
+            parents=tuple([level.view(batch, -1) for level in parents]),
+            depths=self._depths[:depths].view(batch, -1) if depths else None,
+            mask=self._mask[:masked].view(batch, shape.rows, -1) if masked else None,
+            first=shape.first,
         )
 
-    def load(self, shape: ForwardShape, inputs: ForwardInputs) -> None:
+    def load(self, shape: ForwardShape, inputs: DecodeInputs) -> None:
         """Copy in a batch of at most the shape's size, and pad the rest."""
-        rows, total = inputs.batch_size * shape.rows, shape.total_rows
-        ids, positions, slot_mapping, _ = self._indices
-        _fill(ids, inputs.ids, rows, total)
-        _fill(positions, inputs.positions, rows, total)
-        if inputs.slot_mapping is not None:
-            _fill(slot_mapping, inputs.slot_mapping, rows, total)
-        hidden, mask = self._hidden_of(shape), self._mask_of(shape)
-        if hidden is not None:
-            assert inputs.hidden is not None
-            _fill(hidden, inputs.hidden, rows, total)
-        if mask is not None:
-            assert inputs.mask is not None
-            _fill(mask, inputs.mask, inputs.batch_size, shape.batch_size)
-        self._load_layout(shape, inputs.layout)
+        own = self.view(shape)
+        # The forwards of a step share one batch, copied once.
+        if self._loaded is None or self._loaded[0] is not inputs.req_indices:
+            self._loaded = (inputs.req_indices, 0)
+        if self._loaded[1] < shape.batch_size:
+            _fill(own.req_indices, inputs.req_indices)
+            self._loaded = (inputs.req_indices, shape.batch_size)
+        pairs = (
+            (own.tokens, inputs.tokens),
+            (own.depths, inputs.depths),
+            (own.mask, inputs.mask),
+            # Those of the levels before were loaded for the draft steps before.
+            *zip(own.parents[-1:], inputs.parents[-1:], strict=True),
+        )
+        for buffer, values in pairs:
+            if buffer is not None:
+                assert values is not None
+                _fill(buffer, values)
 
     def clear(self) -> None:
         """Make every row padding, so that a forward writes to no request's keys and values."""
-        for buffer in (self._indices, self._page_table, self._hidden, self._mask):
+        for buffer in self._buffers:
             buffer.zero_()
         self._loaded = None
 
-    def _load_layout(self, shape: ForwardShape, layout: AttentionMetadata) -> None:
-        """Copy in the page tables; the draft steps of a step share one layout, copied once."""
-        key = ForwardShape(shape.kind, shape.batch_size, shape.rows)
-        if self._loaded is not None and self._loaded[0] is layout and self._loaded[1] == key:
-            return
-        batch, pages = layout.page_table.shape
-        # Entries after these pages may be stale: no row is visible through them.
-        self._page_table[:batch, :pages].copy_(layout.page_table)
-        self._page_table[batch : shape.batch_size].zero_()
-        _fill(self._indices[3], layout.kv_lens, batch * shape.rows, shape.total_rows)
-        self._loaded = (layout, key)
 
-    def _hidden_of(self, shape: ForwardShape) -> Tensor | None:
-        width = self._widths[shape.kind]
-        if not width:
-            return None
-        return self._hidden[: shape.total_rows * width].view(shape.total_rows, width)
+def _num_tokens(shape: ForwardShape) -> int:
+    """Drafted tokens of a forward: verifying adds the bonus token, catching up has none."""
+    if shape.kind is ForwardKind.CATCH_UP:
+        return 0
+    is_verify = shape.kind is ForwardKind.VERIFY
+    return shape.total_rows - shape.batch_size if is_verify else shape.total_rows
 
-    def _mask_of(self, shape: ForwardShape) -> Tensor | None:
-        if not shape.seen:
-            return None
-        flat = self._mask[: shape.total_rows * shape.seen]
-        return flat.view(shape.batch_size, shape.rows, shape.seen)
+
+def _num_levels(shape: ForwardShape) -> int:
+    """Levels of a tree of drafted tokens, the first left out, whose parents a draft step needs."""
+    is_draft_step = shape.kind is ForwardKind.DRAFT_STEP
+    return shape.first // shape.rows if is_draft_step and shape.seen else 0
+
+
+def _num_masked(shape: ForwardShape) -> int:
+    """Entries of the mask of a tree's nodes; a draft step's follows from the parents."""
+    return shape.total_rows * shape.seen if shape.kind is ForwardKind.VERIFY else 0
+
+
+def _num_depths(shape: ForwardShape) -> int:
+    return shape.total_rows if shape.seen and shape.kind is ForwardKind.VERIFY else 0
 
 
 class OutputBuffers:
@@ -159,6 +180,7 @@ class OutputBuffers:
 
     A forward overwrites the outputs of the previous forward of its kind. Separate outputs would
     take the memory of all batch sizes together; the copy into these buffers is part of the graph.
+    So is the choice of the best tokens of each row of a draft, where no request samples.
     """
 
     def __init__(
@@ -176,20 +198,39 @@ class OutputBuffers:
             kind: torch.zeros(count, spec.widths[kind].hidden_out, dtype=spec.dtype, device=device)
             for kind, count in rows.items()
         }
+        drafting = [shape for shape in shapes if shape.kind is not ForwardKind.VERIFY]
+        self._topk = spec.topk
+        most = max((shape.output_rows for shape in drafting), default=0)
+        levels = max(map(self._level, drafting), default=-1) + 1
+        # By level of the draft, so that a level does not overwrite the one before.
+        self._best = BestTokens(
+            torch.zeros(levels, most, self._topk, device=device),
+            torch.zeros(levels, most, self._topk, dtype=torch.int64, device=device),
+        )
 
     @property
     def num_bytes(self) -> int:
-        buffers = (*self._logits.values(), *self._hidden.values())
+        buffers = (*self._logits.values(), *self._hidden.values(), *self._best)
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
         logits = self._logits.get(shape.kind)
-        return logits is not None and shape.output_rows <= logits.shape[0]
+        if logits is None or shape.output_rows > logits.shape[0]:
+            return False
+        return shape.kind is ForwardKind.VERIFY or self._level(shape) < len(self._best.ids)
 
     def view(self, shape: ForwardShape, batch_size: int) -> ForwardOutputs:
         """Return the outputs of a forward for the first `batch_size` requests."""
         rows = shape.output_rows // shape.batch_size * batch_size
-        return ForwardOutputs(self._logits[shape.kind][:rows], self._hidden_of(shape, rows))
+        best = self._best_of(shape, rows)
+        return ForwardOutputs(self._logits[shape.kind][:rows], self._hidden_of(shape, rows), best)
+
+    def recurrent(self, shape: ForwardShape) -> Tensor | None:
+        """Return the hidden states that a draft step reads: [B, width], later [B * k, width]."""
+        if shape.first:
+            return self._hidden_of(shape, shape.total_rows)
+        hidden = self._hidden.get(ForwardKind.CATCH_UP)
+        return None if hidden is None or not hidden.shape[1] else hidden[: shape.batch_size]
 
     def store(self, shape: ForwardShape, outputs: ForwardOutputs) -> None:
         """Copy in the outputs of a forward, padding included."""
@@ -198,13 +239,33 @@ class OutputBuffers:
         if own.hidden is not None:
             assert outputs.hidden is not None
             own.hidden.copy_(outputs.hidden)
+        if own.best is not None:
+            if self._topk == 1:
+                own.best.ids.copy_(outputs.logits.argmax(dim=-1, keepdim=True))
+                return
+            scores = torch.log_softmax(outputs.logits.float(), dim=-1)
+            for buffer, values in zip(own.best, BestTokens.of(scores, self._topk), strict=True):
+                buffer.copy_(values)
+
+    def _best_of(self, shape: ForwardShape, rows: int) -> BestTokens | None:
+        if shape.kind is ForwardKind.VERIFY:
+            return None
+        level = self._level(shape)
+        return BestTokens(self._best.scores[level, :rows], self._best.ids[level, :rows])
+
+    def _level(self, shape: ForwardShape) -> int:
+        """Levels of a draft before the one whose tokens follow from a forward's outputs."""
+        is_draft_step = shape.kind is ForwardKind.DRAFT_STEP
+        return 1 + shape.first // shape.rows if is_draft_step else 0
 
     def _hidden_of(self, shape: ForwardShape, rows: int) -> Tensor | None:
         hidden = self._hidden[shape.kind]
         return hidden[:rows] if hidden.shape[1] else None
 
 
-def _fill(buffer: Tensor, values: Tensor, count: int, total: int) -> None:
-    """Copy `count` values and make those up to `total` zero."""
+def _fill(buffer: Tensor, values: Tensor) -> None:
+    """Copy the values to the front and make the rest zero."""
+    count = len(values)
     buffer[:count].copy_(values)
-    buffer[count:total].zero_()
+    if count < len(buffer):
+        buffer[count:].zero_()

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from tqdm import tqdm
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
 from specdecode_engine.graphs.plan import Eager, GraphPlan, GraphReport, GraphSpace
-from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import DecodeFunction, ForwardOutputs
 
 NO_PLAN = GraphPlan((), {})
 
@@ -28,7 +29,7 @@ class GraphCache:
 
     def __init__(
         self,
-        functions: Mapping[ForwardKind, ForwardFunction],
+        functions: Mapping[ForwardKind, DecodeFunction],
         space: GraphSpace | None = None,
         plan: GraphPlan = NO_PLAN,
         capturer: GraphCapturer | None = None,
@@ -103,12 +104,14 @@ class GraphCache:
         )
         return f"the newest decode step has num_steps {num_steps}, batch size {batch_size}, {graph}"
 
-    def run(self, kind: ForwardKind, inputs: ForwardInputs) -> ForwardOutputs:
+    def run(self, kind: ForwardKind, inputs: DecodeInputs) -> ForwardOutputs:
         """Run a forward of the activated step."""
         active = self._active
         if active is None:
             return self._functions[kind](inputs)
         seen = 0 if inputs.mask is None else inputs.mask.shape[2]
+        if kind is ForwardKind.DRAFT_STEP and inputs.rows > 1:
+            seen = inputs.first + inputs.rows
         shape = ForwardShape(kind, active.batch_size, inputs.rows, inputs.first, seen)
         return active.graphs[shape].run(inputs)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
 from specdecode_engine.graphs.cuda_graph import CaptureStream, CudaGraph, StaticGraph
@@ -17,7 +18,7 @@ from specdecode_engine.graphs.plan import (
     GraphPlan,
     GraphSetReport,
 )
-from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import DecodeFunction, ForwardOutputs
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 class ForwardGraph(Protocol):
     """One forward of one `ForwardShape`, captured."""
 
-    def run(self, inputs: ForwardInputs) -> ForwardOutputs:
+    def run(self, inputs: DecodeInputs) -> ForwardOutputs:
         """Run a batch of at most that size; the outputs are overwritten by later runs.
 
         Nothing is allocated but views of the outputs.
@@ -59,7 +60,7 @@ class GraphCapturer:
 
     def __init__(
         self,
-        functions: Mapping[ForwardKind, ForwardFunction],
+        functions: Mapping[ForwardKind, DecodeFunction],
         plan: GraphPlan,
         dropped: Iterable[CaptureDecision],
         buffers: GraphBuffers,

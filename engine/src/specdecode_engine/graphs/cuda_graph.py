@@ -7,13 +7,14 @@ GPU.
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
-from specdecode_engine.model.forward import ForwardFunction, ForwardInputs, ForwardOutputs
+from specdecode_engine.model.forward import DecodeFunction, ForwardOutputs
 
 WARM_UPS = 2
 """Runs before a capture: libraries choose algorithms and allocate workspaces in the first ones."""
@@ -57,17 +58,17 @@ class CudaGraph:
     def __init__(
         self,
         shape: ForwardShape,
-        function: ForwardFunction,
+        function: DecodeFunction,
         buffers: GraphBuffers,
         where: CaptureStream,
     ) -> None:
         self.shape = shape
         self._buffers = buffers
         buffers.inputs.clear()
-        static = buffers.inputs.view(shape)
+        static = buffers.view(shape)
         self._graph = _capture(where, lambda: buffers.outputs.store(shape, function(static)))
 
-    def run(self, inputs: ForwardInputs) -> ForwardOutputs:
+    def run(self, inputs: DecodeInputs) -> ForwardOutputs:
         """Copy in and pad, replay, return views of the batch's own rows."""
         self._buffers.inputs.load(self.shape, inputs)
         self._graph.replay()
@@ -141,23 +142,19 @@ class StaticGraph:
     """
 
     def __init__(
-        self, shape: ForwardShape, function: ForwardFunction, buffers: GraphBuffers
+        self, shape: ForwardShape, function: DecodeFunction, buffers: GraphBuffers
     ) -> None:
         self.shape = shape
         self._function = function
         self._buffers = buffers
         buffers.inputs.clear()
-        padding = buffers.inputs.view(shape)
-        layout = padding.layout
-        first_pages = layout.page_table[:, :1]
-        layout = replace(layout, page_table=first_pages, max_kv_len=layout.page_size)
-        self._run(replace(padding, layout=layout))
+        self._run(buffers.view(shape, longest=0))
 
-    def run(self, inputs: ForwardInputs) -> ForwardOutputs:
+    def run(self, inputs: DecodeInputs) -> ForwardOutputs:
         """Copy in and pad, compute, return views of the batch's own rows."""
         self._buffers.inputs.load(self.shape, inputs)
-        self._run(self._buffers.inputs.view(self.shape, like=inputs.layout))
+        self._run(self._buffers.view(self.shape, inputs.longest))
         return self._buffers.outputs.view(self.shape, inputs.batch_size)
 
-    def _run(self, inputs: ForwardInputs) -> None:
+    def _run(self, inputs: DecodeInputs) -> None:
         self._buffers.outputs.store(self.shape, self._function(inputs))

@@ -6,13 +6,15 @@ or an EAGLE head that also reads hidden states: the target's for committed rows,
 the parent of a drafted token.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from specdecode_engine.batch.shapes import ForwardKind
+from specdecode_engine.batch.decode_inputs import DecodeInputs
+from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.eagle import EagleHead
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache, KVView, PagedView, ScratchView
@@ -52,10 +54,58 @@ class ForwardOutputs:
 
     logits: Tensor  # [B * m, vocab] f32 or f64
     hidden: Tensor | None = None  # [B * m, width]: aux hidden states, or what the next row reads
+    best: "BestTokens | None" = None  # of a draft, from a CUDA graph for trees
+
+
+class BestTokens(NamedTuple):
+    """The likeliest tokens of each row, in order: ids of the vocabulary, log-probabilities."""
+
+    scores: Tensor  # [..., topk] f32
+    ids: Tensor  # [..., topk] i64
+
+    @classmethod
+    def of(cls, scores: Tensor, count: int) -> "BestTokens":
+        """Take the best `count` of log-probabilities [..., vocab] f32; NaN counts as impossible."""
+        values, ids = torch.topk(torch.nan_to_num(scores, nan=-torch.inf), count, dim=-1)
+        return cls(values, ids)
 
 
 ForwardFunction = Callable[[ForwardInputs], ForwardOutputs]
 """A model with its cache: writes the rows' keys and values; reads and writes nothing else."""
+
+DecodeFunction = Callable[[DecodeInputs], ForwardOutputs]
+"""A forward of a decode step with the layout of its rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeForward:
+    """Lays out the rows of a forward, then computes it."""
+
+    lay_out: Callable[[DecodeInputs], ForwardInputs]
+    compute: ForwardFunction
+
+    def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
+        return self.compute(self.lay_out(inputs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifyLayout:
+    """Arranges the bonus tokens and their draft as chains, or as the draft's trees."""
+
+    table: RequestTable
+
+    def __call__(self, inputs: DecodeInputs) -> ForwardInputs:
+        table, batch = self.table, inputs.gather(self.table)
+        ids = table.tokens_at(batch.req_indices, batch.lengths)[:, None]
+        if inputs.tokens is not None:
+            ids = torch.cat([ids, inputs.tokens], dim=1)
+        if inputs.depths is not None:
+            rows = table.node_rows(batch, inputs.depths)
+        else:
+            rows = table.window_rows(batch, batch.lengths, inputs.rows)
+        return ForwardInputs(
+            ids.flatten(), rows.positions, rows.layout, rows.slot_mapping, mask=inputs.mask
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +125,8 @@ class TargetForward:
 
 def draft_forwards(
     network: DraftNetwork, pool: KVCache, scratch: DraftScratch
-) -> Mapping[ForwardKind, ForwardFunction]:
-    """Bind the forwards of a decode step to the draft's pages and its scratch."""
+) -> tuple[ForwardFunction, ForwardFunction]:
+    """Bind catching up and draft steps to the draft's pages and its scratch."""
 
     def catch_up(inputs: ForwardInputs) -> ForwardOutputs:
         """Write to the pages; the outputs are those of each sequence's last row."""
@@ -90,7 +140,7 @@ def draft_forwards(
         normed, recurrent = _forward(network, inputs, inputs.hidden, view)
         return ForwardOutputs(network.logits(normed), recurrent)
 
-    return {ForwardKind.CATCH_UP: catch_up, ForwardKind.DRAFT_STEP: draft_step}
+    return catch_up, draft_step
 
 
 def forward_committed(

@@ -161,11 +161,10 @@ class Sampler:
             target_ids: [draft_vocab] i64, the target's id of every draft id, where they differ.
 
         Returns:
-            [batch] i64 ids of the target.
+            [batch] i64 ids of the draft.
         """
         params = batch.draft_params
-        ids = self.ops.sample(logits[:, None], params, positions[:, None], target_ids)[:, 0]
-        return ids if target_ids is None else target_ids[ids]
+        return self.ops.sample(logits[:, None], params, positions[:, None], target_ids)[:, 0]
 
     def score_draft(
         self,

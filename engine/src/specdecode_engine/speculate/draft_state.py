@@ -61,9 +61,12 @@ class DraftKvProgress:
             for req_index, rows in pairs
         ]
 
-    def complete(self, batch: DecodeBatch, rows: Tensor) -> None:
-        """Record that the first `rows` [B] i64 rows are computed and none is missing."""
-        self._pending.update(dict.fromkeys(batch.host_req_indices, 0))
+    def complete(self, req_indices: Items[int]) -> None:
+        """Record that no row is missing."""
+        self._pending.update(dict.fromkeys(req_indices, 0))
+
+    def write_first_missing(self, batch: DecodeBatch, rows: Tensor) -> None:
+        """Record on the device that the first `rows` [B] i64 rows are computed."""
         self._first_missing[batch.req_indices] = rows
 
     def first_missing(self, batch: DecodeBatch) -> Tensor:
@@ -94,6 +97,7 @@ class HiddenStateRing:
     ) -> None:
         self._length = self.rows(step_rows)
         self._rows = torch.zeros(num_rows, self._length, width, dtype=dtype, device=device)
+        self._offsets = torch.arange(step_rows, device=device)
 
     @classmethod
     def rows(cls, step_rows: int) -> int:
@@ -109,8 +113,7 @@ class HiddenStateRing:
 
     def write_rows(self, batch: DecodeBatch, num_rows: int, hidden: Tensor) -> None:
         """Keep hidden states [B, num_rows, width] of positions length .. length + num_rows - 1."""
-        offsets = torch.arange(num_rows, device=hidden.device)
-        places = (batch.lengths[:, None] + offsets) % self._length
+        places = (batch.lengths[:, None] + self._offsets[:num_rows]) % self._length
         self._rows[batch.req_indices[:, None], places] = hidden
 
     def read_span(self, span: Span) -> Tensor:

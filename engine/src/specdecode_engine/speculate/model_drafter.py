@@ -1,10 +1,7 @@
 """Drafting with a model: a small language model (STANDALONE), or an EAGLE head of any generation.
 
 Sources: Li et al., "EAGLE", 2024, "EAGLE-2", 2024, and "EAGLE-3", 2025. The two differ in a shift
-by one token and in aux hidden states. Row i of a language model's KV belongs to token i, as in the
-target, so L computed tokens and a bonus token need L + 1 rows. Row i of a head consumes the pair
-(hidden state of position i, token i + 1) and predicts token i + 2, so they need L rows. Rotary
-positions are row numbers, and rows lie under the target's pages.
+by one token and in aux hidden states; see `DraftLayout`.
 
 A step first computes the rows that are missing up to the bonus token's; the last of them yields
 the first draft tokens. After drafted tokens a head reads its own output for the parent node.
@@ -16,20 +13,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.draft import Draft
-from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, Span
+from specdecode_engine.batch.request_table import DecodeBatch, Rows, Span
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.forward import (
-    DraftNetwork,
-    ForwardInputs,
-    ForwardOutputs,
-    forward_committed,
-)
+from specdecode_engine.model.forward import DraftNetwork, ForwardOutputs, forward_committed
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.llama import Llama
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
-from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
+from specdecode_engine.speculate.draft_layout import DraftLayout
+from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.speculate.tree import DraftTreeBuilder
 
 
@@ -38,31 +31,30 @@ class ModelDrafter:
 
     Args:
         graphs: runs the network's forwards.
-        ring: for an EAGLE head, the newest aux hidden states of the target.
         window: most rows that one catch-up forward computes per sequence.
+        topk: of every draft shape that is a tree.
     """
 
     def __init__(
         self,
         network: DraftNetwork,
         pool: KVCache,
-        table: RequestTable,
+        layout: DraftLayout,
         sampler: Sampler,
         graphs: GraphCache,
-        ring: HiddenStateRing | None,
         window: int,
+        topk: int,
     ) -> None:
-        self.lookahead = 0 if ring is None else 1
+        self.lookahead = layout.lookahead
         self._network = network
         self._pool = pool
-        self._table = table
+        self._layout = layout
+        self._table = layout.table
+        self._progress = layout.progress
+        self._ring = layout.ring
         self._graphs = graphs
-        self._ring = ring
         self._window = window
-        self._bonus_rows = 1 - self.lookahead  # rows beyond the computed tokens
-        target_ids = None if isinstance(network, Llama) else network.draft_to_target
-        self._builder = DraftTreeBuilder(table, sampler, self._bonus_rows, target_ids)
-        self._progress = DraftKvProgress(table.num_rows, table.device)
+        self._builder = DraftTreeBuilder(layout, sampler, topk)
 
     def open(self, req_index: int, rows: int) -> None:
         self._progress.open(req_index, rows)
@@ -104,7 +96,7 @@ class ModelDrafter:
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         outputs = self._catch_up(batch)
         draft_step = _DraftStep(self._graphs, outputs.hidden)
-        return self._builder.expand(batch, sampling, shape, outputs.logits, draft_step)
+        return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
     def update_after_verify(
         self, batch: DecodeBatch, num_rows: int, aux_hidden_states: Tensor | None
@@ -116,11 +108,7 @@ class ModelDrafter:
 
     def _required_rows(self, batch: DecodeBatch) -> list[int]:
         """Rows that a draft needs, as bounded on the host."""
-        return [length + self._bonus_rows for length in batch.host_lengths]
-
-    def _end(self, batch: DecodeBatch) -> Tensor:
-        """Rows that a draft needs [B] i64."""
-        return batch.lengths + 1 if self._bonus_rows else batch.lengths
+        return [length + self._layout.bonus_rows for length in batch.host_lengths]
 
     def _catch_up(self, batch: DecodeBatch) -> ForwardOutputs:
         """Compute the rows up to the bonus token's; return the outputs of the last one."""
@@ -129,10 +117,9 @@ class ModelDrafter:
             if count > self._window:
                 self._catch_up_to_window(batch.only(row), count)
         count = self._graphs.catch_up_rows(min(max(pending), self._window))
-        rows = self._window_rows(batch, count, count)
-        outputs = self._graphs.run(ForwardKind.CATCH_UP, self._inputs(rows, self._read_ring(rows)))
-        self._progress.complete(batch, self._end(batch))
-        return outputs
+        self._progress.complete(batch.host_req_indices)
+        inputs = DecodeInputs(batch.req_indices, batch.longest, count, batch=batch)
+        return self._graphs.run(ForwardKind.CATCH_UP, inputs)
 
     def _catch_up_to_window(self, one: DecodeBatch, pending: int) -> None:
         """Compute all but the last `window` of the pending rows.
@@ -142,28 +129,14 @@ class ModelDrafter:
         """
         if self._ring is not None and pending > self._ring.kept:
             self._progress.invalidate(one.host_req_indices[0])
-            rows = self._window_rows(one, pending, pending - self._ring.kept)
+            rows = self._layout.window_rows(one, pending, pending - self._ring.kept)
             self._pool.clear(rows.slot_mapping)
             pending = self._ring.kept
-        rows = self._window_rows(one, pending, pending - self._window)
-        self._compute(rows, self._read_ring(rows))
+        self._compute(self._layout.window_rows(one, pending, pending - self._window))
 
-    def _window_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
-        """Lay out the first `count` of the last `pending` rows, without those already computed."""
-        first = self._end(batch) - pending
-        return self._table.window_rows(batch, first, count, self._progress.first_missing(batch))
-
-    def _read_ring(self, rows: Rows) -> Tensor | None:
-        return None if self._ring is None else self._ring.read(rows.req_indices, rows.positions)
-
-    def _inputs(self, rows: Rows, hidden: Tensor | None) -> ForwardInputs:
-        token_positions = rows.positions + 1 if self.lookahead else rows.positions
-        ids = self._table.tokens_at(rows.req_indices, token_positions)
-        return ForwardInputs(ids, rows.positions, rows.layout, rows.slot_mapping, hidden)
-
-    def _compute(self, rows: Rows, hidden: Tensor | None) -> None:
+    def _compute(self, rows: Rows, hidden: Tensor | None = None) -> None:
         """Compute rows of which only keys and values are needed."""
-        forward_committed(self._network, self._pool, self._inputs(rows, hidden))
+        forward_committed(self._network, self._pool, self._layout.committed(rows, hidden))
 
 
 class _DraftStep:
@@ -171,23 +144,10 @@ class _DraftStep:
 
     def __init__(self, graphs: GraphCache, recurrent: Tensor | None) -> None:
         self._graphs = graphs
-        self._recurrent = recurrent  # [B, hidden] of the roots, then [B, k, hidden]
+        self._recurrent = recurrent  # [B, hidden] of the roots, then [B * k, hidden]
 
-    def __call__(self, inputs: ForwardInputs, parents: Tensor | None) -> Tensor:
-        if self._recurrent is not None:
-            inputs = replace(inputs, hidden=_of_parents(self._recurrent, parents))
-        out = self._graphs.run(ForwardKind.DRAFT_STEP, inputs)
-        if out.hidden is not None:
-            shape = out.hidden.shape if parents is None else (*parents.shape, -1)
-            self._recurrent = out.hidden.view(shape)
-        return out.logits
-
-
-def _of_parents(recurrent: Tensor, parents: Tensor | None) -> Tensor:
-    """Output of each node's parent, [B * k, hidden]."""
-    if parents is None:
-        return recurrent
-    if recurrent.dim() == 2:
-        return recurrent.repeat_interleave(parents.shape[1], dim=0)
-    width = recurrent.shape[2]
-    return recurrent.gather(1, parents[:, :, None].expand(-1, -1, width)).flatten(0, 1)
+    def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
+        inputs = replace(inputs, hidden=self._recurrent)
+        outputs = self._graphs.run(ForwardKind.DRAFT_STEP, inputs)
+        self._recurrent = outputs.hidden
+        return outputs

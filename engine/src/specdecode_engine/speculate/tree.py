@@ -12,85 +12,59 @@ always contains the ancestors of its members. Letters: B batch, k topk, S steps,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.draft import Draft, Tree
-from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.forward import ForwardInputs
+from specdecode_engine.model.forward import BestTokens, ForwardOutputs
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
+from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_kernels import Backend
 
-
-class DraftStepFunction(Protocol):
-    """One forward pass over drafted tokens; it keeps the state that the next pass needs."""
-
-    def __call__(self, inputs: ForwardInputs, parents: Tensor | None) -> Tensor:
-        """Return the logits after the tokens.
-
-        Args:
-            inputs: k drafted tokens per sequence, in ids of the target, without `hidden`.
-            parents: [B, k] i64, indices of their parents in the previous pass; None if k is 1.
-
-        Returns:
-            [B * k, draft_vocab] float.
-        """
-        ...
+DraftStepFunction = Callable[[DecodeInputs], ForwardOutputs]
+"""One forward over k drafted tokens per sequence, in ids of the draft, given without `hidden`; it
+keeps the state that the next forward needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeLevel:
-    """The nodes that a step expands.
+class TreeLevel(NamedTuple):
+    """The nodes that a step expands."""
 
-    `mask` marks which scratch rows each node sees: its ancestors and itself; rows are numbered
-    step by step, k in each.
-    """
-
-    step: int
     tokens: Tensor  # [B, k] i64, ids of the draft's vocabulary
-    parents: Tensor  # [B, k] i64, indices into the previous level; 0 at step 0
-    mask: Tensor  # [B, k, (step + 1) * k] bool
+    # [B, k] i64 each, indices into the level before: of the levels from the second to this one
+    parents: tuple[Tensor, ...] = ()
+
+    @property
+    def step(self) -> int:
+        return len(self.parents)
 
 
 class DraftTreeBuilder:
-    """Expands drafts of one model.
+    """Expands drafts of one model."""
 
-    Args:
-        prefix_rows: pool rows that a draft row sees beyond the computed tokens: 1 if the bonus
-            token has its own row. The rotary position of the first drafted token equals the number
-            of rows it sees.
-        target_ids: [draft_vocab] i64, if the draft's vocabulary is not the target's.
-    """
-
-    def __init__(
-        self,
-        table: RequestTable,
-        sampler: Sampler,
-        prefix_rows: int,
-        target_ids: Tensor | None = None,
-    ) -> None:
-        self._table = table
+    def __init__(self, layout: DraftLayout, sampler: Sampler, topk: int) -> None:
+        self._layout = layout
         self._sampler = sampler
-        self._prefix_rows = prefix_rows
-        self._target_ids = target_ids
+        self._first_level = FirstLevel.of(topk, layout.table.device)
 
     def expand(
         self,
         batch: DecodeBatch,
         sampling: SamplingBatch,
         shape: DraftShape,
-        first: Tensor,
+        first: ForwardOutputs,
         draft_step: DraftStepFunction,
     ) -> Draft:
         """Draft after each bonus token.
 
         Args:
             sampling: of the batch.
-            first: [B, draft_vocab] float, logits after the bonus tokens.
+            first: outputs for the bonus tokens.
         """
         if shape.topk == 1:
             tokens = self._expand_chain(batch, sampling, shape.num_steps, first, draft_step)
@@ -102,102 +76,122 @@ class DraftTreeBuilder:
         batch: DecodeBatch,
         sampling: SamplingBatch,
         num_steps: int,
-        logits: Tensor,
+        outputs: ForwardOutputs,
         draft_step: DraftStepFunction,
     ) -> Tensor:
-        drafted = []
-        prefix = batch.lengths + self._prefix_rows
-        layout = self._table.prefix_layout(batch, prefix, 1)
+        drafted, target_ids = [], self._layout.target_ids
+        positions = self._layout.table.next_positions(batch, num_steps) if sampling.params else None
         for step in range(num_steps):
-            positions = batch.lengths + 1 + step
-            token = self._sampler.sample_draft(logits, sampling, positions, self._target_ids)
+            if outputs.best is not None and positions is None:
+                token = outputs.best.ids[:, 0]
+            else:
+                # Positions are not read where every request is greedy.
+                place = batch.lengths if positions is None else positions[:, step]
+                token = self._sampler.sample_draft(outputs.logits, sampling, place, target_ids)
             drafted.append(token)
             if step + 1 < num_steps:
-                logits = draft_step(ForwardInputs(token, prefix + step, layout, first=step), None)
-        return torch.stack(drafted, dim=1)
+                outputs = draft_step(_inputs(batch, token[:, None], step))
+        return self._layout.to_target(torch.stack(drafted, dim=1))
 
     def _expand_tree(
         self,
         batch: DecodeBatch,
         sampling: SamplingBatch,
         shape: DraftShape,
-        first: Tensor,
+        first: ForwardOutputs,
         draft_step: DraftStepFunction,
     ) -> Draft:
         k = shape.topk
-        prefix = (batch.lengths + self._prefix_rows).repeat_interleave(k)
-        layout = self._table.prefix_layout(batch, prefix, k)
 
-        def score(logits: Tensor, depth: int) -> Tensor:
-            """Log-probabilities [B, k, draft_vocab] f32 of the tokens after nodes of one depth."""
-            positions = (batch.lengths + 1 + depth)[:, None].expand(-1, logits.shape[1])
-            return self._sampler.score_draft(logits, sampling, positions, self._target_ids)
+        def best(outputs: ForwardOutputs, depth: int) -> BestTokens:
+            """The best tokens [B, nodes, k] after nodes of one depth."""
+            if outputs.best is not None and sampling.params is None:
+                return BestTokens(*[column.view(batch.size, -1, k) for column in outputs.best])
+            logits = outputs.logits.view(batch.size, -1, outputs.logits.shape[1])
+            # Positions are not read where every request is greedy.
+            place = batch.lengths + (1 + depth) if sampling.params else batch.lengths
+            positions = place[:, None].expand(-1, logits.shape[1])
+            target_ids = self._layout.target_ids
+            return BestTokens.of(
+                self._sampler.score_draft(logits, sampling, positions, target_ids), k
+            )
 
-        def advance(frontier: TreeLevel) -> Tensor:
-            step = frontier.step
-            ids = self._to_target(frontier.tokens).flatten()
-            inputs = ForwardInputs(ids, prefix + step, layout, mask=frontier.mask, first=step * k)
-            logits = draft_step(inputs, frontier.parents)
-            return score(logits.view(batch.size, k, -1), step + 1)
+        def advance(frontier: TreeLevel) -> BestTokens:
+            inputs = _inputs(batch, frontier.tokens, frontier.step)
+            outputs = draft_step(replace(inputs, parents=frontier.parents))
+            return best(outputs, frontier.step + 1)
 
-        draft = grow_tree(self._sampler.ops, shape, score(first[:, None], 0)[:, 0], advance)
-        return Draft(shape, self._to_target(draft.tokens), draft.tree)
+        roots = BestTokens(*[column[:, 0] for column in best(first, 0)])
+        draft = grow_tree(self._sampler.ops, shape, self._first_level, roots, advance)
+        return Draft(shape, self._layout.to_target(draft.tokens), draft.tree)
 
-    def _to_target(self, ids: Tensor) -> Tensor:
-        return ids if self._target_ids is None else self._target_ids[ids]
+
+def _inputs(batch: DecodeBatch, tokens: Tensor, step: int) -> DecodeInputs:
+    """Inputs of a forward over drafted tokens [B, k]."""
+    k = tokens.shape[1]
+    return DecodeInputs(batch.req_indices, batch.longest, k, tokens, first=step * k, batch=batch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstLevel:
+    """The children of the root: what is the same in every tree of one topk."""
+
+    parents: Tensor  # [1, k] i64: the root, -1
+    places: Tensor  # [1, k] i64, among all candidates
+
+    @classmethod
+    def of(cls, topk: int, device: torch.device) -> "FirstLevel":
+        places = torch.arange(topk, device=device)[None]
+        return cls(torch.full_like(places, -1), places)
 
 
 def grow_tree(
-    ops: Backend, shape: DraftShape, first: Tensor, advance: Callable[[TreeLevel], Tensor]
+    ops: Backend,
+    shape: DraftShape,
+    level: FirstLevel,
+    roots: BestTokens,
+    advance: Callable[[TreeLevel], BestTokens],
 ) -> Draft:
     """Grow a tree; its tokens are ids of the draft's vocabulary.
 
     Args:
-        first: [B, V] f32 log-probabilities of the tokens after the root.
-        advance: returns the log-probabilities [B, k, V] f32 after the nodes of a level.
+        roots: [B, k], the best tokens after the root.
+        advance: returns the best tokens [B, k, k] after the nodes of a level, good until its next
+            call.
     """
-    k = shape.topk
-    scores, tokens = _best(first, k)
-    # Scores, tokens and parents of all candidates, by step. A parent is an index over all of them,
-    # -1 for the root.
-    candidates = [(scores, tokens, torch.full_like(tokens, -1))]
+    k, (scores, tokens) = shape.topk, roots
+    batch = len(tokens)
+    places = level.places.expand(batch, -1)
+    # Scores of all candidates, and their tokens and parents [B, 2, count], by step. A parent is an
+    # index over all of them, -1 for the root.
+    all_scores = [scores]
+    nodes = [torch.stack((tokens, level.parents.expand(batch, -1)), dim=1)]
     count = k
-    places = torch.arange(k, device=first.device).expand_as(tokens)
-    own_rows = torch.eye(k, dtype=torch.bool, device=first.device).expand(len(tokens), k, k)
-    frontier = TreeLevel(0, tokens, torch.zeros_like(tokens), own_rows)
+    frontier = TreeLevel(tokens)
     for step in range(1, shape.num_steps):
-        children, ids = _best(advance(frontier), k)  # [B, k, k]
-        scores, ids = (scores[:, :, None] + children).flatten(1), ids.flatten(1)
-        candidates.append((scores, ids, places.repeat_interleave(k, dim=1)))
+        children = advance(frontier)
+        scores = (scores[:, :, None] + children.scores).flatten(1)
+        parents = places[:, :, None].expand(-1, -1, k)
+        all_scores.append(scores)
+        nodes.append(torch.stack((children.ids, parents), dim=1).flatten(2))
         if step + 1 < shape.num_steps:
-            chosen = _stable_top(scores, k)  # [B, k] of k * k
-            scores = scores.gather(1, chosen)
-            places = count + chosen
-            frontier = _next_frontier(frontier, chosen // k, ids.gather(1, chosen), own_rows)
+            scores, chosen = _stable_top(scores, k)  # [B, k] of k * k
+            places = chosen + count
+            tokens = nodes[-1][:, 0].gather(1, chosen)
+            frontier = TreeLevel(tokens, (*frontier.parents, chosen // k))
             count += k * k
-    pool = [torch.cat(column, dim=1) for column in zip(*candidates, strict=True)]
+    pool = torch.cat(nodes, dim=2)
     # The best nodes of all, in breadth-first order.
-    tokens, parents = ops.select_tree_nodes(pool[0], pool[1], pool[2], shape.num_tokens - 1)
+    tokens, parents = ops.select_tree_nodes(
+        torch.cat(all_scores, dim=1), pool[:, 0], pool[:, 1], shape.num_tokens - 1
+    )
     return Draft(shape, tokens, link(ops, parents, shape.num_steps))
 
 
-def _next_frontier(
-    before: TreeLevel, parents: Tensor, tokens: Tensor, own_rows: Tensor
-) -> TreeLevel:
-    width = before.mask.shape[2]
-    inherited = before.mask.gather(1, parents[:, :, None].expand(-1, -1, width))
-    return TreeLevel(before.step + 1, tokens, parents, torch.cat([inherited, own_rows], dim=2))
-
-
-def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best `count` of the last dimension and their ids; NaN counts as impossible."""
-    values, ids = torch.topk(torch.nan_to_num(scores, nan=-torch.inf), count, dim=-1)
-    return values, ids
-
-
-def _stable_top(scores: Tensor, count: int) -> Tensor:
-    """Indices of the best `count` of [B, n]; ties go to the lower index."""
-    return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
+def _stable_top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best `count` of [B, n] and their indices; ties go to the lower index."""
+    values, indices = torch.sort(scores, dim=1, descending=True, stable=True)
+    return values[:, :count], indices[:, :count]
 
 
 def link(ops: Backend, parents: Tensor, num_steps: int) -> Tree:

@@ -19,9 +19,11 @@ from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.forward import (
+    DecodeForward,
+    DecodeFunction,
     DraftNetwork,
-    ForwardFunction,
     TargetForward,
+    VerifyLayout,
     draft_forwards,
 )
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache
@@ -31,7 +33,8 @@ from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
-from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.draft_layout import DraftLayout
+from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter
 from specdecode_engine.startup.config import (
     CUDA,
@@ -183,19 +186,25 @@ def _wire(
     ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops)
     pool = _make_cache(config, config.target, limits, ops)
-    functions: dict[ForwardKind, ForwardFunction] = {
-        ForwardKind.VERIFY: TargetForward(models.target, pool, config.aux_spec)
+    verify = TargetForward(models.target, pool, config.aux_spec)
+    functions: dict[ForwardKind, DecodeFunction] = {
+        ForwardKind.VERIFY: DecodeForward(VerifyLayout(table), verify)
     }
-    draft_pool = None
+    draft_pool, layout = None, None
     if config.draft is not None and models.draft is not None:
         draft_pool = _make_cache(config, config.draft, limits, config.kernels["draft"].backend)
         scratch = _make_scratch(config, config.draft)
-        functions |= draft_forwards(models.draft, draft_pool, scratch)
+        progress = DraftKvProgress(table.num_rows, config.device)
+        layout = DraftLayout(models.draft, table, progress, _make_ring(config))
+        catch_up, draft_step = draft_forwards(models.draft, draft_pool, scratch)
+        functions[ForwardKind.CATCH_UP] = DecodeForward(layout.catch_up, catch_up)
+        functions[ForwardKind.DRAFT_STEP] = DecodeForward(layout.draft_step, draft_step)
     graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
     drafter = None
-    if models.draft is not None and draft_pool is not None:
-        window, ring = config.sizes.max_path_length, _make_ring(config)
-        drafter = ModelDrafter(models.draft, draft_pool, table, sampler, graphs, ring, window)
+    if models.draft is not None and draft_pool is not None and layout is not None:
+        window = config.sizes.max_path_length
+        topk = max(shape.topk for shape in config.sizes.shapes.values())
+        drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window, topk)
     return ModelContext(ops, models.target, pool, table, sampler, graphs, drafter, config.aux_spec)
 
 

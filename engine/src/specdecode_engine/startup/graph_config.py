@@ -13,7 +13,7 @@ from specdecode_engine.graphs.cache import NO_PLAN, GraphCache
 from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
-from specdecode_engine.model.forward import ForwardFunction
+from specdecode_engine.model.forward import DecodeFunction
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
     space = GraphSpace(sizes.shapes, config.graph_batch_sizes, running, window)
     reachable = space.plan(policy) if space.sizes else NO_PLAN
     pages = -(-(config.context_length + sizes.reserve_tokens) // boot.memory.page_size)
-    spec = BufferSpec(config.widths, pages, boot.memory.page_size, config.dtype)
+    topk = max(shape.topk for shape in sizes.shapes.values())
+    spec = BufferSpec(config.widths, pages, boot.memory.page_size, config.dtype, topk)
     max_bytes = boot.graphs.max_bytes
     if max_bytes is None:
         max_bytes = available_bytes // _DEFAULT_SHARE
@@ -66,7 +67,7 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
 
 def make_graphs(
     config: GraphConfig,
-    functions: Mapping[ForwardKind, ForwardFunction],
+    functions: Mapping[ForwardKind, DecodeFunction],
     pages_per_sequence: int,
     device: torch.device,
     clock: Callable[[], float],

@@ -5,16 +5,17 @@ Only the rows of the accepted path are kept, in order, by `gather_accepted` and 
 width is that of the longest path, not of the tree.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
-from specdecode_engine.model.forward import ForwardInputs
+from specdecode_engine.model.forward import VerifyLayout
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
@@ -65,20 +66,21 @@ def decode(
     draft, on_host = None, None
     if context.drafter is not None and shape.num_steps:
         draft = context.drafter.draft(batch, sampling, shape)
-    nodes = _lay_out_nodes(context.table, batch, draft)
+    inputs = _inputs(batch, draft)
     if draft is not None and sampling.grammar is not None:
         on_host = context.sampler.grammars.ship(sampling.grammar, draft)
     if prompts is not None:
-        outputs = prefill(context, prompts, nodes, steps[0])
+        outputs = prefill(context, prompts, VerifyLayout(context.table)(inputs), steps[0])
     else:
-        outputs = context.graphs.run(ForwardKind.VERIFY, nodes)
-    positions = nodes.positions.view(batch.size, -1) + 1
+        outputs = context.graphs.run(ForwardKind.VERIFY, inputs)
+    positions = _sampled_positions(context.table, batch, draft, sampling)
     logits = outputs.logits.view(*positions.shape, -1)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
     path, accepted = accept(context.ops, tokens, draft)
     tokens = gather_accepted(context.ops, tokens, path)
-    _commit(context, batch, tokens, accepted, path, outputs.hidden)
-    context.sampler.commit(sampling, tokens, accepted + 1)
+    emitted = accepted + 1
+    _commit(context, batch, tokens, emitted, path, outputs.hidden)
+    context.sampler.commit(sampling, tokens, emitted)
     logprobs = None
     if staged.logprobs is not None:
         logprobs = staged.logprobs.select(gather_accepted(context.ops, logits, path), tokens)
@@ -86,16 +88,25 @@ def decode(
     steps[-1].send_tokens(staged.sequences, tokens, accepted, drafted, logprobs)
 
 
-def _lay_out_nodes(table: RequestTable, batch: DecodeBatch, draft: Draft | None) -> ForwardInputs:
-    """Arrange the bonus tokens and their draft as chains, or as the draft's trees."""
-    bonus, tree = batch.bonus[:, None], None if draft is None else draft.tree
-    ids = bonus if draft is None else torch.cat([bonus, draft.tokens], dim=1)
-    if tree is not None:
-        rows = table.node_rows(batch, tree.depths)
-    else:
-        rows = table.window_rows(batch, batch.lengths, ids.shape[1])
-    mask = None if tree is None else tree.ancestry
-    return ForwardInputs(ids.flatten(), rows.positions, rows.layout, rows.slot_mapping, mask=mask)
+def _inputs(batch: DecodeBatch, draft: Draft | None) -> DecodeInputs:
+    """Inputs of the target's forward over the bonus tokens and their draft."""
+    if draft is None:
+        return DecodeInputs(batch.req_indices, batch.longest, 1, batch=batch)
+    rows, tree = draft.shape.num_tokens, draft.tree
+    inputs = DecodeInputs(batch.req_indices, batch.longest, rows, draft.tokens, batch=batch)
+    return inputs if tree is None else replace(inputs, depths=tree.depths, mask=tree.ancestry)
+
+
+def _sampled_positions(
+    table: RequestTable, batch: DecodeBatch, draft: Draft | None, sampling: SamplingBatch
+) -> Tensor:
+    """Positions [B, N] i64 of the tokens after each node; not read where every one is greedy."""
+    nodes = 1 if draft is None else draft.shape.num_tokens
+    if sampling.params is None:
+        return batch.lengths.new_empty(batch.size, nodes)
+    if draft is None or draft.tree is None:
+        return table.next_positions(batch, nodes)
+    return batch.lengths[:, None] + 1 + draft.tree.depths
 
 
 def accept(ops: Backend, tokens: Tensor, draft: Draft | None) -> tuple[Tensor | None, Tensor]:
@@ -132,7 +143,7 @@ def _commit(
     context: ModelContext,
     batch: DecodeBatch,
     tokens: Tensor,
-    accepted: Tensor,
+    emitted: Tensor,
     path: Tensor | None,
     aux_hidden_states: Tensor | None,
 ) -> None:
@@ -143,7 +154,7 @@ def _commit(
     """
     if path is not None:
         compact_kv(context.pool, context.table, batch, path)
-    context.table.append(batch, tokens, accepted + 1)
+    context.table.append(batch, tokens, emitted)
     if context.drafter is None:
         return
     kept = None

@@ -1,0 +1,43 @@
+"""What a forward of a decode step starts from, before its rows are laid out.
+
+Positions, page tables, slots and committed tokens follow from the request table, which stays in
+place: a CUDA graph computes them itself. Letters: B batch, n rows per request.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeInputs:
+    """All that changes between two runs of one forward, besides what the device keeps itself.
+
+    What is None depends on the forward alone, never on the run.
+    """
+
+    req_indices: Tensor  # [B] i64
+    longest: int  # bound of the lengths
+    rows: int  # per request
+    tokens: Tensor | None = None  # [B, drafted] i64
+    # [B, n] i64 each: of a tree's drafted tokens in the level before, from the second level on
+    parents: tuple[Tensor, ...] = ()
+    hidden: Tensor | None = None  # [B, width] or [B * n, width]: what the level before left
+    depths: Tensor | None = None  # [B, n] i64: of a tree's nodes
+    mask: Tensor | None = None  # [B, n, n] bool: the ancestors of a tree's nodes
+    first: int = 0  # scratch row of the first row
+    batch: DecodeBatch | None = None  # what was gathered for these requests
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.req_indices)
+
+    def gather(self, table: RequestTable) -> DecodeBatch:
+        """Return the batch, gathered now unless it was before."""
+        if self.batch is not None:
+            return self.batch
+        nobody = (0,) * self.batch_size
+        longest = (self.longest,) * self.batch_size
+        return table.decode_batch(nobody, longest, self.req_indices)
