@@ -93,8 +93,9 @@ class Measured:
 
     def __getitem__(self, grid: Any) -> Any:
         def launch(*arguments: Any, **options: Any) -> None:
-            self.counts = arguments[4][2]
-            _, _, self.ranks, self.masses, _ = arguments[5]
+            candidates, measured = arguments[8:10]
+            self.counts = candidates[2]
+            _, _, self.ranks, self.masses, _ = measured
             self._kernel[grid](*arguments, **options)
 
         return launch

@@ -275,6 +275,17 @@ def test_a_gpu_is_asked_for_unless_another_accelerator_is(example, build):
     assert limits(limits={"nvidia.com/mig-1g.10gb": 1}) == {"nvidia.com/mig-1g.10gb": "1"}
 
 
+def test_compiled_kernels_survive_a_restart_of_the_container(example, build):
+    """Triton keeps them below the home folder, which is a volume of the pod."""
+    pod = build(example("gpu"))["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["HOME"] == "/tmp"
+    assert not {"TRITON_HOME", "TRITON_CACHE_DIR"} & environment.keys()
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+    assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
+
+
 def test_a_cpu_pod_asks_for_no_gpu_and_uses_the_threads_it_pays_for(example, build):
     manifest = example(resources={"limits": {"cpu": "2500m"}})
     children = build(manifest)

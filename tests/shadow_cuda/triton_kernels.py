@@ -38,7 +38,7 @@ def triton_kernels(device: ShadowDevice, capability: tuple[int, int]) -> Iterato
     shadow = _Driver(GPUTarget("cuda", 10 * major + minor, 32))
     used: set[Any] = set()
 
-    def compile_kernel(source: Any, target: Any = None, options: Any = None) -> "_ShadowKernel":
+    def compile_kernel(source: Any, **_: Any) -> "_ShadowKernel":
         used.add(source.fn)
         device.compiled.append(f"{source.fn.fn.__name__}({source.signature})")
         return _ShadowKernel(device, source.fn.fn.__name__)

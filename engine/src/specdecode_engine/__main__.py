@@ -1,4 +1,6 @@
-"""`specdecode-engine`: read the boot file, load the checkpoints, serve; or fetch checkpoints."""
+"""`specdecode-engine`: read the boot file, load the checkpoints, serve; or fetch checkpoints, or
+list kernels.
+"""
 
 import gc
 import logging
@@ -35,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # next download resumes the files on disk.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(FAILED))
         return fetch(given[1:])
+    if given[:1] == ["kernels"]:
+        from specdecode_engine.cli.kernels_command import list_kernels
+
+        return list_kernels(given[1:])
     try:
         boot = parse_flags(given, log_warnings=True)
     except ConfigurationError as error:

@@ -24,6 +24,10 @@ CACHE_HIT_TOKENS = counter(
     "Prompt tokens of admitted requests whose KV pages were in the prefix cache.",
 )
 CACHE_EVICTED_PAGES = counter("prefix_cache_evicted_pages", "Cached pages evicted to free memory.")
+KERNEL_COMPILES = counter(
+    "kernel_compiles_after_ready",
+    "Triton kernels compiled while serving; each delays a step by seconds.",
+)
 PREEMPTED_REQUESTS = counter(
     "preempted_requests",
     "Requests preempted and queued again because the KV cache was full.",
@@ -77,8 +81,8 @@ EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason."
 CORE = (
     DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
     DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS, CACHE_EVICTED_PAGES,
-    PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS, RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES,
-    KV_PAGES, NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
+    KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS, RUNNING_REQUESTS, WAITING_REQUESTS,
+    CACHE_PAGES, KV_PAGES, NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
 )  # fmt: skip
 GRAPHS = (
     GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES,

@@ -56,6 +56,7 @@ from specdecode_engine.startup.graph_config import (
     make_graphs,
     plan_graphs,
 )
+from specdecode_engine.startup.kernels import compile_kernels, watch_compiles
 from specdecode_engine.startup.memory import plan_limits
 from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_steps
@@ -108,8 +109,10 @@ def build(
     weights = tensor_bytes(models.target), tensor_bytes(models.draft)
     limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
     context = _wire(config, models, limits, graph_config, clock)
+    compile_kernels(config, progress=progress)
     capture_all(context.graphs, boot.graphs.mode, progress)
     policy = _with_measured_costs(config, context, limits, policy, clock, progress)
+    watch_compiles(config)
     lookahead = context.drafter.lookahead if context.drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     return EngineCore(

@@ -10,6 +10,7 @@ from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals, load
 from specdecode_engine.stats.per_table import PerTableStats
+from specdecode_kernels.compiles import AFTER_READY
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, float]
@@ -99,6 +100,7 @@ def take_snapshot(
         core.NUM_DRAFT_TOKENS: num_draft_tokens[num_steps],
         core.ACTIVE_RANGE: latest.range_start if latest else states[0].range_start,
         core.ACCEPT_LENGTH: counters.decode.accept_length,
+        core.KERNEL_COMPILES: AFTER_READY.total,
         core.LOAD: load(running + waiting, scheduler.limits.max_running, accept_length),
     }
     values: dict[MetricSpec, Values] = {

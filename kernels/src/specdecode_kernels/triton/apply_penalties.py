@@ -10,23 +10,28 @@ from specdecode_kernels.metadata import DraftedNodes, PenaltyParamsBatch
 BLOCK = 2048
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=(
+        *("states_ptr", "numbers_ptr", "drafted_ptr", "parents_ptr", "stride_drafted"),
+        *("stride_parents", "nodes", "max_depth"),
+    )
+)
 def apply_penalties_kernel(
-    logits,  # pointer and strides; so are drafted and parents
+    logits,  # pointer and strides
     out_ptr,
     counts_ptr,
     in_prompt_ptr,
     bias_ptr,
     states_ptr,
     numbers_ptr,
-    drafted,
-    parents,
+    drafted_ptr,
+    parents_ptr,
+    stride_drafted,
+    stride_parents,
     stride_state,
     nodes,
     vocab,
-    MAX_DEPTH: tl.constexpr,
-    HAS_DRAFT: tl.constexpr,
-    HAS_TREE: tl.constexpr,
+    max_depth,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -39,14 +44,16 @@ def apply_penalties_kernel(
     if state >= 0:
         at = state * stride_state + tokens
         counts = tl.load(counts_ptr + at, mask=inside, other=0.0)
-        if HAS_DRAFT:
-            drafted_ptr = drafted[0] + request * drafted[1]
-            parents_ptr = parents[0] + request * parents[1]
+        if drafted_ptr is not None:
             above = node
-            for _ in range(MAX_DEPTH):
-                token = tl.load(drafted_ptr + above - 1, mask=above > 0, other=-1)
+            for _ in range(max_depth):
+                token_ptr = drafted_ptr + request * stride_drafted + above - 1
+                token = tl.load(token_ptr, mask=above > 0, other=-1)
                 counts += (tokens == token).to(tl.float32)
-                above = tl.load(parents_ptr + above) if HAS_TREE else tl.maximum(above - 1, 0)
+                if parents_ptr is not None:
+                    above = tl.load(parents_ptr + request * stride_parents + above)
+                else:
+                    above = tl.maximum(above - 1, 0)
         in_prompt = tl.load(in_prompt_ptr + at, mask=inside, other=0) != 0
         repetition = tl.load(numbers_ptr + request * 3).to(tl.float32)
         presence = tl.load(numbers_ptr + request * 3 + 1).to(tl.float32)
@@ -68,8 +75,8 @@ def apply_penalties(
     if not result.numel():
         return result
     batch, nodes, vocab = logits.shape
-    tokens = params.states if drafted is None else drafted.tokens.contiguous()
-    parents = tokens
+    tokens = None if drafted is None else drafted.tokens.contiguous()
+    parents = None
     if drafted is not None and drafted.parents is not None:
         parents = drafted.parents.contiguous()
     apply_penalties_kernel[(batch * nodes, triton.cdiv(vocab, BLOCK))](
@@ -80,14 +87,14 @@ def apply_penalties(
         params.bias,
         params.states,
         params.numbers,
-        (tokens, tokens.stride(0)),
-        (parents, parents.stride(0)),
+        tokens,
+        parents,
+        0 if tokens is None else tokens.stride(0),
+        0 if parents is None else parents.stride(0),
         params.counts.stride(0),
         nodes,
         vocab,
-        MAX_DEPTH=0 if drafted is None else drafted.max_depth,
-        HAS_DRAFT=drafted is not None,
-        HAS_TREE=drafted is not None and drafted.parents is not None,
+        0 if drafted is None else drafted.max_depth,
         BLOCK=BLOCK,
     )
     return result

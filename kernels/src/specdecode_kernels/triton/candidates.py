@@ -29,6 +29,12 @@ from specdecode_kernels.triton.likelihood import (
 )
 from specdecode_kernels.triton.noise import perturb
 
+ARGUMENTS_OF_BATCH = (
+    *("temperature_ptr", "top_k_ptr", "top_p_ptr", "min_p_ptr", "seeds_ptr", "positions_ptr"),
+    "nodes",
+)
+"""They differ from batch to batch: no kernel is compiled again for another alignment or number."""
+
 
 class Found(NamedTuple):
     """What the first read of the rows leaves; without filters only the best of each part."""
@@ -57,13 +63,17 @@ class Found(NamedTuple):
 
 
 @triton.jit
-def filters_of(sampling, request, vocab):
-    """top_k, top_p and min_p of a request; 0, 1 and 0 where they are off."""
-    is_sampled = of_request(sampling[0], request) > 0
-    top_k = of_request(sampling[1], request)
+def filters_of(filters, request, vocab):
+    """top_k, top_p and min_p of a request; 0, 1 and 0 where they are off.
+
+    Args:
+        filters: pointers to temperature, top_k, top_p and min_p of the requests.
+    """
+    is_sampled = of_request(filters[0], request) > 0
+    top_k = of_request(filters[1], request)
     top_k = tl.where(is_sampled & (top_k < vocab), top_k, 0).to(tl.int32)
-    top_p = tl.where(is_sampled, of_request(sampling[2], request).to(tl.float32), 1.0)
-    min_p = tl.where(is_sampled, of_request(sampling[3], request).to(tl.float32), 0.0)
+    top_p = tl.where(is_sampled, of_request(filters[2], request).to(tl.float32), 1.0)
+    min_p = tl.where(is_sampled, of_request(filters[3], request).to(tl.float32), 0.0)
     return top_k, top_p, min_p
 
 
@@ -73,10 +83,14 @@ def is_filtered(top_k, top_p, min_p):
     return (top_k > 0) | (top_p < 1) | (min_p > 0)
 
 
-@triton.jit(do_not_specialize=("positions_ptr", "nodes"))
+@triton.jit(do_not_specialize=ARGUMENTS_OF_BATCH)
 def candidates_of_parts_kernel(
     logits,  # pointer and strides of requests and nodes
-    sampling,  # temperature, top_k, top_p, min_p, seeds: pointer and stride each; None: all greedy
+    temperature_ptr,  # this and the next four: contiguous, of the requests; None: all are greedy
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
+    seeds_ptr,
     positions_ptr,
     ids_ptr,
     found,  # see `Found`
@@ -91,23 +105,24 @@ def candidates_of_parts_kernel(
     here = tl.program_id(1) * PART + tl.arange(0, PART)
     request = row // nodes
     temperature = tl.full([], 0.0, tl.float32)
-    if sampling is not None:
-        temperature = of_request(sampling[0], request).to(tl.float32)
+    if temperature_ptr is not None:
+        temperature = of_request(temperature_ptr, request).to(tl.float32)
     divisor = tl.where(temperature > 0, temperature, 1.0)
     values = scaled_row(row_of(logits, row, nodes), here, vocab, divisor)
     keys = keys_of(values, here, vocab)
     noisy_ptr, tokens_ptr, keys_ptr, counts_ptr, peaks_ptr, digits_ptr = found
     most = tl.full([], 1, tl.int32)
     if IS_FILTERED:
-        top_k, top_p, min_p = filters_of(sampling, request, vocab)
+        filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
+        top_k, top_p, min_p = filters_of(filters, request, vocab)
         most = tl.where(is_filtered(top_k, top_p, min_p), MOST, 1)
         tl.store(peaks_ptr + at, tl.max(values))
         if (top_k > 0) & (top_p < 1):
             count_digits(digits_ptr + row * 3 * DIGITS, keys, NO_KEY + 1, 0x7FFFFFFF, 0)
     noisy = values
-    if sampling is not None:  # noqa: SIM102 -- this condition is the compiler's
+    if temperature_ptr is not None:  # noqa: SIM102 -- this condition is the compiler's
         if temperature > 0:
-            noisy = perturb(values, here, vocab, row, request, sampling[4], positions_ptr, ids_ptr)
+            noisy = perturb(values, here, vocab, row, request, seeds_ptr, positions_ptr, ids_ptr)
     key, token = tl.full([], NO_KEY, tl.int32), tl.full([], 0, tl.int32) + vocab
     count, has_more = tl.zeros([], tl.int32), tl.full([], 1, tl.int32)
     while (count < most) & (has_more > 0):
@@ -121,9 +136,12 @@ def candidates_of_parts_kernel(
         tl.store(counts_ptr + at, tl.where((count == MOST) & (has_more > 0), MOST + 1, count))
 
 
-@triton.jit(do_not_specialize=("nodes",))
+@triton.jit(do_not_specialize=ARGUMENTS_OF_BATCH)
 def candidates_of_rows_kernel(
-    sampling,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
     found,
     candidates,  # keys, tokens [rows, MOST]; counts [rows], 0 where the winner stays
     winners_ptr,
@@ -135,7 +153,8 @@ def candidates_of_rows_kernel(
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    top_k, top_p, min_p = filters_of(sampling, row // nodes, vocab)
+    filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
+    top_k, top_p, min_p = filters_of(filters, row // nodes, vocab)
     noisy_ptr, tokens_ptr, found_keys_ptr, found_counts_ptr = found
     lanes = tl.arange(0, BLOCK)
     part, place = lanes // PART_MOST, lanes % PART_MOST

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from specdecode_kernels.torch.kv_cache import as_bits
 
+MIN_STEPS = 8
+"""One kernel for all short paths."""
 TILE = 1024
 """Elements that a program holds at once; four times as many no longer fit its registers."""
 
@@ -28,7 +30,7 @@ def _move(pool_ptr, sources, places, stride_row, columns, moved):
     tl.store(pool_ptr + places[:, None] * stride_row + columns[None, :], rows, mask=moved)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("stride_path", "path_length"))
 def compact_kv_kernel(
     k_ptr,
     v_ptr,
@@ -77,7 +79,7 @@ def compact_kv(
     width = heads * dim
     if not batch * layers * width:
         return
-    steps = triton.next_power_of_2(length)
+    steps = max(MIN_STEPS, triton.next_power_of_2(length))
     columns = min(triton.next_power_of_2(width), max(TILE // steps, 16))
     compact_kv_kernel[(batch, layers, triton.cdiv(width, columns))](
         k,

@@ -19,7 +19,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.triton.candidates import Found, candidates_of_rows_kernel, filters_of
+from specdecode_kernels.triton.candidates import (
+    ARGUMENTS_OF_BATCH,
+    Found,
+    candidates_of_rows_kernel,
+    filters_of,
+)
 from specdecode_kernels.triton.likelihood import (
     DIGITS,
     NO_KEY,
@@ -45,10 +50,13 @@ def _peak(peaks_ptr, row, parts, PARTS: tl.constexpr):
     return tl.max(tl.load(peaks_ptr + row * parts + lanes, lanes < parts, other=-float("inf")))
 
 
-@triton.jit(do_not_specialize=("nodes",))
+@triton.jit(do_not_specialize=ARGUMENTS_OF_BATCH)
 def measure_kernel(
     logits,
-    sampling,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
     candidates,
     peaks_ptr,
     digits_ptr,
@@ -66,7 +74,7 @@ def measure_kernel(
     if count == 0:
         return
     parts = tl.num_programs(1)
-    temperature = of_request(sampling[0], row // nodes).to(tl.float32)
+    temperature = of_request(temperature_ptr, row // nodes).to(tl.float32)
     here = tl.program_id(1) * PART + tl.arange(0, PART)
     values = scaled_row(row_of(logits, row, nodes), here, vocab, temperature)
     keys = keys_of(values, here, vocab)
@@ -80,16 +88,20 @@ def measure_kernel(
         tl.store(ranks_ptr + at + place, tl.sum(is_before.to(tl.int32)))
         tl.store(masses_ptr + at + place, tl.sum(tl.where(is_before, weights, 0.0)))
     tl.store(masses_ptr + at + count, tl.sum(weights))
-    top_k, top_p, _min_p = filters_of(sampling, row // nodes, vocab)
+    filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
+    top_k, top_p, _min_p = filters_of(filters, row // nodes, vocab)
     if (top_k > 0) & (top_p < 1):
         low, high, _nth = kth_range(digits_ptr + row * 3 * DIGITS, top_k, 1)
         count_digits(digits_ptr + row * 3 * DIGITS, keys, low, high, 1)
 
 
-@triton.jit(do_not_specialize=("nodes",))
+@triton.jit(do_not_specialize=ARGUMENTS_OF_BATCH)
 def measure_top_k_kernel(
     logits,
-    sampling,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
     counts_ptr,
     peaks_ptr,
     digits_ptr,
@@ -100,11 +112,12 @@ def measure_top_k_kernel(
     PARTS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    top_k, top_p, _min_p = filters_of(sampling, row // nodes, vocab)
+    filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
+    top_k, top_p, _min_p = filters_of(filters, row // nodes, vocab)
     if (tl.load(counts_ptr + row) == 0) | (top_k == 0) | (top_p == 1):
         return
     parts = tl.num_programs(1)
-    temperature = of_request(sampling[0], row // nodes).to(tl.float32)
+    temperature = of_request(temperature_ptr, row // nodes).to(tl.float32)
     here = tl.program_id(1) * PART + tl.arange(0, PART)
     values = scaled_row(row_of(logits, row, nodes), here, vocab, temperature)
     keys = keys_of(values, here, vocab)
@@ -161,10 +174,14 @@ def _walk_on(row_ptr, temperature, noise, limits, key, token, vocab, BLOCK: tl.c
     return token
 
 
-@triton.jit(do_not_specialize=("positions_ptr", "nodes"))
+@triton.jit(do_not_specialize=ARGUMENTS_OF_BATCH)
 def keep_first_kernel(
     logits,
-    sampling,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
+    seeds_ptr,
     positions_ptr,
     ids_ptr,
     candidates,
@@ -184,7 +201,8 @@ def keep_first_kernel(
     if count == 0:
         return
     request = row // nodes
-    top_k, top_p, min_p = filters_of(sampling, request, vocab)
+    filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
+    top_k, top_p, min_p = filters_of(filters, request, vocab)
     peak = _peak(peaks_ptr, row, parts, PARTS)
     place, part = tl.arange(0, MOST), tl.arange(0, PARTS)
     at = (row * parts + part)[:, None] * MOST + place[None, :]
@@ -204,8 +222,8 @@ def keep_first_kernel(
     token = tl.load(tokens_ptr + row * MOST + tl.minimum(first, count - 1))
     if first == count:
         key = tl.load(keys_ptr + row * MOST + count - 1)
-        temperature = of_request(sampling[0], request).to(tl.float32)
-        noise = (row, request, sampling[4], positions_ptr, ids_ptr)
+        temperature = of_request(temperature_ptr, request).to(tl.float32)
+        noise = (row, request, seeds_ptr, positions_ptr, ids_ptr)
         row_ptr = row_of(logits, row, nodes)
         token = _walk_on(row_ptr, temperature, noise, limits, key, token, vocab, BLOCK)
     tl.store(winners_ptr + row, token.to(tl.int64))
@@ -213,7 +231,7 @@ def keep_first_kernel(
 
 def keep_first(
     logits: Tensor,
-    sampling: tuple[tuple[Tensor, int], ...],
+    sampling: tuple[Tensor, ...],  # temperature, top_k, top_p, min_p, seeds [B], contiguous
     positions: Tensor,
     ids: Tensor | None,
     found: Found,
@@ -231,19 +249,19 @@ def keep_first(
     candidates = (keys, tokens, counts)
     strided = (logits, *logits.stride()[:2])
     candidates_of_rows_kernel[(rows,)](
-        sampling, tuple(found[:4]), candidates, winners, nodes, parts, vocab,
+        *sampling[:4], tuple(found[:4]), candidates, winners, nodes, parts, vocab,
         PART_MOST=part_most, MOST=MOST, BLOCK=block * part_most,
     )  # fmt: skip
     sizes = {"PART": part, "PARTS": block, "num_warps": 8}
     measure_kernel[(rows, parts)](
-        strided, sampling, candidates, found.peaks, found.digits, ranks, masses, nodes, vocab,
+        strided, *sampling[:4], candidates, found.peaks, found.digits, ranks, masses, nodes, vocab,
         MOST=MOST, **sizes,
     )  # fmt: skip
     measure_top_k_kernel[(rows, parts)](
-        strided, sampling, counts, found.peaks, found.digits, above, nodes, vocab, **sizes
+        strided, *sampling[:4], counts, found.peaks, found.digits, above, nodes, vocab, **sizes
     )
     keep_first_kernel[(rows,)](
-        strided, sampling, positions, ids, candidates,
+        strided, *sampling, positions, ids, candidates,
         (found.peaks, found.digits, ranks, masses, above),
         winners, nodes, parts, vocab, MOST=MOST, BLOCK=min(part, 1024), PARTS=block,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from torch import Tensor
 MAX_BLOCK = 2048
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("stride_path", "path_length"))
 def gather_accepted_kernel(
     values_ptr,
     path_ptr,

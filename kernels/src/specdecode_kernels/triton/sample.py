@@ -43,11 +43,11 @@ def sample(
     has_filters = params is not None and params.is_filtered
     most = PART_CANDIDATES if has_filters else 1
     found = Found.empty(batch * nodes, parts, most, logits.device)
-    sampling = None if params is None else tuple((x, x.stride(0)) for x in params.tensors())
+    sampling = None if params is None else tuple(x.contiguous() for x in params.tensors())
     positions, ids = positions.contiguous(), None if ids is None else ids.contiguous()
     candidates_of_parts_kernel[(batch * nodes, parts)](
         (logits, *logits.stride()[:2]),
-        sampling,
+        *(sampling or (None,) * 5),
         positions,
         ids,
         tuple(found),

@@ -16,7 +16,7 @@ TILE = 128
 STEP = 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("wanted",))
 def _rank_kernel(
     scores_ptr,
     kept_ptr,
@@ -41,7 +41,7 @@ def _rank_kernel(
     tl.store(kept_ptr + row * CANDIDATES + own, kept, mask=own < CANDIDATES)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("wanted",))
 def _place_kernel(
     kept_ptr,
     tokens_ptr,

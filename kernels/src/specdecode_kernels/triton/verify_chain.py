@@ -5,8 +5,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+MIN_BLOCK = 16
+"""One kernel for all short chains."""
 
-@triton.jit
+
+@triton.jit(do_not_specialize=("stride_choices", "stride_drafted", "drafted_count"))
 def verify_chain_kernel(
     choices_ptr,
     drafted_ptr,
@@ -42,7 +45,7 @@ def verify_chain(choices: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
             choices.stride(0),
             drafted.stride(0),
             count,
-            BLOCK=triton.next_power_of_2(max(count, 1)),
+            BLOCK=max(MIN_BLOCK, triton.next_power_of_2(count)),
             num_warps=1,
         )
     return accepted, bonus

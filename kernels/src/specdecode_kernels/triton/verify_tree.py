@@ -10,7 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=("stride_choices", "stride_drafted", "stride_parents", "nodes", "path_length")
+)
 def verify_tree_kernel(
     choices_ptr,
     drafted_ptr,
@@ -22,12 +24,12 @@ def verify_tree_kernel(
     stride_drafted,
     stride_parents,
     nodes,
-    PATH_LENGTH: tl.constexpr,
+    path_length,
     BLOCK: tl.constexpr,
 ):
     request = tl.program_id(0).to(tl.int64)
     choices_ptr += request * stride_choices
-    path_ptr += request * PATH_LENGTH
+    path_ptr += request * path_length
     own = tl.arange(0, BLOCK)
     drafted_here = (own > 0) & (own < nodes)
     drafted = tl.load(drafted_ptr + request * stride_drafted + own - 1, mask=drafted_here, other=0)
@@ -35,7 +37,7 @@ def verify_tree_kernel(
     node = tl.zeros([], tl.int32)
     accepted = tl.zeros([], tl.int64)
     tl.store(path_ptr, accepted)
-    for step in range(1, PATH_LENGTH):
+    for step in range(1, path_length):
         wanted = tl.load(choices_ptr + node)
         agrees = drafted_here & (parents == node) & (drafted == wanted)
         child = tl.min(tl.where(agrees, own, BLOCK))
@@ -68,7 +70,7 @@ def verify_tree(
             drafted.stride(0),
             parents.stride(0),
             nodes,
-            PATH_LENGTH=path_length,
+            path_length,
             BLOCK=triton.next_power_of_2(nodes),
             num_warps=1,
         )

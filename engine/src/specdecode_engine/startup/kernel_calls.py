@@ -1,0 +1,226 @@
+"""The calls of ops that an engine's steps make, on tensors without memory.
+
+What differs from one batch to the next is varied; sizes of the model and of its drafts are the
+engine's. Triton's launchers decide which kernels the calls need.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.startup.config import DraftConfig
+from specdecode_engine.startup.kernel_needs import KernelNeeds
+from specdecode_kernels import (
+    AttentionMetadata,
+    Backend,
+    DraftedNodes,
+    LayerKV,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+    TreeKV,
+)
+from specdecode_kernels.triton.variants import META, OpCall, meta_backend
+
+SPLITS = (1, 2, 4, 8, 16, 32)
+"""Of attention: how many there are depends on lengths and on the device."""
+
+
+def op_calls(needs: KernelNeeds) -> Iterator[OpCall]:
+    ops = meta_backend()
+    for name, model in needs.models.items():
+        yield from _layer_calls(needs, name, model, ops)
+        for splits in SPLITS:
+            yield from _attention_calls(needs, name, model, meta_backend(splits))
+    yield from _sampling_calls(needs, ops)
+    yield from _verify_calls(needs, ops)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
+def _qkv(needs: KernelNeeds, model: DraftConfig, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as one projection leaves them."""
+    decoder = model.decoder
+    parts = [decoder.num_attention_heads, *[decoder.num_key_value_heads] * 2]
+    heads = _empty(rows, sum(parts), decoder.head_dim, dtype=needs.dtype)
+    q, k, v = heads.split_with_sizes(parts, dim=1)
+    return q, k, v
+
+
+def _layer_kv(needs: KernelNeeds, model: DraftConfig) -> LayerKV:
+    decoder = model.decoder
+    shape = (16 * needs.page_size, decoder.num_key_value_heads, decoder.head_dim)
+    return LayerKV(_empty(*shape, dtype=needs.kv_dtype), _empty(*shape, dtype=needs.kv_dtype))
+
+
+def _layer_calls(
+    needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
+) -> Iterator[OpCall]:
+    decoder, dtype, rows = model.decoder, needs.dtype, 3
+    x, weight = (
+        _empty(rows, decoder.hidden_size, dtype=dtype),
+        _empty(decoder.hidden_size, dtype=dtype),
+    )
+    q, k, v = _qkv(needs, model, rows)
+    angles = _empty(rows, decoder.head_dim // 2, dtype=torch.float32)
+    gate, up = _empty(rows, 2 * decoder.intermediate_size, dtype=dtype).chunk(2, dim=-1)
+    kv, slots = _layer_kv(needs, model), _empty(rows)
+    yield f"layers of the {name}", lambda: ops.rms_norm(x, weight, decoder.rms_norm_eps)
+    yield f"layers of the {name}", lambda: ops.add_rms_norm(x, x, weight, decoder.rms_norm_eps)
+    yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
+    yield f"layers of the {name}", lambda: ops.silu_and_mul(gate, up)
+    yield f"KV cache of the {name}", lambda: ops.store_kv(kv, slots, k, v)
+
+
+def _attention_calls(
+    needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
+) -> Iterator[OpCall]:
+    for why, qo_lens, tree_rows in _attention_shapes(needs, name):
+        yield f"{why} of the {name}", partial(_attend, needs, model, ops, qo_lens, tree_rows)
+
+
+def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Yield what attention is for, the query rows of each request and the rows of tree KV."""
+    powers = [1 << n for n in range(needs.chunk_tokens.bit_length())]
+    for chunk in sorted({*powers, needs.chunk_tokens}):
+        yield "prefill", (chunk,), 0
+        yield "prefill with other requests", (chunk, 1), 0
+    for batch in needs.batch_sizes:
+        if name == "draft":
+            for rows in range(1, needs.path_length + 1):
+                yield "catching up", (rows,) * batch, 0
+        for shape in needs.shapes:
+            if name == "draft":
+                for step in range(shape.num_steps - 1):
+                    yield "draft steps", (shape.topk,) * batch, (step + 1) * shape.topk
+            elif shape.topk > 1 and shape.num_steps:
+                yield "verification of trees", (shape.num_tokens,) * batch, shape.num_tokens
+            else:
+                yield "decode and verification", (shape.num_tokens,) * batch, 0
+
+
+def _attend(
+    needs: KernelNeeds,
+    model: DraftConfig,
+    ops: Backend,
+    qo_lens: tuple[int, ...],
+    tree_rows: int,
+) -> None:
+    rows, batch = sum(qo_lens), len(qo_lens)
+    q, k, _v = _qkv(needs, model, rows)
+    starts = None if len(set(qo_lens)) == 1 else _empty(batch + 1)
+    page_table = _empty(batch, 8)
+    metadata = AttentionMetadata(
+        page_table, needs.page_size, qo_lens, _empty(rows), needs.page_size * 8, starts
+    )
+    tree_kv = None
+    if tree_rows:
+        # In a scratch of more rows, as a chain's draft steps have them.
+        scratch_rows = max(tree_rows, *(shape.scratch_rows for shape in needs.shapes))
+        shape = (batch, scratch_rows, *k.shape[1:])
+        tree_k, tree_v = (_empty(*shape, dtype=needs.dtype)[:, :tree_rows] for _ in range(2))
+        mask = _empty(batch, qo_lens[0], scratch_rows, dtype=torch.bool)[:, :, :tree_rows]
+        tree_kv = TreeKV(tree_k, tree_v, mask if qo_lens[0] == 1 else mask.contiguous())
+    ops.attend(q, _layer_kv(needs, model), metadata, tree_kv)
+
+
+def _sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:
+    floats, integers = _empty(3, batch, dtype=torch.float64), _empty(2, batch)
+    return SamplingParamsBatch(
+        floats[0], integers[0], floats[1], floats[2], integers[1], is_filtered
+    )
+
+
+def _logits(needs: KernelNeeds, batch: int, nodes: int) -> Iterator[Tensor]:
+    """Logits of a batch, and those after other rows, whose address may be divided otherwise."""
+    vocab = needs.models["target"].vocab_size
+    logits = _empty(batch + 1, nodes, vocab, dtype=torch.float32)
+    yield logits[:batch]
+    yield logits[1:]
+
+
+def _sampling_calls(needs: KernelNeeds, ops: Backend) -> Iterator[OpCall]:
+    for batch in needs.batch_sizes:
+        kinds = {
+            "greedy sampling": None,
+            "sampling": _sampling_params(batch, is_filtered=False),
+            "sampling with filters": _sampling_params(batch, is_filtered=True),
+        }
+        for nodes in sorted({1, *(shape.num_tokens for shape in needs.shapes)}):
+            for logits in _logits(needs, batch, nodes):
+                for why, params in kinds.items():
+                    yield why, partial(ops.sample, logits, params, _empty(batch, nodes), None)
+        draft = needs.models.get("draft")
+        if draft is not None:
+            yield from _draft_sampling_calls(draft, batch, ops)
+
+
+def _draft_sampling_calls(draft: DraftConfig, batch: int, ops: Backend) -> Iterator[OpCall]:
+    ids, vocab = None, draft.vocab_size
+    if isinstance(draft, EagleConfig) and draft.draft_vocab_size != vocab:
+        vocab = draft.draft_vocab_size
+        ids = _empty(vocab)
+    logits, positions = _empty(batch, vocab, dtype=torch.float32)[:, None], _empty(batch, 1)
+    for params in (None, _sampling_params(batch, is_filtered=False)):
+        yield "sampling of draft tokens", partial(ops.sample, logits, params, positions, ids)
+
+
+def _penalty_params(batch: int, vocab: int) -> PenaltyParamsBatch:
+    counts, bias = (_empty(2, vocab, dtype=torch.float32) for _ in range(2))
+    numbers = _empty(batch, 3, dtype=torch.float64)
+    return PenaltyParamsBatch(
+        counts, _empty(2, vocab, dtype=torch.bool), bias, _empty(batch), numbers
+    )
+
+
+def _penalty_calls(needs: KernelNeeds, batch: int, ops: Backend) -> Iterator[OpCall]:
+    vocab = needs.models["target"].vocab_size
+    penalties = _penalty_params(batch, vocab)
+    for shape in (DraftShape.chain(0), *needs.shapes):  # first tokens have no draft
+        nodes, on_path = shape.num_tokens, None
+        if shape.num_steps:
+            parents = _empty(batch, nodes) if shape.topk > 1 else None
+            on_path = DraftedNodes(_empty(batch, nodes - 1), parents, shape.num_steps)
+        for logits in _logits(needs, batch, nodes):
+            yield "penalties", partial(ops.apply_penalties, logits, penalties, on_path)
+
+
+def _verify_calls(needs: KernelNeeds, ops: Backend) -> Iterator[OpCall]:
+    for batch in needs.batch_sizes:
+        yield from _penalty_calls(needs, batch, ops)
+        for shape in needs.shapes:
+            tokens, drafted = _empty(batch, shape.num_tokens), _empty(batch, shape.num_tokens - 1)
+            if shape.topk > 1 and shape.num_steps:
+                yield from _tree_calls(needs, shape, batch, ops)
+            elif shape.num_steps:
+                yield "verification", partial(ops.verify_chain, tokens, drafted)
+
+
+def _tree_calls(
+    needs: KernelNeeds, shape: DraftShape, batch: int, ops: Backend
+) -> Iterator[OpCall]:
+    target = needs.models["target"]
+    nodes, length, k = shape.num_tokens, shape.path_length, shape.topk
+    candidates = k + (shape.num_steps - 1) * k * k
+    tokens, parents, drafted = _empty(batch, nodes), _empty(batch, nodes), _empty(batch, nodes - 1)
+    path, pooled = _empty(batch, length), _empty(batch, candidates)
+    scores = _empty(batch, candidates, dtype=torch.float32)
+    why = "draft trees"
+    yield why, lambda: ops.select_tree_nodes(scores, pooled, pooled, nodes - 1)
+    yield why, lambda: ops.build_tree_mask(parents, shape.num_steps)
+    yield why, lambda: ops.verify_tree(tokens, drafted, parents, length)
+    kv = _layer_kv(needs, target)
+    pool, pages = kv.k[None].expand(target.num_hidden_layers, -1, -1, -1), _empty(batch + 1, 8)
+    at = _empty(batch)
+    yield why, lambda: ops.compact_kv(pool, pool, pages, at, at, path, needs.page_size)
+    draft, hidden = needs.models.get("draft"), []
+    if isinstance(draft, EagleConfig):
+        width = draft.aux_spec.width(target.decoder.hidden_size)
+        hidden = [_empty(batch, nodes, width, dtype=needs.dtype)]
+    for values in (tokens, *_logits(needs, batch, nodes), *hidden):
+        yield why, partial(ops.gather_accepted, values, path)

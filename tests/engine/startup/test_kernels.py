@@ -1,0 +1,165 @@
+"""The list of kernels is short, complete and compiled before an engine serves.
+
+It runs in processes of their own: this one interprets kernels, and has no variants.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+}
+HEAD = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "draft_vocab_size": 32000,
+}
+ATTENTION = ("attend_kernel", "merge_splits_kernel", "merge_states_kernel", "store_kv_kernel")
+MOST_OF_ATTENTION = 40
+
+
+def run(*command: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environment["OMP_NUM_THREADS"] = "1"
+    return subprocess.run(
+        (sys.executable, *command), env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def list_kernels(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run("-m", "specdecode_engine", "kernels", "--list", *arguments)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Folders with config.json alone: of an 8B target and of its EAGLE-3 head."""
+    folders = []
+    for name, config in (("target", LLAMA_8B), ("head", LLAMA_8B | HEAD)):
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "config.json").write_text(json.dumps(config))
+        folders.append(str(folder))
+    return folders[0], folders[1]
+
+
+@pytest.fixture(scope="module")
+def listed(models: tuple[str, str]) -> dict[str, Any]:
+    ran = list_kernels(*models, "--json", "--speculative-num-steps", "3")
+    assert ran.returncode == 0, ran.stderr
+    document: dict[str, Any] = json.loads(ran.stdout)
+    return document
+
+
+def test_an_8b_target_with_an_eagle3_head_needs_few_kernels(listed: dict[str, Any]) -> None:
+    assert listed["total"] <= 60
+    assert listed["total"] == sum(listed["kernels"].values()) == len(listed["variants"])
+    assert sum(listed["kernels"].get(name, 0) for name in ATTENTION) <= MOST_OF_ATTENTION
+    assert {"rms_norm_kernel", "measure_kernel", "verify_chain_kernel"} <= set(listed["kernels"])
+
+
+def test_every_kernel_has_a_signature_of_its_own_and_a_reason(listed: dict[str, Any]) -> None:
+    named = [(one["kernel"], one["signature"]) for one in listed["variants"]]
+    assert len(set(named)) == len(named)
+    assert all(one["reasons"] for one in listed["variants"])
+
+
+def test_the_list_is_readable(models: tuple[str, str]) -> None:
+    ran = list_kernels(models[0], "--capability", "80")
+    assert ran.returncode == 0, ran.stderr
+    assert "for greedy sampling" in ran.stdout
+    assert "DIM: 128" in ran.stdout
+    assert ran.stdout.splitlines()[-1].endswith("in all, on compute capability 8.0")
+
+
+def test_bad_input_is_refused_with_the_remedy(models: tuple[str, str], tmp_path: Path) -> None:
+    missing = list_kernels(str(tmp_path / "absent"))
+    assert missing.returncode == 2
+    assert "absent" in missing.stderr
+    bad_page = list_kernels(*models, "--page-size", "3")
+    assert bad_page.returncode == 2
+    assert "page_size must be a power of two" in bad_page.stderr
+    capability = list_kernels(*models, "--capability", "75")
+    assert capability.returncode == 2
+    assert "80, 86" in capability.stderr
+
+
+COMPILE = """
+import functools, json, sys
+import torch, triton
+from kernels.compile import _AbsentDevice
+from specdecode_kernels.compiles import AFTER_READY
+from specdecode_kernels.triton.variants import META, compile_variants, list_variants, meta_backend
+
+triton.runtime.driver.set_active(_AbsentDevice(90))
+ops = meta_backend()
+x, weight = (torch.empty(*shape, dtype=torch.bfloat16, device=META) for shape in ((3, 64), (64,)))
+calls = [("a norm", functools.partial(ops.rms_norm, x, weight, 1e-5)),
+         ("a gate", functools.partial(ops.silu_and_mul, x, x))]
+variants = list_variants(calls, 90)
+done = sum(1 for _ in compile_variants(variants, 2))
+AFTER_READY.watch()
+
+def launch(one, *arguments):
+    one.function.run(*arguments, grid=(1,), warmup=True, **one.options)
+
+for one in variants:
+    launch(one, *one.arguments)
+listed = AFTER_READY.total
+wide = (one.float() if isinstance(one, torch.Tensor) else one for one in variants[1].arguments)
+launch(variants[1], *wide)
+print(json.dumps({"compiled": done, "listed": listed, "unlisted": AFTER_READY.total - listed}))
+"""
+
+
+def test_what_is_listed_is_compiled_once_and_what_is_not_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ran = run("-c", COMPILE)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"compiled": 2, "listed": 0, "unlisted": 1}
+    assert "compiled silu_and_mul_kernel(gate_ptr: *fp32" in ran.stderr
+    assert len(list(tmp_path.rglob("*.cubin"))) == 3
+
+
+SHADOW = """
+import json, pathlib, sys
+from tests.shadow_cuda.suite.cases import CASES
+from tests.shadow_cuda.suite.outcome import Bench
+bench = Bench(pathlib.Path(sys.argv[1]))
+cases = {case.name: case for case in CASES}
+found = {}
+for name in sys.argv[2:]:
+    outcome = bench.run(cases[name], "triton")
+    found[name] = [outcome.violations, outcome.compiles_after_start]
+print(json.dumps(found))
+"""
+
+
+def test_engines_on_the_shadow_device_compile_nothing_while_serving(tmp_path: Path) -> None:
+    names = ("waves", "eagle-tree-fp8", "standalone-bf16-eager", "none-chain-off-sync-sampled")
+    ran = run("-c", SHADOW, str(tmp_path), *names)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {name: [[], []] for name in names}
