@@ -60,6 +60,7 @@ def _timed(bench: Bench, case: ShadowCase, attention: str) -> Outcome:
     started = time.monotonic()
     outcome = bench.outcome(case, attention)
     waits = " ".join(f"{kind}={outcome.max_waits(kind)}" for kind in MAX_WAITS)
+    waits += f", {len(outcome.compiles_after_start)} compiled after start"
     state = "ok" if not outcome.violations else "VIOLATED"
     seconds = time.monotonic() - started
     print(f"{attention} {case.name}: {state}, {seconds:.1f} s, waits {waits}", flush=True)

@@ -40,7 +40,7 @@ def triton_kernels(device: ShadowDevice, capability: tuple[int, int]) -> Iterato
 
     def compile_kernel(source: Any, **_: Any) -> "_ShadowKernel":
         used.add(source.fn)
-        device.compiled.append(f"{source.fn.fn.__name__}({source.signature})")
+        device.compiled.append(str(Wait.here(f"{source.fn.fn.__name__}({source.signature})")))
         return _ShadowKernel(device, source.fn.fn.__name__)
 
     def interpret(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:

@@ -22,6 +22,9 @@ REPORTED_KINDS = (StepKind.GREEDY, StepKind.SAMPLED, StepKind.TREE, StepKind.JOI
 MAX_LAUNCHES = {"launches_eagle3_b1": 93, "launches_tree2_b1": 126}
 """Kernels, copies and replays of a steady greedy decode step of one request, by figure."""
 
+MAX_COMPILES_AFTER_START = 40
+"""Variants of kernels that an engine may compile after its start; they may only become fewer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launches:
@@ -58,6 +61,9 @@ class Report:
         found = [f"{one.case.name}: {text}" for one in self.outcomes for text in one.violations]
         for outcome in self.outcomes:
             found += missed_waits(outcome)
+            compiled = outcome.compiles_after_start
+            if len(compiled) > MAX_COMPILES_AFTER_START:
+                found.append(f"{outcome.case.name}: compiled after start: {', '.join(compiled)}")
         for one in self.launches:
             if one.number > MAX_LAUNCHES[one.figure]:
                 places = ", ".join(
