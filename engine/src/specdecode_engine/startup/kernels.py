@@ -15,15 +15,18 @@ log = logging.getLogger(__name__)
 
 
 def has_compiled_kernels(config: EngineConfig) -> bool:
-    """Whether ops of an engine are kernels that Triton compiles."""
-    return config.device.type == "cuda" and config.kernels["target"].backend.name == "triton"
+    """Whether ops of an engine are kernels that Triton compiles, and does not interpret."""
+    if config.device.type != "cuda" or config.kernels["target"].backend.name != "triton":
+        return False
+    from specdecode_kernels.triton.tiles import is_interpreted  # Triton may not be installed
+
+    return not is_interpreted()
 
 
 def compile_kernels(config: EngineConfig, *, progress: bool) -> None:
     """Compile every kernel of an engine on a GPU whose ops are Triton's; log the time."""
     if not has_compiled_kernels(config):
         return
-    # Imported here: Triton may not be installed.
     from specdecode_engine.startup.kernel_calls import op_calls
     from specdecode_kernels.triton.variants import compile_variants, list_variants
 
