@@ -17,7 +17,9 @@ from specdecode_kernels.triton.tiles import choose_tile
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-DIMS = (64, 80, 96, 128, 256)
+DIMS = (64, 128, 256, 80, 96)  # the most used first
+FLOAT8_DIMS = {torch.bfloat16: DIMS, torch.float16: (128,), torch.float32: (128,)}
+"""Queries of different types over a float8 cache differ by the type converted to alone."""
 MAX_GROUP = 16
 FORWARDS = {
     "decode": Shape(qo_lens=(1, 1)),
@@ -69,17 +71,20 @@ class Cell:
 
 def all_cells() -> list[Cell]:
     """Return the whole matrix, the set of CI first, then the most used types."""
-    kinds = [(dtype, dtype) for dtype in DTYPES] + [(dtype, FLOAT8) for dtype in DTYPES]
+    kinds = [
+        *((dtype, dtype, dim) for dtype, dim in product(DTYPES, DIMS)),
+        *((dtype, FLOAT8, dim) for dtype in DTYPES for dim in FLOAT8_DIMS[dtype]),
+    ]
     attention = [
         Cell("attend", capability, forward, name_of(dtype), name_of(kv_dtype), dim, groups)
-        for (dtype, kv_dtype), dim in product(kinds, DIMS)
+        for dtype, kv_dtype, dim in kinds
         for forward in FORWARDS
         for groups in _groups_by_tile(forward, dtype, kv_dtype, dim)
         for capability in CAPABILITIES
     ]
     ops = [op for op in calls(torch.device("cpu")) if op != "attend"]
     others = [Cell(op, capability) for op in (*ops, *OTHER_CASES) for capability in CAPABILITIES]
-    return sorted(attention + others, key=lambda cell: not _is_named(cell))
+    return sorted(others + attention, key=lambda cell: not _is_named(cell))
 
 
 def named_cells() -> list[Cell]:

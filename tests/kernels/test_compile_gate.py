@@ -8,17 +8,28 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from compile_gate.cells import CAPABILITIES, DIMS, Cell, all_cells, named_cells
+from compile_gate.cells import (
+    CAPABILITIES,
+    DIMS,
+    FLOAT8_DIMS,
+    FORWARDS,
+    Cell,
+    all_cells,
+    name_of,
+    named_cells,
+)
 from compile_gate.limits import SHARED_BYTES, errors_of, violations
 from compile_gate.record import ROOT, Record, Row, hash_of, read_record, write_record
 from compile_gate.usage import Usage
 from kernels.table import KERNEL_OPS
+from specdecode_kernels import FLOAT8
 
 MOST_NAMED_CELLS = 120
 TIME_LIMIT_S = 900  # a minute on two idle cores
@@ -58,20 +69,18 @@ def test_the_matrix_has_every_op_capability_and_head_dimension() -> None:
     assert {cell.op for cell in cells} >= set(KERNEL_OPS)
     assert {cell.capability for cell in cells} == set(CAPABILITIES) == set(SHARED_BYTES)
     attention = [cell for cell in cells if cell.is_attention]
-    kinds = {(cell.dtype, cell.kv_dtype) for cell in attention}
-    assert {dtype for dtype, _ in kinds} == {"bfloat16", "float16", "float32"}
-    assert {kv_dtype for _, kv_dtype in kinds} >= {"float8_e4m3fn"}
-    for kind in kinds:
-        for dim in DIMS:
-            of_one = [c for c in attention if (c.dtype, c.kv_dtype) == kind and c.dim == dim]
-            assert {c.forward for c in of_one} == {"decode", "verify", "tree", "extend"}
-            for forward in ("decode", "verify", "tree", "extend"):
-                groups = [
-                    range(int(c.groups.split("-")[0]), int(c.groups.split("-")[1]) + 1)
-                    for c in of_one
-                    if c.forward == forward and c.capability == 90
-                ]
-                assert sorted(group for span in groups for group in span) == [*range(1, 17)]
+    for dtype, dims in FLOAT8_DIMS.items():
+        for kv_dtype, kv_dims in ((dtype, DIMS), (FLOAT8, dims)):
+            for dim, forward, capability in product(kv_dims, FORWARDS, CAPABILITIES):
+                kind = (capability, forward, name_of(dtype), name_of(kv_dtype), dim)
+                assert sorted(_groups_of(attention, kind)) == [*range(1, 17)]
+
+
+def _groups_of(cells: list[Cell], kind: tuple[int, str, str, str, int]) -> Iterator[int]:
+    for cell in cells:
+        if (cell.capability, cell.forward, cell.dtype, cell.kv_dtype, cell.dim) == kind:
+            first, last = (int(group) for group in cell.groups.split("-"))
+            yield from range(first, last + 1)
 
 
 def test_the_named_set_compiles_to_what_the_file_contains() -> None:

@@ -46,7 +46,9 @@ def choose_tile(
     wide = power_of_two(dim)
     rows = min(64, max(MIN_DOT, KEY_BYTES // (wide * itemsize)))
     held = min(_most_pairs(wide, itemsize, is_float8, is_tree), power_of_two(pairs))
-    is_large = held > 64 or held * wide > 64 * 128  # four warps would spill
+    # Four warps would spill; a tree's 32 pairs (16 in float32) at heads of 64 on 8.6 and 8.9 alone.
+    is_small_tree = is_tree and (held * itemsize, wide) == (64, 64)
+    is_large = held > 64 or held * wide > 64 * 128 or is_small_tree
     return Tile(held, rows, wide, warps=8 if is_large else 4, stages=3)
 
 
