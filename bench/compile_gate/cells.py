@@ -18,8 +18,12 @@ from specdecode_kernels.triton.tiles import choose_tile
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 DIMS = (64, 128, 256, 80, 96)  # the most used first
-FLOAT8_DIMS = {torch.bfloat16: DIMS, torch.float16: (128,), torch.float32: (128,)}
-"""Queries of different types over a float8 cache differ by the type converted to alone."""
+FLOAT8_DIMS: dict[torch.dtype, tuple[int, ...]] = {
+    torch.bfloat16: (64, 128),
+    torch.float16: (),
+    torch.float32: (),
+}
+"""Head dimensions compiled over a float8 cache, by the queries' type."""
 MAX_GROUP = 16
 FORWARDS = {
     "decode": Shape(qo_lens=(1, 1)),
