@@ -12,7 +12,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        test test-unit test-kernels test-shadow test-apiserver test-node lossless clean
+        compile-gate test test-unit test-kernels test-shadow test-apiserver test-node lossless clean
 
 help: ## List all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -78,6 +78,9 @@ test-kernels: setup ## Test the kernels (with Triton's interpreter if there is n
 
 test-shadow: setup ## Run whole engines, and bugs planted into them, on a shadow CUDA device (ARGS="--only tree")
 	@PYTHONPATH=bench:. $(RUN) python -m tests.shadow_cuda $(ARGS)
+
+compile-gate: setup ## Compile every Triton kernel for every GPU and write kernels/compiled.tsv; only what is stale (ARGS=--named: compare CI's set with the file)
+	@PYTHONPATH=bench $(RUN) python -m compile_gate $(ARGS)
 
 test-apiserver: setup ## Run the tests against a real API server
 	$(RUN) pytest -m apiserver

@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 
 HAS_TRITON = find_spec("triton") is not None
 NEED_TRITON = [
-    *("*_triton.py", "test_compile*.py", "test_op_parts.py", "test_spans.py", "test_tiles.py"),
+    *("*_triton.py", "test_compile_gate.py", "test_op_parts.py", "test_spans.py", "test_tiles.py"),
     "test_table.py",
 ]
 collect_ignore_glob = [] if HAS_TRITON else NEED_TRITON

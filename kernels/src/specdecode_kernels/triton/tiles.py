@@ -46,7 +46,9 @@ def choose_tile(
     wide = power_of_two(dim)
     rows = min(64, max(MIN_DOT, KEY_BYTES // (wide * itemsize)))
     held = min(_most_pairs(wide, itemsize, is_float8, is_tree), power_of_two(pairs))
-    is_large = held > 64 or held * wide > 64 * 128  # four warps would spill
+    # Four warps would spill; 32 pairs (16 in float32) at heads of 64 on 8.6 and 8.9 alone.
+    is_tight = (is_tree or is_float8) and (held * itemsize, wide) == (64, 64)
+    is_large = held > 64 or held * wide > 64 * 128 or is_tight
     return Tile(held, rows, wide, warps=8 if is_large else 4, stages=3)
 
 
@@ -54,7 +56,7 @@ def _most_pairs(wide: int, itemsize: int, is_float8: bool, is_tree: bool) -> int
     if itemsize > 2:
         return 16
     if is_float8:
-        return 32  # converted keys and values take registers too
+        return 32 if wide <= 128 else 16  # converted keys and values take registers too
     return 64 if is_tree or wide > 128 else MAX_PAIRS
 
 

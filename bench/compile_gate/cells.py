@@ -1,0 +1,143 @@
+"""The matrix of the gate: every op, and attention for each forward, type, head and capability.
+
+A cell of attention covers all group sizes (query heads of a kv head) that get the same tile, since
+the kernel takes the group size at run time and differs by tile alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby, product
+
+import torch
+
+from specdecode_kernels import FLOAT8
+from specdecode_kernels.choice import heads_unsupported
+from specdecode_kernels.testing import Shape, calls
+from specdecode_kernels.triton.tiles import choose_tile
+
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+DIMS = (64, 128, 256, 80, 96)  # the most used first
+FLOAT8_DIMS: dict[torch.dtype, tuple[int, ...]] = {
+    torch.bfloat16: (64, 128),
+    torch.float16: (),
+    torch.float32: (),
+}
+"""Head dimensions compiled over a float8 cache, by the queries' type."""
+MAX_GROUP = 16
+FORWARDS = {
+    "decode": Shape(qo_lens=(1, 1)),
+    "verify": Shape(qo_lens=(8, 8), longest=40),
+    "tree": Shape(qo_lens=(8, 8), longest=40, tree_rows=8),
+    "extend": Shape(qo_lens=(1, 128), longest=140),
+}
+OTHER_CASES = ("store_kv float8", "merge_splits")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One compilation. What is not of attention has only an op and a capability."""
+
+    op: str
+    capability: int
+    forward: str = "-"
+    dtype: str = "-"
+    kv_dtype: str = "-"
+    dim: int = 0
+    groups: str = "-"  # first and last that get this tile
+
+    @property
+    def group(self) -> int:
+        return int(self.groups.split("-")[0])
+
+    @property
+    def is_attention(self) -> bool:
+        return self.op == "attend"
+
+    @property
+    def refused(self) -> str | None:
+        """Why the engine does not choose the kernel here."""
+        if not self.is_attention:
+            return None
+        return heads_unsupported(dtype_of(self.dtype), self.dim, dtype_of(self.kv_dtype))
+
+    def shape(self) -> Shape:
+        """Return the shape of a call of attention that compiles this cell."""
+        return replace(
+            FORWARDS[self.forward],
+            shared=self.group,
+            dim=self.dim,
+            dtype=dtype_of(self.dtype),
+            pool_dtype=dtype_of(self.kv_dtype),
+            page_size=16,
+        )
+
+
+def all_cells() -> list[Cell]:
+    """Return the whole matrix, the set of CI first, then the most used types."""
+    kinds = [
+        *((dtype, dtype, dim) for dtype, dim in product(DTYPES, DIMS)),
+        *((dtype, FLOAT8, dim) for dtype in DTYPES for dim in FLOAT8_DIMS[dtype]),
+    ]
+    attention = [
+        Cell("attend", capability, forward, name_of(dtype), name_of(kv_dtype), dim, groups)
+        for dtype, kv_dtype, dim in kinds
+        for forward in FORWARDS
+        for groups in _groups_by_tile(forward, dtype, kv_dtype, dim)
+        for capability in CAPABILITIES
+    ]
+    ops = [op for op in calls(torch.device("cpu")) if op != "attend"]
+    others = [Cell(op, capability) for op in (*ops, *OTHER_CASES) for capability in CAPABILITIES]
+    return sorted(others + attention, key=lambda cell: not _is_named(cell))
+
+
+def named_cells() -> list[Cell]:
+    """Return the cells that CI compiles: at most 120."""
+    return [cell for cell in all_cells() if _is_named(cell)]
+
+
+def _is_named(cell: Cell) -> bool:
+    if not cell.is_attention:
+        return cell.capability == 90
+    first, last = (int(group) for group in cell.groups.split("-"))
+    if not first <= 4 <= last or cell.refused:
+        return False
+    kind = cell.dtype, cell.kv_dtype
+    if kind == ("bfloat16", "bfloat16"):
+        return cell.dim in (64, 128)
+    if kind == ("float16", "float16"):
+        return cell.dim in (64, 128) and cell.capability in (80, 90)
+    if kind == ("bfloat16", name_of(FLOAT8)):
+        return cell.dim == 128 and cell.forward in ("decode", "tree")
+    return kind == ("float32", "float32") and cell.dim == 128 and cell.capability in (80, 90)
+
+
+def _groups_by_tile(
+    forward: str, dtype: torch.dtype, kv_dtype: torch.dtype, dim: int
+) -> Iterator[str]:
+    shape = FORWARDS[forward]
+    tiles = {
+        group: choose_tile(
+            max(shape.qo_lens) * group,
+            dim,
+            dtype.itemsize,
+            is_float8=kv_dtype == FLOAT8,
+            is_tree=shape.tree_rows > 0,
+        )
+        for group in range(1, MAX_GROUP + 1)
+    }
+    for _, members in groupby(tiles, key=tiles.__getitem__):
+        same = list(members)
+        yield f"{same[0]}-{same[-1]}"
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return a type's name without its module."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the type of a name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -1,0 +1,124 @@
+"""Compiles cells without a GPU: the real launchers run on CPU tensors up to the launch.
+
+What is compiled is thereby what a GPU of that capability would run.
+"""
+
+from collections.abc import Iterable, Iterator
+from multiprocessing import get_context
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+from triton.runtime import JITFunction
+
+from compile_gate.cells import Cell
+from compile_gate.usage import Usage, usage_of
+from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV
+from specdecode_kernels.testing import backend_of, calls, draw_case
+from specdecode_kernels.triton.backend import with_triton_attention
+from specdecode_kernels.triton.float8 import HOPPER
+from specdecode_kernels.triton.merge_states import merge_splits
+
+CPU = torch.device("cpu")
+FIRST_NATIVE_FLOAT8 = 10 * HOPPER[0] + HOPPER[1]
+
+
+class _AbsentDevice:
+    """Replaces Triton's driver of the current device, and names only what to compile for."""
+
+    def __init__(self) -> None:
+        self.capability = 0
+
+    def get_current_device(self) -> int:
+        # Kernels are kept by device, so each capability is another one.
+        return self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+
+class Compiler:
+    """Compiles instead of launching, from its creation on, in the whole process."""
+
+    def __init__(self) -> None:
+        self._device = _AbsentDevice()
+        self._compiled: list[CompiledKernel] = []
+        self._kernel: str | None = None  # the only one that is compiled
+        launch = JITFunction.run
+
+        def compile_only(kernel: JITFunction, *args: object, **options: object) -> None:
+            if self._kernel in (None, kernel.__name__):
+                self._compiled.append(launch(kernel, *args, **options | {"warmup": True}))
+
+        JITFunction.run = compile_only
+        triton.runtime.driver.set_active(self._device)
+
+    def compile(self, cell: Cell) -> list[Usage]:
+        """Compile the kernels of a cell.
+
+        Raises:
+            Exception: any of Triton's or of ptxas; the cell does not compile.
+        """
+        self._device.capability = cell.capability
+        self._kernel = "_attend_kernel" if cell.is_attention else None
+        self._compiled.clear()
+        _call(cell)
+        return [usage_of(kernel) for kernel in self._compiled]
+
+
+def compile_cells(
+    cells: Iterable[Cell], processes: int
+) -> Iterator[tuple[Cell, list[Usage], str | None]]:
+    """Compile in other processes; yields each cell with its kernels, or with the error's line."""
+    context = get_context("spawn")  # a fork would inherit torch's threads
+    with context.Pool(processes, _start_worker) as pool:
+        yield from pool.imap(_compile_in_worker, cells)
+
+
+_worker: list[Compiler] = []
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)
+    _worker.append(Compiler())
+
+
+def _compile_in_worker(cell: Cell) -> tuple[Cell, list[Usage], str | None]:
+    try:
+        return cell, _worker[0].compile(cell), None
+    except Exception as error:  # of any kind: that it does not compile is the result
+        return cell, [], " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _call(cell: Cell) -> None:
+    if cell.is_attention:
+        _attend(cell)
+    elif cell.op == "store_kv float8":
+        _store_float8(backend_of("triton", CPU))
+    elif cell.op == "merge_splits":
+        parts = torch.empty(4, 2, 8, 128)
+        merge_splits(parts, parts[..., 0].contiguous(), parts[0].bfloat16(), None)
+    else:
+        calls(CPU)[cell.op](backend_of("triton", CPU))
+
+
+def _attend(cell: Cell) -> None:
+    backend = with_triton_attention(
+        TORCH,
+        CPU,
+        splits=1 if cell.forward == "extend" else 4,
+        workspace_bytes=1 << 24,
+        converts_float8=cell.capability >= FIRST_NATIVE_FLOAT8,
+    )
+    draw_case(cell.shape(), 0).attend(backend)
+
+
+def _store_float8(backend: Backend) -> None:
+    pool = torch.zeros(64, 8, 128).to(FLOAT8)
+    new = torch.zeros(2, 8, 128, dtype=torch.bfloat16)
+    kv = LayerKV(pool, pool.clone(), KvScale(0.5, 0.5))
+    backend.store_kv(kv, torch.tensor([1, 2]), new, new)
