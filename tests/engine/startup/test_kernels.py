@@ -37,7 +37,7 @@ HEAD = {
     "draft_vocab_size": 32000,
 }
 ATTENTION = ("attend_kernel", "merge_splits_kernel", "merge_states_kernel", "store_kv_kernel")
-MOST_OF_ATTENTION = 40
+MOST_OF_ATTENTION = 20
 
 
 def run(*command: str) -> "subprocess.CompletedProcess[str]":
