@@ -81,7 +81,9 @@ def _attention_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
 ) -> Iterator[OpCall]:
     for why, qo_lens, tree_rows in _attention_shapes(needs, name):
-        yield f"{why} of the {name}", partial(_attend, needs, model, ops, qo_lens, tree_rows)
+        has_starts = why.startswith("prefill")
+        call = partial(_attend, needs, model, ops, qo_lens, tree_rows, has_starts=has_starts)
+        yield f"{why} of the {name}", call
 
 
 def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -90,6 +92,9 @@ def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tupl
     for chunk in sorted({*powers, needs.chunk_tokens}):
         yield "prefill", (chunk,), 0
         yield "prefill with other requests", (chunk, 1), 0
+    if name == "draft":  # of one request, after steps without a draft
+        for rows in (8, 16, 32, 64, 128):
+            yield "catching up", (rows,), 0
     for batch in needs.batch_sizes:
         if name == "draft":
             for rows in range(1, needs.path_length + 1):
@@ -110,10 +115,12 @@ def _attend(
     ops: Backend,
     qo_lens: tuple[int, ...],
     tree_rows: int,
+    *,
+    has_starts: bool,
 ) -> None:
     rows, batch = sum(qo_lens), len(qo_lens)
     q, k, _v = _qkv(needs, model, rows)
-    starts = None if len(set(qo_lens)) == 1 else _empty(batch + 1)
+    starts = _empty(batch + 1) if has_starts else None
     page_table = _empty(batch, 8)
     metadata = AttentionMetadata(
         page_table, needs.page_size, qo_lens, _empty(rows), needs.page_size * 8, starts
@@ -139,9 +146,9 @@ def _sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:
 def _logits(needs: KernelNeeds, batch: int, nodes: int) -> Iterator[Tensor]:
     """Logits of a batch, and those after other rows, whose address may be divided otherwise."""
     vocab = needs.models["target"].vocab_size
-    logits = _empty(batch + 1, nodes, vocab, dtype=torch.float32)
-    yield logits[:batch]
-    yield logits[1:]
+    rows = _empty(batch * nodes + 1, vocab, dtype=torch.float32)
+    yield rows[:-1].view(batch, nodes, vocab)
+    yield rows[1:].view(batch, nodes, vocab)
 
 
 def _sampling_calls(needs: KernelNeeds, ops: Backend) -> Iterator[OpCall]:

@@ -281,7 +281,7 @@ def attend(
         out,
         lse,
         rows,
-        None if metadata.uniform_qo_len is not None else starts_of(metadata),
+        _starts(metadata),
         metadata.kv_lens,
         most,
         tiles,
@@ -310,6 +310,16 @@ def _tree_arguments(tree_kv: TreeKV | None) -> tuple[Any, ...]:
     stride, stride_query, stride_row = mask.stride()
     tensors = (k, *k.stride()), (v, *v.stride()), (mask, stride_row)
     return tensors, k.shape[1], stride, stride_query
+
+
+def _starts(metadata: AttentionMetadata) -> Tensor | None:
+    """Where requests begin: None where all have the same number of rows, unless it was made.
+
+    Prompt chunks always have it. So a chunk alone takes the kernel of one among other requests.
+    """
+    if metadata.cu_seqlens_q is None and metadata.uniform_qo_len is not None:
+        return None
+    return starts_of(metadata)
 
 
 def starts_of(metadata: AttentionMetadata) -> Tensor:
