@@ -19,10 +19,10 @@ MAX_WAITS = {
 }
 """Waits of one step beyond that for its result."""
 REPORTED_KINDS = (StepKind.GREEDY, StepKind.SAMPLED, StepKind.TREE, StepKind.JOINING)
-MAX_LAUNCHES = {"launches_eagle3_b1": 93, "launches_tree2_b1": 126}
+MAX_LAUNCHES = {"launches_eagle3_b1": 30, "launches_tree2_b1": 45}
 """Kernels, copies and replays of a steady greedy decode step of one request, by figure."""
 
-MAX_COMPILES_AFTER_START = 40
+MAX_COMPILES_AFTER_START = 1
 """Variants of kernels that an engine may compile after its start; they may only become fewer."""
 
 
