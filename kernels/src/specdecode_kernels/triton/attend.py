@@ -28,14 +28,14 @@ PRECISION = tl.constexpr("tf32x3")
 2**-21. Without them a thread would hold whole rows of keys, and spill from heads of 128 on."""
 MASK_BITS = tl.constexpr(32)  # rows of tree KV that one word of the mask covers
 LN_2 = tl.constexpr(math.log(2.0))
+BATCH_SIZES = [
+    *("rows", "queries", "tiles", "shared"),
+    *("stride_table", "tree_rows", "stride_mask", "stride_mask_query"),
+]
+"""Arguments that change with the batch: one kernel serves all of their values."""
 
 
-@triton.jit(
-    do_not_specialize=[
-        *("rows", "queries", "tiles", "shared"),
-        *("stride_table", "tree_rows", "stride_mask", "stride_mask_query"),
-    ]
-)
+@triton.jit(do_not_specialize=BATCH_SIZES)
 def _attend_kernel(
     q,  # [rows, q_heads, dim]
     k,  # [pool rows, kv_heads, dim]
@@ -74,36 +74,22 @@ def _attend_kernel(
         queries = (tl.load(starts_ptr + request + 1) - first_row).to(tl.int32)
         if first_pair >= queries * shared:
             return
-    pairs = first_pair + tl.arange(0, PAIRS)
-    query = pairs // shared
-    is_pair = query < queries
-    row = first_row + query  # [P] i64
-    head = kv_head * shared + pairs % shared
+    query, is_pair, row, head = _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS)
     dims = tl.arange(0, BLOCK_DIM)
     is_output = is_pair[:, None] & (dims < DIM)[None, :]
     q_tile = _load(q, row[:, None], head[:, None], dims[None, :], is_output, 0.0).to(DOT)
     kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
 
-    table_ptr, stride_page = page_table
-    table_ptr += request * stride_table
+    pages = (page_table[0] + request * stride_table, page_table[1])
     scale = score_scale * k_scale
     row_max, row_sum, acc = _attend_pages(
-        q_tile, k, v, table_ptr, stride_page, kv_head, kv_lens, scale, DIM, PAGE_SIZE, ROWS
+        q_tile, k, v, pages, kv_head, kv_lens, scale, DIM, PAGE_SIZE, ROWS
     )
     state = (row_max, row_sum, acc * v_scale)
     if tree_kv is not None:
-        tree_k, tree_v, mask = tree_kv
+        at = request * stride_mask + query * stride_mask_query
         state = _attend_tree(
-            q_tile,
-            (tree_k[0] + request * tree_k[1], tree_k[2], tree_k[3], tree_k[4]),
-            (tree_v[0] + request * tree_v[1], tree_v[2], tree_v[3], tree_v[4]),
-            kv_head,
-            tree_rows,
-            (mask[0] + request * stride_mask, query * stride_mask_query, mask[1], is_pair),
-            score_scale,
-            state,
-            DIM,
-            min(ROWS, MASK_BITS),
+            q_tile, tree_kv, request, kv_head, tree_rows, at, is_pair, score_scale, state, DIM, ROWS
         )
     # Rows and heads of one split; there are as many programs as kv heads.
     place = (tl.program_id(2).to(tl.int64) * rows + row) * (tl.num_programs(1) * shared) + head
@@ -111,12 +97,19 @@ def _attend_kernel(
 
 
 @triton.jit
+def _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS: tl.constexpr):
+    # Of each pair of the tile: query row within the request, whether there is one, row and head.
+    pairs = first_pair + tl.arange(0, PAIRS)
+    query = pairs // shared
+    return query, query < queries, first_row + query, kv_head * shared + pairs % shared
+
+
+@triton.jit
 def _attend_pages(
     q,
     k,
     v,
-    table_ptr,
-    stride_page,
+    pages,  # pointer to the request's page ids, stride
     kv_head,
     kv_lens,
     scale,
@@ -130,11 +123,11 @@ def _attend_pages(
     stop = tl.minimum(begin + steps * ROWS, end)
     row_max = tl.full([q.shape[0]], float("-inf"), tl.float32)
     state = (row_max, tl.zeros([q.shape[0]], tl.float32), tl.zeros(q.shape, tl.float32))
-    pool_rows = _pool_rows(table_ptr, stride_page, begin, stop, PAGE_SIZE, ROWS)
+    pool_rows = _pool_rows(pages, begin, stop, PAGE_SIZE, ROWS)
     for start in range(begin, stop, ROWS):
         # The page ids of the next step come from the step before it. A look-up within the step
         # would be a level of indirection, for which the compiler halves the buffers in flight.
-        next_rows = _pool_rows(table_ptr, stride_page, start + ROWS, stop, PAGE_SIZE, ROWS)
+        next_rows = _pool_rows(pages, start + ROWS, stop, PAGE_SIZE, ROWS)
         places = start + tl.arange(0, ROWS)
         is_row = places < stop
         k_rows = _load_rows(k, pool_rows, kv_head, is_row, DIM, q.shape[1], q.dtype)
@@ -146,31 +139,37 @@ def _attend_pages(
 
 
 @triton.jit
-def _pool_rows(table_ptr, stride_page, start, stop, PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr):
+def _pool_rows(pages, start, stop, PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr):
     # The pool rows [R] i32 of a request's rows from `start` on; a pool has fewer than 2**31 rows.
     places = start + tl.arange(0, ROWS)
-    page = tl.load(table_ptr + (places // PAGE_SIZE) * stride_page, mask=places < stop, other=0)
+    pointers = pages[0] + (places // PAGE_SIZE) * pages[1]
+    page = tl.load(pointers, mask=places < stop, other=0)
     return page.to(tl.int32) * PAGE_SIZE + places % PAGE_SIZE
 
 
 @triton.jit
 def _attend_tree(
     q,
-    k,
-    v,
+    tree_kv,
+    request,
     kv_head,
     tree_rows,
-    mask,  # pointer, offset of each pair [P], stride of a row, is_pair [P]
+    at,  # [P] i64, where in the mask a pair's row begins
+    is_pair,
     scale,
     state,
     DIM: tl.constexpr,
-    ROWS: tl.constexpr,
+    MAX_ROWS: tl.constexpr,
 ):
+    k, v, mask = tree_kv
+    k = (k[0] + request * k[1], k[2], k[3], k[4])
+    v = (v[0] + request * v[1], v[2], v[3], v[4])
+    ROWS: tl.constexpr = min(MAX_ROWS, MASK_BITS)
     # The last split has the fewest rows of the prefix. Others walk an empty range.
     walked = tl.where(tl.program_id(2) == tl.num_programs(2) - 1, tree_rows, 0)
     # Most trees are one step: buffers in flight would only cost shared memory.
     for start in tl.range(0, walked, ROWS, num_stages=1):
-        bits = _mask_bits(mask, start, tree_rows, ROWS)
+        bits = _mask_bits(mask, at, is_pair, start, tree_rows, ROWS)
         places = tl.arange(0, ROWS)
         shown = ((bits[:, None] >> places[None, :]) & 1) > 0
         # 0 * NaN is NaN: rows that no pair sees must be zeros, their weight of 0 is not enough.
@@ -184,13 +183,12 @@ def _attend_tree(
 
 
 @triton.jit
-def _mask_bits(mask, start, tree_rows, ROWS: tl.constexpr):
+def _mask_bits(mask, at, is_pair, start, tree_rows, ROWS: tl.constexpr):
     # Which of the rows from `start` on each pair sees: [P] i32, one bit a row.
-    pointer, offsets, stride_row, is_pair = mask
+    pointer, stride_row = mask
     rows = start + tl.arange(0, ROWS)
     is_row = is_pair[:, None] & (rows < tree_rows)[None, :]
-    at = offsets[:, None] + rows[None, :] * stride_row
-    shown = tl.load(pointer + at, mask=is_row, other=0)
+    shown = tl.load(pointer + at[:, None] + rows[None, :] * stride_row, mask=is_row, other=0)
     return tl.sum(shown.to(tl.int32) << tl.arange(0, ROWS)[None, :], axis=1)
 
 
