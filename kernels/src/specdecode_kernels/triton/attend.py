@@ -81,15 +81,16 @@ def _attend_kernel(
     kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
 
     pages = (page_table[0] + request * stride_table, page_table[1])
-    scale = score_scale * k_scale
     row_max, row_sum, acc = _attend_pages(
-        q_tile, k, v, pages, kv_head, kv_lens, scale, DIM, PAGE_SIZE, ROWS
+        q_tile, k, v, pages, kv_head, kv_lens, score_scale * k_scale, DIM, PAGE_SIZE, ROWS
     )
     state = (row_max, row_sum, acc * v_scale)
     if tree_kv is not None:
-        at = request * stride_mask + query * stride_mask_query
+        tree_k, tree_v, mask = tree_kv
+        mask = (mask[0] + request * stride_mask, query * stride_mask_query, mask[1], is_pair)
+        tree = (_of_request(tree_k, request), _of_request(tree_v, request), mask)
         state = _attend_tree(
-            q_tile, tree_kv, request, kv_head, tree_rows, at, is_pair, score_scale, state, DIM, ROWS
+            q_tile, tree, kv_head, tree_rows, score_scale, state, DIM, min(ROWS, MASK_BITS)
         )
     # Rows and heads of one split; there are as many programs as kv heads.
     place = (tl.program_id(2).to(tl.int64) * rows + row) * (tl.num_programs(1) * shared) + head
@@ -148,28 +149,29 @@ def _pool_rows(pages, start, stop, PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _of_request(kv, request):
+    # Tree keys or values of one request: pointer and strides, without the one of requests.
+    pointer, stride_request, stride_row, stride_head, stride_dim = kv
+    return pointer + request * stride_request, stride_row, stride_head, stride_dim
+
+
+@triton.jit
 def _attend_tree(
     q,
-    tree_kv,
-    request,
+    tree,  # k, v; mask: pointer, offset of each pair [P], stride of a row, is_pair [P]
     kv_head,
     tree_rows,
-    at,  # [P] i64, where in the mask a pair's row begins
-    is_pair,
     scale,
     state,
     DIM: tl.constexpr,
-    MAX_ROWS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    k, v, mask = tree_kv
-    k = (k[0] + request * k[1], k[2], k[3], k[4])
-    v = (v[0] + request * v[1], v[2], v[3], v[4])
-    ROWS: tl.constexpr = min(MAX_ROWS, MASK_BITS)
+    k, v, mask = tree
     # The last split has the fewest rows of the prefix. Others walk an empty range.
     walked = tl.where(tl.program_id(2) == tl.num_programs(2) - 1, tree_rows, 0)
     # Most trees are one step: buffers in flight would only cost shared memory.
     for start in tl.range(0, walked, ROWS, num_stages=1):
-        bits = _mask_bits(mask, at, is_pair, start, tree_rows, ROWS)
+        bits = _mask_bits(mask, start, tree_rows, ROWS)
         places = tl.arange(0, ROWS)
         shown = ((bits[:, None] >> places[None, :]) & 1) > 0
         # 0 * NaN is NaN: rows that no pair sees must be zeros, their weight of 0 is not enough.
@@ -183,12 +185,13 @@ def _attend_tree(
 
 
 @triton.jit
-def _mask_bits(mask, at, is_pair, start, tree_rows, ROWS: tl.constexpr):
+def _mask_bits(mask, start, tree_rows, ROWS: tl.constexpr):
     # Which of the rows from `start` on each pair sees: [P] i32, one bit a row.
-    pointer, stride_row = mask
+    pointer, offsets, stride_row, is_pair = mask
     rows = start + tl.arange(0, ROWS)
     is_row = is_pair[:, None] & (rows < tree_rows)[None, :]
-    shown = tl.load(pointer + at[:, None] + rows[None, :] * stride_row, mask=is_row, other=0)
+    at = offsets[:, None] + rows[None, :] * stride_row
+    shown = tl.load(pointer + at, mask=is_row, other=0)
     return tl.sum(shown.to(tl.int32) << tl.arange(0, ROWS)[None, :], axis=1)
 
 
