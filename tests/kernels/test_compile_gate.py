@@ -98,7 +98,7 @@ def with_page_ids_of_the_same_step(sources: Path) -> None:
     edit(
         sources / "attend.py",
         "        k_rows = _load_rows(k, pool_rows,",
-        "        pool_rows = _pool_rows(table_ptr, stride_page, start, stop, PAGE_SIZE, ROWS)\n"
+        "        pool_rows = _pool_rows(pages, start, stop, PAGE_SIZE, ROWS)\n"
         "        k_rows = _load_rows(k, pool_rows,",
     )
 

@@ -51,6 +51,7 @@ class DecodeBatch:
     host_lengths: tuple[int, ...]
     req_indices: Tensor  # [B] i64
     lengths: Tensor  # [B] i64
+    is_planned: bool = True  # False: any batch of this size, as in a CUDA graph
 
     @property
     def size(self) -> int:
@@ -61,7 +62,7 @@ class DecodeBatch:
         """The batch of one of its sequences."""
         one = slice(row, row + 1)
         host = self.host_req_indices[one], self.host_lengths[one]
-        return DecodeBatch(*host, self.req_indices[one], self.lengths[one])
+        return DecodeBatch(*host, self.req_indices[one], self.lengths[one], self.is_planned)
 
     @property
     def longest(self) -> int:
@@ -194,7 +195,7 @@ class RequestTable:
         bounds = None
         if lowest is not None:
             positions = torch.maximum(positions, lowest[:, None])
-        else:
+        elif batch.is_planned:
             bounds = CausalBounds(tuple(length + count for length in batch.host_lengths), count)
         positions = positions.view(-1)
         row_req_indices = batch.req_indices.repeat_interleave(count)

@@ -32,11 +32,12 @@ def config_hash(pod_template: Manifest, boot: Manifest) -> str:
 
 
 def _hot_fields() -> frozenset[str]:
+    """Names of the fields that running engines adopt, which is the default of a `HotRecord`."""
     return frozenset(
         name
         for name, info in BatchSizeEntry.model_fields.items()
-        if isinstance(info.json_schema_extra, dict)
-        and info.json_schema_extra.get(CHANGE_KEY) == Change.HOT
+        if not isinstance(info.json_schema_extra, dict)
+        or info.json_schema_extra.get(CHANGE_KEY, Change.HOT) == Change.HOT
     )
 
 
