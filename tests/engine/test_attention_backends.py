@@ -27,6 +27,7 @@ from specdecode_kernels import TORCH, Backend, GraphSupport
 from specdecode_kernels.testing import DEVICE, computed_loop_bounds
 from tests.engine.backends import counted_launches
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_of
+from tests.shadow_cuda.active import shadow_cuda
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 ATTENTION = {"store_kv", "attend"}
@@ -161,8 +162,10 @@ def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
 
 
 def test_what_was_asked_for_is_done_unless_it_cannot() -> None:
-    assert choose_graph_mode("cuda", GPU, [TORCH]).name == CUDA
-    assert "although torch would gather" in choose_graph_mode("cuda", GPU, [TORCH]).reason
+    refused = "it plans; use auto or off, or attention_backend"
+    with shadow_cuda():
+        assert choose_graph_mode("cuda", GPU, [TORCH]).name == CUDA
+        assert "although torch would gather" in choose_graph_mode("cuda", GPU, [TORCH]).reason
+        with pytest.raises(GraphsUnavailable, match=refused):
+            choose_graph_mode("cuda", GPU, [backend(True), backend(False, "it plans")])
     assert choose_graph_mode("off", GPU, [TORCH]) == (OFF, "was asked for")
-    with pytest.raises(GraphsUnavailable, match="it plans; use auto or off, or attention_backend"):
-        choose_graph_mode("cuda", GPU, [backend(True), backend(False, "it plans")])

@@ -101,7 +101,7 @@ def test_a_device_before_ampere_is_served_by_torch_under_auto(checkpoints: Any) 
     assert answers == tokens_on_the_cpu(checkpoints)
     assert core.context.ops.name == core.context.ops.attention == core.facts["target_attention"]
     assert core.facts["target_attention"] == "torch"
-    assert "needs compute capability (8, 0), this device is (7, 5)" in str(
+    assert "need compute capability (8, 0), this device is (7, 5)" in str(
         core.facts["target_attention_reason"]
     )
     assert core.facts["graphs"] == "off"

@@ -108,11 +108,13 @@ def test_bad_input_is_refused_with_the_remedy(models: tuple[str, str], tmp_path:
 COMPILE = """
 import functools, json, sys
 import torch, triton
-from kernels.compile import _AbsentDevice
-from specdecode_kernels.compiles import AFTER_READY
+from compile_gate.compiler import _AbsentDevice
+from specdecode_engine.stats.kernel_compiles import AFTER_READY
 from specdecode_kernels.triton.variants import META, compile_variants, list_variants, meta_backend
 
-triton.runtime.driver.set_active(_AbsentDevice(90))
+device = _AbsentDevice()
+device.capability = 90
+triton.runtime.driver.set_active(device)
 ops = meta_backend()
 x, weight = (torch.empty(*shape, dtype=torch.bfloat16, device=META) for shape in ((3, 64), (64,)))
 calls = [("a norm", functools.partial(ops.rms_norm, x, weight, 1e-5)),

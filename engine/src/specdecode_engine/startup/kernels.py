@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.kernel_needs import KernelNeeds
-from specdecode_kernels.compiles import AFTER_READY
+from specdecode_engine.stats.kernel_compiles import AFTER_READY
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from specdecode_engine.adaptive.policy import RangeState
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals, load
+from specdecode_engine.stats.kernel_compiles import AFTER_READY
 from specdecode_engine.stats.per_table import PerTableStats
-from specdecode_kernels.compiles import AFTER_READY
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, float]
