@@ -341,5 +341,5 @@ MUTANTS = (
         by="FlashInferMisused",
         attention="auto",
     ),
-    Mutant("memory is never freed", _leak, SMALL_DEVICE, by="OutOfMemoryError"),
+    Mutant("memory is never freed", _leak, SMALL_DEVICE, by="tokens|OutOfMemoryError"),
 )
