@@ -115,7 +115,7 @@ from specdecode_kernels.triton.variants import META, compile_variants, list_vari
 device = _AbsentDevice()
 device.capability = 90
 triton.runtime.driver.set_active(device)
-ops = meta_backend()
+ops = meta_backend(90)
 x, weight = (torch.empty(*shape, dtype=torch.bfloat16, device=META) for shape in ((3, 64), (64,)))
 calls = [("a norm", functools.partial(ops.rms_norm, x, weight, 1e-5)),
          ("a gate", functools.partial(ops.silu_and_mul, x, x))]
@@ -161,7 +161,7 @@ print(json.dumps(found))
 
 
 def test_engines_on_the_shadow_device_compile_nothing_while_serving(tmp_path: Path) -> None:
-    names = ("waves", "catch-up", "standalone-bf16-eager", "none-chain-off-sync-sampled")
+    names = ("eagle-tree-fp8", "catch-up", "standalone-bf16-eager", "none-chain-off-sync-sampled")
     ran = run("-c", SHADOW, str(tmp_path), *names)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {name: [[], []] for name in names}

@@ -22,10 +22,6 @@ REPORTED_KINDS = (StepKind.GREEDY, StepKind.SAMPLED, StepKind.TREE, StepKind.JOI
 MAX_LAUNCHES = {"launches_eagle3_b1": 30, "launches_tree2_b1": 45}
 """Kernels, copies and replays of a steady greedy decode step of one request, by figure."""
 
-MAX_COMPILES_WITH_FLOAT8 = 2
-"""Variants of kernels that an engine with a float8 cache may compile after its start, and no other;
-they may only become fewer."""
-
 
 @dataclass(frozen=True, slots=True)
 class Launches:
@@ -62,9 +58,7 @@ class Report:
         found = [f"{one.case.name}: {text}" for one in self.outcomes for text in one.violations]
         for outcome in self.outcomes:
             found += missed_waits(outcome)
-            compiled = outcome.compiles_after_start
-            is_float8 = outcome.case.kv_cache_dtype != "auto"
-            if len(compiled) > (MAX_COMPILES_WITH_FLOAT8 if is_float8 else 0):
+            if compiled := outcome.compiles_after_start:
                 found.append(f"{outcome.case.name}: compiled after start: {', '.join(compiled)}")
         for one in self.launches:
             if one.number > MAX_LAUNCHES[one.figure]:

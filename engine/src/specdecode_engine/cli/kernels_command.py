@@ -82,7 +82,7 @@ def _print(options: argparse.Namespace, flags: list[str]) -> None:
 
     needs = KernelNeeds.of_boot(parse_flags(flags))
     variants = sorted(
-        list_variants(op_calls(needs), options.capability),
+        list_variants(op_calls(needs, options.capability), options.capability),
         key=lambda one: (one.kernel, one.signature),
     )
     counts = Counter(one.kernel for one in variants)

@@ -29,12 +29,12 @@ SPLITS = (1, 2, 4, 8, 16, 32)
 """Of attention: how many there are depends on lengths and on the device."""
 
 
-def op_calls(needs: KernelNeeds) -> Iterator[OpCall]:
-    ops = meta_backend()
+def op_calls(needs: KernelNeeds, capability: int) -> Iterator[OpCall]:
+    ops = meta_backend(capability)
     for name, model in needs.models.items():
         yield from _layer_calls(needs, name, model, ops)
         for splits in SPLITS:
-            yield from _attention_calls(needs, name, model, meta_backend(splits))
+            yield from _attention_calls(needs, name, model, meta_backend(capability, splits))
     yield from _sampling_calls(needs, ops)
     yield from _verify_calls(needs, ops)
 

@@ -33,7 +33,8 @@ def compile_kernels(config: EngineConfig, *, progress: bool) -> None:
     AFTER_READY.stop()
     started_s = time.monotonic()
     major, minor = torch.cuda.get_device_capability(config.device)
-    variants = list_variants(op_calls(KernelNeeds.of_config(config)), 10 * major + minor)
+    capability = 10 * major + minor
+    variants = list_variants(op_calls(KernelNeeds.of_config(config), capability), capability)
     threads = len(os.sched_getaffinity(0))
     done = compile_variants(variants, threads)
     for _ in tqdm(done, "compiling kernels", len(variants), disable=not progress):

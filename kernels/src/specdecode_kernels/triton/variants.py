@@ -19,6 +19,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from specdecode_kernels.backend import TORCH, Backend
 from specdecode_kernels.triton.backend import with_triton_attention, with_triton_ops
+from specdecode_kernels.triton.float8 import HOPPER
 
 META = device("meta")
 OpCall = tuple[str, Callable[[], object]]
@@ -37,9 +38,14 @@ class KernelVariant:
     options: dict[str, Any]
 
 
-def meta_backend(splits: int | None = None) -> Backend:
-    """Backend of Triton's ops on `META`; attention in `splits`, whatever the shapes."""
-    return with_triton_attention(with_triton_ops(TORCH), META, splits=splits)
+def meta_backend(capability: int, splits: int | None = None) -> Backend:
+    """Backend of Triton's ops on `META` as on a device of this compute capability, such as 90.
+
+    Attention runs in `splits`, whatever the shapes.
+    """
+    converts_float8 = divmod(capability, 10) >= HOPPER
+    ops = with_triton_ops(TORCH)
+    return with_triton_attention(ops, META, splits=splits, converts_float8=converts_float8)
 
 
 def list_variants(calls: Iterable[OpCall], capability: int) -> tuple[KernelVariant, ...]:
