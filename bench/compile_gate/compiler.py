@@ -21,7 +21,6 @@ from specdecode_kernels.triton.float8 import HOPPER
 from specdecode_kernels.triton.merge_states import merge_splits
 
 CPU = torch.device("cpu")
-FIRST_NATIVE_FLOAT8 = 10 * HOPPER[0] + HOPPER[1]
 
 
 class _AbsentDevice:
@@ -112,7 +111,7 @@ def _attend(cell: Cell) -> None:
         CPU,
         splits=1 if cell.forward == "extend" else 4,
         workspace_bytes=1 << 24,
-        converts_float8=cell.capability >= FIRST_NATIVE_FLOAT8,
+        converts_float8=divmod(cell.capability, 10) >= HOPPER,
     )
     draw_case(cell.shape(), 0).attend(backend)
 

@@ -464,10 +464,10 @@ def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
     ],
 )
 def test_a_failure_of_the_gpu_is_the_reason_of_ready_and_degraded(world, reason, text):
-    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, words(reason, text))]))
+    status = tell(world(deployment={"replicas": 1}, pods=[crashed(1, words(reason, text))]))
     for kind in ("Ready", "Degraded"):
-        assert conditions(told)[kind][1] == reason
-        assert message(told, kind) == text
+        assert conditions(status)[kind][1] == reason
+        assert message(status, kind) == text
 
 
 def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
@@ -481,20 +481,20 @@ def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
 def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
     observed = world()
     decided = plan(observed, SETTINGS)
-    told = status(observed, decided, Outcome(), NOW, ("spec.download",))
-    assert conditions(told)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
-    assert "drops or rejects spec.download; upgrade it" in message(told, "DefinitionCurrent")
+    reported = status(observed, decided, Outcome(), NOW, ("spec.download",))
+    assert conditions(reported)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
+    assert "drops or rejects spec.download; upgrade it" in message(reported, "DefinitionCurrent")
     assert "DefinitionCurrent" not in conditions(tell(observed))
 
 
 def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
     worse = Degradation(reason="CudaGraphsMissed", message="over budget")
     seen = world(deployment=replicas(1), pods=[SERVING])
-    told = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
-    assert conditions(told)["Ready"] == ("True", "Serving")
-    assert conditions(told)["Degraded"] == ("True", "CudaGraphsMissed")
-    assert message(told, "Degraded") == "chat-1 (and 1 more): over budget"
-    assert "hold" not in told
+    status = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
+    assert conditions(status)["Ready"] == ("True", "Serving")
+    assert conditions(status)["Degraded"] == ("True", "CudaGraphsMissed")
+    assert message(status, "Degraded") == "chat-1 (and 1 more): over budget"
+    assert "hold" not in status
 
 
 def test_a_capture_that_failed_is_a_condition_and_one_event(world):
@@ -503,17 +503,17 @@ def test_a_capture_that_failed_is_a_condition_and_one_event(world):
     text = "forwards run eagerly, slower than with CUDA graphs: capturing failed: RuntimeError: x"
     worse = (("chat-1", Degradation(reason="CudaGraphsMissed", message=text)),)
     seen = replace(world(deployment=replicas(1), pods=[SERVING], previous=calm), degraded=worse)
-    told = tell(seen)
-    (condition,) = [each for each in told["conditions"] if each["type"] == "Degraded"]
+    status = tell(seen)
+    (condition,) = [each for each in status["conditions"] if each["type"] == "Degraded"]
     assert condition["status"] == "True"
     assert condition["reason"] == "CudaGraphsMissed"
     assert condition["message"] == f"chat-1: {text}"
-    (event,) = events.transitions(seen.resource, told, NOW)
+    (event,) = events.transitions(seen.resource, status, NOW)
     assert (event["reason"], event["type"]) == ("CudaGraphsMissed", "Warning")
     assert event["message"] == f"chat-1: {text}"
-    again = replace(world(deployment=replicas(1), pods=[SERVING], previous=told), degraded=worse)
+    again = replace(world(deployment=replicas(1), pods=[SERVING], previous=status), degraded=worse)
     assert events.transitions(again.resource, tell(again), LATER) == ()
-    well = world(deployment=replicas(1), pods=[SERVING], previous=told)
+    well = world(deployment=replicas(1), pods=[SERVING], previous=status)
     assert events.transitions(well.resource, tell(well), LATER) == ()
 
 

@@ -4,7 +4,7 @@ Positions, page tables, slots and committed tokens follow from the request table
 place: a CUDA graph computes them itself. Letters: B batch, n rows per request.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -40,5 +40,4 @@ class DecodeInputs:
             return self.batch
         nobody = (0,) * self.batch_size
         longest = (self.longest,) * self.batch_size
-        batch = table.decode_batch(nobody, longest, self.req_indices)
-        return replace(batch, is_planned=False)
+        return table.decode_batch(nobody, longest, self.req_indices, is_planned=False)

@@ -124,15 +124,21 @@ class RequestTable:
             self.staging.after_send(lambda: self.pages.index_put_((rows[0], rows[1]), rows[2]))
 
     def decode_batch(
-        self, host_req_indices: Items[int], host_lengths: Items[int], req_indices: Tensor
+        self,
+        host_req_indices: Items[int],
+        host_lengths: Items[int],
+        req_indices: Tensor,
+        *,
+        is_planned: bool = True,
     ) -> DecodeBatch:
         """Gather the state that a decode step starts from.
 
         Args:
             req_indices: the first argument, staged and sent.
+            is_planned: see `DecodeBatch`.
         """
-        lengths = self._lengths[req_indices]
-        return DecodeBatch(tuple(host_req_indices), tuple(host_lengths), req_indices, lengths)
+        host = tuple(host_req_indices), tuple(host_lengths)
+        return DecodeBatch(*host, req_indices, self._lengths[req_indices], is_planned)
 
     def next_positions(self, batch: DecodeBatch, count: int) -> Tensor:
         """Return the `count` positions after each bonus token, [B, count] i64."""

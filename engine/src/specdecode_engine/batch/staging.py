@@ -38,19 +38,17 @@ class StagingBuffer:
         """Stage integers: [n] i64."""
         if not self._is_copied:
             return torch.tensor(numbers, dtype=torch.int64)
-        segment = self._segment_for(len(numbers))
-        first = segment.take(len(numbers))
-        segment.integers[first : first + len(numbers)] = numbers
-        return segment.on_device[first : first + len(numbers)]
+        segment, places = self._take(len(numbers))
+        segment.integers[places] = numbers
+        return segment.on_device[places]
 
     def put_floats(self, numbers: Items[float]) -> Tensor:
         """Stage floats: [n] f64."""
         if not self._is_copied:
             return torch.tensor(numbers, dtype=torch.float64)
-        segment = self._segment_for(len(numbers))
-        first = segment.take(len(numbers))
-        segment.floats[first : first + len(numbers)] = numbers
-        return segment.on_device[first : first + len(numbers)].view(torch.float64)
+        segment, places = self._take(len(numbers))
+        segment.floats[places] = numbers
+        return segment.on_device[places].view(torch.float64)
 
     def after_send(self, write: Callable[[], object]) -> None:
         """Call a function that launches what reads staged numbers, once these were sent."""
@@ -66,6 +64,11 @@ class StagingBuffer:
         writes, self._writes = self._writes, []
         for write in writes:
             write()
+
+    def _take(self, count: int) -> "tuple[_Segment, slice]":
+        segment = self._segment_for(count)
+        first = segment.take(count)
+        return segment, slice(first, first + count)
 
     def _segment_for(self, count: int) -> "_Segment":
         """Return a segment with room for `count` numbers."""

@@ -26,12 +26,11 @@ from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
+from specdecode_kernels.choice import AMPERE
 
 DraftConfig = LlamaConfig | EagleConfig
 
 OFF, STATIC, CUDA = "off", "static", "cuda"
-AMPERE = (8, 0)
-"""Compute capability from which CUDA graphs are captured: older devices run the ops in torch."""
 
 EAGLE_HEADS: Mapping[Algorithm, type[EagleHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
