@@ -14,7 +14,7 @@ from http import HTTPStatus
 from specdecode_operator.cluster import Cluster, KubeApiError
 from specdecode_operator.denials import PERMISSION_GRACE_S
 from specdecode_operator.errors import StartError
-from specdecode_operator.kinds import LEASE, RESOURCE, ResourceKind
+from specdecode_operator.kinds import LEASE, RESOURCE, TRIAL, ResourceKind
 from specdecode_operator.resync import Resync
 
 log = logging.getLogger(__name__)
@@ -171,6 +171,6 @@ async def _denied(
 
 def _remedy(error: KubeApiError) -> str:
     if error.code == HTTPStatus.NOT_FOUND:
-        crd = f"{RESOURCE.plural}.{RESOURCE.group}"
-        return f"; install the CRD {crd}: helm install … --set crds.install=true"
+        crds = f"{RESOURCE.plural}.{RESOURCE.group} and {TRIAL.plural}.{TRIAL.group}"
+        return f"; install the CRDs {crds}: helm install … --set crds.install=true"
     return GRANT if error.code == HTTPStatus.FORBIDDEN else ""

@@ -16,7 +16,7 @@ from kubernetes.aio.client import Configuration
 
 from specdecode_operator.cache import Cache
 from specdecode_operator.health import Vitals, problems
-from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE, WATCHED, Manifest
+from specdecode_operator.kinds import OWNED_SELECTOR, WATCHED, Manifest, selector_of
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.settings import Settings
@@ -154,9 +154,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
-    settings.watching.label_selectors[lambda resource: resource.plural != RESOURCE.plural] = (
-        OWNED_SELECTOR
-    )
+    selected = {kind.plural for kind in WATCHED if selector_of(kind)}
+    settings.watching.label_selectors[lambda resource: resource.plural in selected] = OWNED_SELECTOR
     settings.persistence.diffbase_storage = NoEssence()
     # At the end Kopf waits for its workers, which linger this long after an object's last event.
     settings.queueing.idle_timeout = 1.0
