@@ -22,7 +22,7 @@ _HEADERS = {"accept": exposition.ACCEPT}
 class Scraper:
     """Small requests to pods, a few at a time."""
 
-    def __init__(self, client: httpx.AsyncClient, port: int = names.ENGINE_PORT) -> None:
+    def __init__(self, client: httpx.AsyncClient, port: int = names.MANAGEMENT_PORT) -> None:
         self._client = client
         self._port = port
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -52,7 +52,7 @@ class Scraper:
 
 
 @asynccontextmanager
-async def open_scraper(port: int = names.ENGINE_PORT) -> AsyncIterator[Scraper]:
+async def open_scraper(port: int = names.MANAGEMENT_PORT) -> AsyncIterator[Scraper]:
     """Open connections of their own: no proxies, no redirects."""
     async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as client:
         yield Scraper(client, port)
