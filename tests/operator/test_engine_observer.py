@@ -1,4 +1,4 @@
-"""Looks at engines: how often, at which pods, and what is reported about pods without a response."""
+"""Looks at engines: how often, at which pods, and the report about pods without a response."""
 
 import asyncio
 import math
