@@ -13,7 +13,7 @@ from specdecode_api import metrics as engine_metrics
 from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, exposition
-from specdecode_operator.fleet.prometheus import READ, open_prometheus
+from specdecode_operator.fleet.prometheus import SAMPLES, open_prometheus
 from specdecode_operator.fleet.reading import reading_of
 from specdecode_operator.fleet.scrape import MAX_BYTES, open_scraper
 from specdecode_operator.judge.evidence import ArmKey, RequestSums, Stratum
@@ -174,7 +174,6 @@ def test_what_cannot_be_counted_is_refused():
 
 def vector(pods):
     """The answer of a Prometheus server that scraped the same from several pods."""
-    wanted = {each.sample for each in READ}
     result = [
         {
             "metric": dict(sample.labels)
@@ -183,7 +182,7 @@ def vector(pods):
         }
         for name in pods
         for sample in exposition.read(TEXT)
-        if sample.name in wanted
+        if sample.name in SAMPLES
     ]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 

@@ -19,6 +19,9 @@ READ = (
     *metrics.IDENTITY, *metrics.BUCKETS, *metrics.REQUEST_SUMS, *metrics.LATENCIES[:2],
     metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
 )  # fmt: skip
+SAMPLES = sorted(
+    (*(each.sample for each in READ), *(f"{each.family}_sum" for each in metrics.LATENCIES[:2]))
+)
 
 
 class PrometheusReader:
@@ -67,7 +70,7 @@ class PrometheusReader:
 
 def query(namespace: str, deployment: str) -> str:
     """The one query: one moment for every series, so that none is of another scrape."""
-    wanted = "|".join(sorted(each.sample for each in READ))
+    wanted = "|".join(SAMPLES)
     place = f"namespace={json.dumps(namespace)},deployment={json.dumps(deployment)}"
     return f"{{__name__=~{json.dumps(wanted)},{place}}}"
 

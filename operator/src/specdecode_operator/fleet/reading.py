@@ -181,15 +181,19 @@ def _latencies(found: Found, wanted: MetricSpec) -> dict[str, Latencies]:
     cumulative: dict[str, dict[float, float]] = defaultdict(dict)
     for sample in found.get(wanted.sample, ()):
         cumulative[sample.labels[metrics.TABLE]][float(sample.labels["le"])] = _amount(sample)
-    return {table: _by_bucket(wanted, below) for table, below in cumulative.items()}
+    sums_s = {
+        sample.labels[metrics.TABLE]: _amount(sample)
+        for sample in found.get(f"{wanted.family}_sum", ())
+    }
+    return {table: _by_bucket(wanted, below, sums_s[table]) for table, below in cumulative.items()}
 
 
-def _by_bucket(wanted: MetricSpec, below: Mapping[float, float]) -> Latencies:
+def _by_bucket(wanted: MetricSpec, below: Mapping[float, float], sum_s: float) -> Latencies:
     if tuple(sorted(below)) != (*wanted.bounds_s, math.inf):
         raise ValueError(f"{wanted.sample} has the bounds {sorted(below)}")
     totals = [0.0, *(below[bound] for bound in sorted(below))]
     counts = tuple(above - under for under, above in pairwise(totals))
-    return Latencies(wanted.bounds_s, counts)
+    return Latencies(wanted.bounds_s, counts, sum_s)
 
 
 def _by_table(
