@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from specdecode_api import names
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.blocks import Block, Role, judge_blocks, schedule
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
+from specdecode_operator.judge.blocks import Block, judge_blocks, schedule
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.scene import Scene, name_of, uid_of

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from specdecode_api.v1alpha1 import HistoryEntry
 from specdecode_operator.fleet import BadCheckpoint, dump, load
 from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
-from specdecode_operator.judge.blocks import Block, Role
-from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.blocks import Block
+from specdecode_operator.judge.evidence import ArmKey, Role
 from specdecode_operator.judge.wealth import Wealth
 from specdecode_operator.trial.state import End, Origin, Table, Trial
 
