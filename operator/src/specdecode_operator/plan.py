@@ -182,7 +182,7 @@ def _trial_objects(
 
 
 def _of_version(write: Write, observed: Observed) -> Write:
-    """Restrict a write of the record to the version that was read: state must not be overwritten unseen."""
+    """Restrict a write of the record to the version that was read: a newer one must stay."""
     live = _live_record(observed)
     manifest = write.manifest
     if live is None or identify(manifest) != identify(live):
