@@ -38,7 +38,7 @@ def read_candidate(path: str, text: str) -> dict[str, Any]:
     """Read a merge patch from YAML or JSON.
 
     Raises:
-        PluginError: the text is no object.
+        PluginError: the text does not contain an object.
     """
     try:
         document = yaml.safe_load(text)
