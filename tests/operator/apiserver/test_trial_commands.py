@@ -107,7 +107,7 @@ def test_commands_change_the_trial(chat, plugin, only_trial):
         assert only_trial()["spec"].items() >= spec.items()
     code, _, err = plugin("trial", "resume", name)
     assert code == 1
-    assert "state is final" in err
+    assert "an aborted trial cannot be resumed" in err
 
 
 def test_a_deployment_stands_for_its_only_running_trial(chat, plugin, only_trial, api, namespace):
