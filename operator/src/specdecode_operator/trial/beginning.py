@@ -7,8 +7,10 @@ from typing import Any
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.wealth import spend
+from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
@@ -51,21 +53,33 @@ def edit_target(
 
 
 def begin_edit(
-    record: Record, now: InForce, target: Target, rollout: RolloutSpec, at_s: float
+    record: Record, now: InForce, target: Target, spec: Mapping[str, Any], at_s: float
 ) -> Record:
-    """Try an edit."""
-    kind = _kind(now, rollout) if target.table is not None else Kind.CANARY
-    trial = _trial(now, target, kind, Origin.EDIT, rollout, at_s)
-    return replace(record, trial=trial)
+    """Try an edit.
+
+    Args:
+        spec: of the custom resource.
+    """
+    rollout = now.resource.spec.rollout
+    trial = new_trial(now, target, kind_of(now, target, rollout), Origin.EDIT, rollout, at_s)
+    return replace(record, trial=_named(trial, record, spec, now.resource.name))
 
 
-def begin_proposal(record: Record, now: InForce, table: Table, arm: ArmKey, at_s: float) -> Record:
-    """Try a recommended table, at the price of some of the error budget."""
+def begin_proposal(
+    record: Record, now: InForce, proposal: Proposal, spec: Mapping[str, Any], at_s: float
+) -> Record:
+    """Try a recommended table, at the price of some of the error budget.
+
+    Args:
+        spec: of the custom resource.
+    """
     rollout = now.resource.spec.rollout
     grant = spend(record.wealth)
-    target = table_target(now, table, arm)
-    trial = _trial(now, target, _kind(now, rollout), Origin.RECOMMENDATION, rollout, at_s)
-    return replace(record, trial=replace(trial, promote_alpha=grant.alpha), wealth=grant.wealth)
+    target = table_target(now, proposal.table, proposal.arm)
+    kind = kind_of(now, target, rollout)
+    trial = new_trial(now, target, kind, Origin.RECOMMENDATION, rollout, at_s)
+    trial = _named(replace(trial, promote_alpha=grant.alpha), record, spec, now.resource.name)
+    return replace(record, trial=trial, wealth=grant.wealth)
 
 
 def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
@@ -82,15 +96,26 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     return ""
 
 
-def _kind(now: InForce, rollout: RolloutSpec) -> Kind:
+def kind_of(now: InForce, target: Target, rollout: RolloutSpec) -> Kind:
+    """How a target is tried: another table by turns of the same pods, all else by a canary."""
+    if target.table is None:
+        return Kind.CANARY
     if rollout.strategy == "Switchback" or now.resource.spec.replicas == 1:
         return Kind.SWITCHBACK
     return Kind.HOT
 
 
-def _trial(
+def _named(trial: Trial, record: Record, spec: Mapping[str, Any], deployment: str) -> Trial:
+    """Name the SpecDecodeTrial, if the target can be written as its candidate."""
+    if not candidate_of(spec_in_force(spec, record.accepted), trial.target):
+        return trial
+    return replace(trial, name=f"{deployment}-{digest([trial.target.id, trial.started_s])[:8]}")
+
+
+def new_trial(
     now: InForce, target: Target, kind: Kind, origin: Origin, rollout: RolloutSpec, at_s: float
 ) -> Trial:
+    """A trial that begins at `at_s`, in seconds since 1970."""
     return Trial(
         target=target,
         kind=kind,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children, pods
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import Resource, parse_stored
@@ -30,8 +31,15 @@ from specdecode_operator.trial.configuration import (
     difference,
     in_force,
 )
-from specdecode_operator.trial.guard import guard_of, pace_of
+from specdecode_operator.trial.guard import guard_of, guarded_as, pace_of
 from specdecode_operator.trial.learning import Advice, advise, proposal_of
+from specdecode_operator.trial.objects import (
+    commands,
+    is_deleted,
+    published,
+    reported,
+    waiting_trials,
+)
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.scene import Scene
 from specdecode_operator.trial.sight import Sight
@@ -45,6 +53,7 @@ from specdecode_operator.trial.state import (
     Trial,
     Turn,
 )
+from specdecode_operator.trial.users import begin_user, user_trial
 from specdecode_operator.trial.verbs import Asked, answers, asked
 
 
@@ -90,13 +99,14 @@ class Situation:
 
     def scene(self, trial: Trial | None = None) -> Scene:
         """What a trial, or whoever learns, looks at."""
+        rollout = guarded_as(self.rollout, trial.guard if trial else {})
         return Scene(
             self.observed,
             self.sight,
             self.now_s,
-            guard_of(self.rollout, trial),
-            pace_of(self.rollout),
-            self.rollout.canary.replicas,
+            guard_of(rollout, trial),
+            pace_of(rollout),
+            rollout.canary.replicas,
             self.resource.spec.lifecycle.startup_timeout_seconds,
         )
 
@@ -119,7 +129,8 @@ def advance(
     """
     resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
-    situation = Situation(observed, resource, sight, asked(annotations), now_s, image)
+    wanted = commands(observed.trials, record, asked(annotations))
+    situation = Situation(observed, resource, sight, wanted, now_s, image)
     # What is stored serves; what this step decides serves once it is stored.
     serving = situation.in_force(record)
     record, target, now = _wanted(record, situation)
@@ -142,6 +153,11 @@ def advance(
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
     """What the spec asks for and is not in force; the record brought in line with the spec."""
     resource = situation.resource
+    if record.overridden:
+        if record.overridden == digest(_part(situation)):
+            now = situation.in_force(record)
+            return (record if now.tuned else replace(record, tuned=None)), None, now
+        record = replace(record, overridden="")  # the spec was edited
     if not situation.rollout.guarded:
         record = replace(record, accepted=None)
     elif record.accepted is None:
@@ -176,15 +192,19 @@ def _go_on(
     record: Record, trial: Trial, target: Target | None, now: InForce, situation: Situation
 ) -> Record:
     """Measure, rule or settle."""
+    trial = published(trial, situation.observed.trials)
     scene = situation.scene(trial)
     if trial.phase.is_ending:
         is_settled = _is_settled(trial, scene)
         return close(record, trial, scene.guard, situation.now_s) if is_settled else record
     ruling = _overruled(trial, target, now, situation)
+    if ruling is None and trial.name and not trial.is_published:
+        hold = f"waits for the creation of SpecDecodeTrial {trial.name}"
+        return replace(record, trial=replace(trial, hold=hold))
     if ruling is None:
         trial = _rest(trial, situation)
         trial = (canary if trial.kind is Kind.CANARY else crossover).step(trial, scene)
-        ruling = trial.ruling
+        ruling = reported(trial, trial.ruling)
     if ruling is None:
         return replace(record, trial=trial)
     record = rule(record, trial, ruling, now.plain.arm, situation.now_s)
@@ -201,12 +221,16 @@ def _overruled(
     """An end that is not the judge's: a person asked for it, or the ground has changed."""
     asked_for, own = situation.asked, trial.target.id
     if asked_for.promote == own:
-        return Ruling(End.PROMOTED, "PromotedByHand", "an annotation asked for it")
+        return Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
     if asked_for.abort == own:
-        return Ruling(End.ABORTED, "AbortedByHand", "an annotation asked for it")
+        return Ruling(End.ABORTED, "AbortedByHand", "a user asked for it")
+    if is_deleted(trial, situation.observed.trials):
+        return Ruling(End.ABORTED, "TrialDeleted", f"SpecDecodeTrial {trial.name} was deleted")
     if trial.old != now.built.arm:
         message = "the configuration that it was compared with is no longer the one in force"
         return Ruling(End.SUPERSEDED, "BaseChanged", message)
+    if trial.origin is Origin.USER:
+        return None
     if trial.origin is Origin.EDIT:
         if target is None:
             return Ruling(End.SUPERSEDED, "Reverted", "the spec asks no longer for a change")
@@ -231,7 +255,7 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             pause_began_s=situation.now_s,
             turn=Turn(2 * trial.turn.pair),
             first_half=(),
-            hold="paused by annotation",
+            hold="paused by a user",
         )
     if trial.is_paused and not wants_pause:
         paused_s = trial.paused_s + situation.now_s - trial.pause_began_s
@@ -261,6 +285,11 @@ def _begin(
     situation: Situation,
 ) -> tuple[Record, str]:
     """Begin a trial if there is something to try; else why a recommended table is not tried."""
+    waiting = waiting_trials(situation.observed.trials, record)
+    if waiting and situation.resource.spec.replicas > 0:
+        found = user_trial(waiting[0], situation.observed.resource, now, record, situation.image)
+        begun = begin_user(record, now, found, situation.rollout, situation.now_s)
+        return begun, "a trial of a user goes first"
     if target is not None:
         return _begin_edit(record, target, now, situation), "an edit of the spec goes first"
     proposal = proposal_of(advice, now)
@@ -269,7 +298,8 @@ def _begin(
     held = why_held(record, now, proposal.arm, situation.now_s)
     if held or situation.rollout.mode != "Auto":
         return record, held
-    return begin_proposal(record, now, proposal.table, proposal.arm, situation.now_s), ""
+    spec = situation.observed.resource["spec"]
+    return begin_proposal(record, now, proposal, spec, situation.now_s), ""
 
 
 def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Record:
@@ -281,7 +311,8 @@ def _begin_edit(record: Record, target: Target, now: InForce, situation: Situati
     ended = record.ending_of(target.id)
     if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
         return record
-    return begin_edit(record, now, target, situation.rollout, situation.now_s)
+    spec = situation.observed.resource["spec"]
+    return begin_edit(record, now, target, spec, situation.now_s)
 
 
 def _serves_nobody(now: InForce, situation: Situation) -> bool:

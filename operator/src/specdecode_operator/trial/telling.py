@@ -46,6 +46,7 @@ def _running(trial: Trial, observed: Observed) -> TrialStatus:
     told = judgement.message if judgement else ""
     return TrialStatus.model_validate(
         {
+            "name": trial.name,
             "id": trial.target.id,
             "kind": trial.kind.value,
             "origin": trial.origin.value,
