@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from specdecode_api import names
-from specdecode_api.speculation import not_yet_available
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.resource import ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
@@ -32,7 +31,6 @@ class RefusalReason(StrEnum):
     """Why a spec is rejected; also the reason in the condition."""
 
     INVALID = "Invalid"
-    NOT_AVAILABLE = "NotAvailable"
     BAD_RECORD = "RolloutRecordUnreadable"
 
 
@@ -102,8 +100,6 @@ def plan(
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
-        if missing := missing_in_release(wanted):
-            return Plan(refused=Refused(RefusalReason.NOT_AVAILABLE, missing))
         record, image = recorded(observed), settings.engine_image
         step = trial.advance(observed, record, sight, now_s, image)
         resource = step.now.resource
@@ -156,12 +152,6 @@ def _trial_objects(
 def _desired(built: children.Built, others: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """Every owned object once: arms of one configuration share its boot file."""
     return tuple({identify(child): child for child in (*others, *built.children)}.values())
-
-
-def missing_in_release(resource: Resource) -> tuple[str, ...]:
-    """Messages about features of the contract that this release does not implement."""
-    wanted = resource.spec.speculation
-    return not_yet_available(wanted.algorithm, wanted.adaptive.policy, wanted.topk)
 
 
 def _write(observed: Observed, desired: Manifest, is_known: bool) -> Write | None:

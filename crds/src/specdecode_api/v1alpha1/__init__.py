@@ -4,6 +4,8 @@ One file per part. A rule that spans fields is next to the fields: in CEL for th
 as a function for Python (see `specdecode_api.rules`).
 """
 
+from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.rollout_status import (
@@ -15,17 +17,19 @@ from specdecode_api.v1alpha1.rollout_status import (
     TableSteps,
     TrialStatus,
 )
-from specdecode_api.v1alpha1.serving import LifecycleSpec
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation, resolve
 from specdecode_api.v1alpha1.status import ModelStatus, Status
 from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
+from specdecode_api.v1alpha1.template import TemplateSpec
+from specdecode_api.v1alpha1.update_strategy import UpdateStrategySpec
 
 __all__ = [
     "Adaptive",
     "BandRates",
     "BatchSizeEntry",
     "Effective",
+    "EngineSpec",
     "HistoryEntry",
     "LifecycleSpec",
     "ModelStatus",
@@ -38,6 +42,8 @@ __all__ = [
     "Speculation",
     "Status",
     "TableSteps",
+    "TemplateSpec",
     "TrialStatus",
+    "UpdateStrategySpec",
     "resolve",
 ]
