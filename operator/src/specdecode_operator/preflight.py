@@ -8,7 +8,7 @@ from http import HTTPStatus
 from specdecode_operator.cluster import Cluster, KubeApiError
 from specdecode_operator.denials import PERMISSION_GRACE_S
 from specdecode_operator.errors import StartError
-from specdecode_operator.kinds import LEASE, RESOURCE
+from specdecode_operator.kinds import LEASE, RESOURCE, TRIAL
 from specdecode_operator.permissions import Permission, missing_permissions, sentence
 from specdecode_operator.resync import Resync
 
@@ -78,6 +78,6 @@ async def _denied(
 
 def _remedy(error: KubeApiError) -> str:
     if error.code == HTTPStatus.NOT_FOUND:
-        crd = f"{RESOURCE.plural}.{RESOURCE.group}"
-        return f"; install the CRD {crd}: helm install … --set crds.install=true"
+        crds = f"{RESOURCE.plural}.{RESOURCE.group} and {TRIAL.plural}.{TRIAL.group}"
+        return f"; install the CRDs {crds}: helm install … --set crds.install=true"
     return GRANT if error.code == HTTPStatus.FORBIDDEN else ""

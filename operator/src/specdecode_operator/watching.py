@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import kopf
 
-from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE
+from specdecode_operator.kinds import OWNED_SELECTOR, WATCHED, selector_of
 from specdecode_operator.settings import Settings
 
 ERROR_BACKOFFS_S = (1,) + 75 * (2,)
@@ -49,9 +49,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
-    settings.watching.label_selectors[lambda resource: resource.plural != RESOURCE.plural] = (
-        OWNED_SELECTOR
-    )
+    selected = {kind.plural for kind in WATCHED if selector_of(kind)}
+    settings.watching.label_selectors[lambda resource: resource.plural in selected] = OWNED_SELECTOR
     settings.persistence.diffbase_storage = NoEssence()
     # At the end Kopf waits for its workers, which linger this long after an object's last event.
     settings.queueing.idle_timeout = 1.0
