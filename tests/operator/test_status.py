@@ -221,17 +221,17 @@ def test_an_update_tells_how_far_it_has_come(world):
         (
             'pods "chat-5f-x" is forbidden: violates PodSecurity "restricted:latest": host',
             "PodSecurityRefused",
-            "remove the changes of pod.template.spec",
+            "remove the changes of template.spec",
         ),
         (
             'pods "chat-5f-x" is forbidden: no PriorityClass with name high was found',
             "PriorityClassMissing",
-            "create PriorityClass high, or change pod.priorityClassName",
+            "create PriorityClass high, or change template.spec.priorityClassName",
         ),
         (
             'pods "chat-5f-x" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
             "RuntimeClassMissing",
-            "create RuntimeClass nvidia, or change pod.runtimeClassName",
+            "create RuntimeClass nvidia, or change template.spec.runtimeClassName",
         ),
         (
             'pods "chat-5f-x" is forbidden: maximum memory usage per Container is 1Gi',
@@ -317,7 +317,7 @@ def test_what_a_variable_names_and_nobody_made_is_named(text, reason, said, worl
     told = tell(world(deployment=replicas(0), pods=[state]))
     assert conditions(told)["Ready"] == ("False", reason)
     assert said in message(told, "Ready")
-    assert "pod.env" in message(told, "Ready")
+    assert "template.spec" in message(told, "Ready")
 
 
 def test_a_hold_keeps_its_beginning_until_its_reason_changes(world):
