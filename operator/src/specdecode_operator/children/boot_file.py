@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from specdecode_api import names
 from specdecode_api.boot import (
     AttentionBackendName,
     EngineBoot,
@@ -61,6 +62,7 @@ def boot_file(
             **spec.engine.scheduler.model_dump(), overlap=spec.engine.overlap
         ),
         server=ServerBoot(
+            management_port=names.MANAGEMENT_PORT,
             drain_seconds=duration_s(spec.lifecycle.drain_timeout),
             step_timeout_seconds=duration_s(spec.lifecycle.step_timeout),
             api_key_path=api_keys.path(spec),
