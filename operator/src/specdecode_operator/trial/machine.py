@@ -7,6 +7,7 @@ process it goes on where the record stands.
 from dataclasses import dataclass, replace
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children, pods
 from specdecode_operator.children.hashes import digest
@@ -107,7 +108,7 @@ class Situation:
             guard_of(rollout, trial),
             pace_of(rollout),
             rollout.canary.replicas,
-            self.resource.spec.lifecycle.startup_timeout_seconds,
+            duration_s(self.resource.spec.lifecycle.startup_timeout),
         )
 
 
@@ -158,7 +159,7 @@ def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None
             now = situation.in_force(record)
             return (record if now.tuned else replace(record, tuned=None)), None, now
         record = replace(record, overridden="")  # the spec was edited
-    if not situation.rollout.guarded:
+    if situation.rollout.edit_policy != "Guarded":
         record = replace(record, accepted=None)
     elif record.accepted is None:
         record = replace(record, accepted=_part(situation))
