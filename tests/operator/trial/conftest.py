@@ -97,6 +97,7 @@ class World:
         self.seconds_by_num_steps = {}
         self.statuses = []
         self.trials = {}
+        self.settings = SETTINGS
         self.memory = None
         self._latest_s = -math.inf
         self._numbers = iter(range(1, 10**6))
@@ -121,7 +122,7 @@ class World:
     def reconcile(self):
         observed = self.observed
         sight = self._look(observed)
-        decided = plan(observed, SETTINGS, self.now_s, sight, self.memory)
+        decided = plan(observed, self.settings, self.now_s, sight, self.memory)
         assert decided.refused is None, decided.refused
         self.memory = decided.memory
         trial_writes = () if self.refuses_trials else decided.trial_writes

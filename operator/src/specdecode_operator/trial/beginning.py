@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.wealth import spend
+from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import (
     Difference,
@@ -18,11 +18,15 @@ from specdecode_operator.trial.configuration import (
     table_target,
     target_id,
 )
-from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.exploration import recent, rest_after_s, worst_case_s
+from specdecode_operator.trial.record import Record, Spent
+from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.state import Kind, Origin, Table, Target, Trial
 
 NEEDS_RESTART = "NeedsRestart"
 """Reason of a trial that a running engine could not take part in."""
+
+MIN_HOT_REPLICAS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ def edit_target(
     spec: Mapping[str, Any],
     built: children.Built,
     found: Difference,
+    image: str,
 ) -> Target | None:
     """What the spec asks for and is not in force; None where it is."""
     if found is Difference.NONE:
@@ -49,42 +54,68 @@ def edit_target(
         ended = record.ending_of(target.id)
         if ended is None or ended.reason != NEEDS_RESTART:
             return target
-    return Target(target_id(built.arm), built.arm, None, accepted_part(spec))
+    return Target(target_id(built.arm), built.arm, None, pinned(accepted_part(spec), image))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a trial cannot run with the strategy of the spec."""
+
+    message: str
+
+
+def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | Refused:
+    """How a candidate is tried: as `rollout.strategy` requires, or not at all.
+
+    A table that running engines can load is tried in turns on the same pods; any other candidate
+    needs pods of its own, and so does nothing but it.
+    """
+    strategy = rollout.strategy
+    if target.table is None:
+        if strategy in ("Auto", "Canary"):
+            return Kind.CANARY
+        return Refused(
+            f"rollout.strategy {strategy} cannot try a candidate that running engines cannot load; "
+            "set it to Auto or Canary"
+        )
+    if strategy == "Canary":
+        return Refused(
+            "rollout.strategy Canary cannot try a table that has the configuration of the serving "
+            "pods; set it to Auto, Hot or Switchback"
+        )
+    if strategy == "Hot" and replicas < MIN_HOT_REPLICAS:
+        return Refused(
+            f"rollout.strategy Hot needs {MIN_HOT_REPLICAS} replicas, and replicas is {replicas}; "
+            "raise replicas, or set it to Auto or Switchback"
+        )
+    is_alone = strategy == "Switchback" or replicas < MIN_HOT_REPLICAS
+    return Kind.SWITCHBACK if is_alone else Kind.HOT
 
 
 def begin_edit(
-    record: Record, now: InForce, target: Target, spec: Mapping[str, Any], at_s: float
+    record: Record, now: InForce, target: Target, kind: Kind, rollout: RolloutSpec, at_s: float
 ) -> Record:
-    """Try an edit.
-
-    Args:
-        spec: of the custom resource.
-    """
-    rollout = now.resource.spec.rollout
-    trial = new_trial(now, target, kind_of(now, target, rollout), Origin.EDIT, rollout, at_s)
-    return replace(record, trial=_named(trial, record, spec, now.resource.name))
+    """Try an edit."""
+    trial = new_trial(now, target, kind, Origin.EDIT, rollout, at_s)
+    return replace(record, trial=trial)
 
 
-def begin_proposal(
-    record: Record, now: InForce, proposal: Proposal, spec: Mapping[str, Any], at_s: float
-) -> Record:
-    """Try a recommended table, at the price of some of the error budget.
-
-    Args:
-        spec: of the custom resource.
-    """
-    rollout = now.resource.spec.rollout
+def begin_proposal(record: Record, now: InForce, target: Target, kind: Kind, at_s: float) -> Record:
+    """Try a recommended table, at the price of some of the error budget."""
+    spec = now.resource.spec
     grant = spend(record.wealth)
-    target = table_target(now, proposal.table, proposal.arm)
-    kind = kind_of(now, target, rollout)
-    trial = new_trial(now, target, kind, Origin.RECOMMENDATION, rollout, at_s)
-    trial = _named(replace(trial, promote_alpha=grant.alpha), record, spec, now.resource.name)
-    return replace(record, trial=trial, wealth=grant.wealth)
+    trial = new_trial(now, target, kind, Origin.RECOMMENDATION, spec.rollout, at_s)
+    return replace(
+        record,
+        trial=replace(trial, promote_alpha=grant.alpha),
+        wealth=grant.wealth,
+        spent=(*recent(record.spent, at_s), Spent(at_s, worst_case_s(kind, spec))),
+    )
 
 
 def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     """Why a recommended table is not tried now; empty where it is."""
-    rest_s = record.ended_s + duration_s(now.resource.spec.rollout.guard.cool_down) - at_s
+    rest_s = record.ended_s + rest_after_s(record, now.resource.spec.rollout) - at_s
     if record.trial is not None:
         return f"trial {record.trial.target.id} runs"
     if record.is_rejected(target_id(arm)):
@@ -96,20 +127,18 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     return ""
 
 
-def kind_of(now: InForce, target: Target, rollout: RolloutSpec) -> Kind:
-    """How a target is tried: another table by turns of the same pods, all else by a canary."""
-    if target.table is None:
-        return Kind.CANARY
-    if rollout.strategy == "Switchback" or now.resource.spec.replicas == 1:
-        return Kind.SWITCHBACK
-    return Kind.HOT
+def named(record: Record, resource: Manifest) -> Record:
+    """Name the SpecDecodeTrial of the trial that has just begun.
 
-
-def _named(trial: Trial, record: Record, spec: Mapping[str, Any], deployment: str) -> Trial:
-    """Name the SpecDecodeTrial, if the target can be written as its candidate."""
-    if not candidate_of(spec_in_force(spec, record.accepted), trial.target):
-        return trial
-    return replace(trial, name=f"{deployment}-{digest([trial.target.id, trial.started_s])[:8]}")
+    A target that no candidate can contain, such as another model, has none.
+    """
+    trial, metadata = record.trial, resource["metadata"]
+    if trial is None or trial.name:
+        return record
+    if not candidate_of(spec_in_force(resource["spec"], record.accepted), trial.target):
+        return record
+    fingerprint = digest([trial.target.id, trial.started_s])[:8]
+    return replace(record, trial=replace(trial, name=f"{metadata['name']}-{fingerprint}"))
 
 
 def new_trial(

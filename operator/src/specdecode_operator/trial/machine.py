@@ -19,9 +19,12 @@ from specdecode_operator.rollout import rollout as progress_of
 from specdecode_operator.trial import canary, crossover
 from specdecode_operator.trial.beginning import (
     NEEDS_RESTART,
+    Refused,
     begin_edit,
     begin_proposal,
+    choose_kind,
     edit_target,
+    named,
     why_held,
 )
 from specdecode_operator.trial.closing import close, promoted, rule
@@ -31,7 +34,9 @@ from specdecode_operator.trial.configuration import (
     accepted_part,
     difference,
     in_force,
+    table_target,
 )
+from specdecode_operator.trial.exploration import why_over_budget
 from specdecode_operator.trial.guard import guard_of, guarded_as, pace_of
 from specdecode_operator.trial.learning import Advice, advise, proposal_of
 from specdecode_operator.trial.objects import (
@@ -42,6 +47,7 @@ from specdecode_operator.trial.objects import (
     waiting_trials,
 )
 from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.scene import Scene
 from specdecode_operator.trial.sight import Sight
 from specdecode_operator.trial.state import (
@@ -56,6 +62,8 @@ from specdecode_operator.trial.state import (
 )
 from specdecode_operator.trial.users import begin_user, user_trial
 from specdecode_operator.trial.verbs import Asked, answers, asked
+
+TRIALS_OFF = "trials are switched off for this operator (--no-trials)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ class Step:
     """What the pods' figures speak for; None where they were not asked."""
     held: str = ""
     """Why a recommended table is not tried."""
+    refusal: str = ""
+    """Why what the spec asks for cannot be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,8 @@ class Situation:
     asked: Asked
     now_s: float
     image: str
+    has_trials: bool = True
+    """Whether the operator may run trials."""
 
     @property
     def rollout(self) -> RolloutSpec:
@@ -118,12 +130,15 @@ def advance(
     sight: Sight | None,
     now_s: float,
     image: str,
+    *,
+    has_trials: bool = True,
 ) -> Step:
     """Go a step.
 
     Args:
         now_s: seconds since 1970.
         image: engine image where the spec names none.
+        has_trials: whether trials may run; without, a running one ends without a verdict.
 
     Raises:
         ResourceError: when the spec, or the accepted one, cannot be carried out.
@@ -131,7 +146,7 @@ def advance(
     resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
     wanted = commands(observed.trials, record, asked(annotations))
-    situation = Situation(observed, resource, sight, wanted, now_s, image)
+    situation = Situation(observed, resource, sight, wanted, now_s, image, has_trials)
     # What is stored serves; what this step decides serves once it is stored.
     serving = situation.in_force(record)
     record, target, now = _wanted(record, situation)
@@ -144,18 +159,25 @@ def advance(
     advice = None
     if situation.rollout.mode != "Manual" and (record.trial is None or sight is None):
         advice = advise(now, situation.scene())
-    held = ""
+    held = refusal = ""
     if record.trial is None:
-        record, held = _begin(record, target, advice, now, situation)
+        if begun := _begun_by_user(record, now, situation):
+            record, held = begun, "a trial of a user goes first"
+        elif target is not None:
+            record, refusal = _begin_edit(record, target, now, situation)
+            held = "an edit of the spec goes first"
+        else:
+            record, held = _begin(record, advice, now, situation)
+        record = named(record, observed.resource)
     step = _with_pods(record, target, serving, situation)
-    return replace(step, advice=advice, held=held)
+    return replace(step, advice=advice, held=held, refusal=refusal)
 
 
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
     """What the spec asks for and is not in force; the record brought in line with the spec."""
     resource = situation.resource
     if record.overridden:
-        if record.overridden == digest(_part(situation)):
+        if record.overridden == digest(accepted_part(situation.observed.resource["spec"])):
             now = situation.in_force(record)
             return (record if now.tuned else replace(record, tuned=None)), None, now
         record = replace(record, overridden="")  # the spec was edited
@@ -176,11 +198,12 @@ def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None
         tuned = None if is_edits else record.tuned
         record = replace(record, accepted=_part(situation), tuned=tuned)
         return record, None, situation.in_force(record, now)
-    return record, edit_target(record, now, situation.observed.resource["spec"], built, found), now
+    spec = situation.observed.resource["spec"]
+    return record, edit_target(record, now, spec, built, found, situation.image), now
 
 
 def _part(situation: Situation) -> dict[str, object]:
-    return accepted_part(situation.observed.resource["spec"])
+    return pinned(accepted_part(situation.observed.resource["spec"]), situation.image)
 
 
 def _hear(record: Record, wanted: Asked, target: Target | None) -> Record:
@@ -221,6 +244,8 @@ def _overruled(
 ) -> Ruling | None:
     """An end that is not the judge's: a person asked for it, or the ground has changed."""
     asked_for, own = situation.asked, trial.target.id
+    if not situation.has_trials:
+        return Ruling(End.SUPERSEDED, "TrialsOff", TRIALS_OFF)
     if asked_for.promote == own:
         return Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
     if asked_for.abort == own:
@@ -278,42 +303,59 @@ def _is_settled(trial: Trial, scene: Scene) -> bool:
     return is_new and progress_of(live) is Progress.COMPLETE
 
 
-def _begin(
-    record: Record,
-    target: Target | None,
-    advice: Advice | None,
-    now: InForce,
-    situation: Situation,
-) -> tuple[Record, str]:
-    """Begin a trial if there is something to try; else why a recommended table is not tried."""
+def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record | None:
+    """Begin, promote or refuse the next trial of a user, if one waits."""
     waiting = waiting_trials(situation.observed.trials, record)
-    if waiting and situation.resource.spec.replicas > 0:
-        found = user_trial(waiting[0], situation.observed.resource, now, record, situation.image)
-        begun = begin_user(record, now, found, situation.rollout, situation.now_s)
-        return begun, "a trial of a user goes first"
-    if target is not None:
-        return _begin_edit(record, target, now, situation), "an edit of the spec goes first"
+    if not waiting or not situation.has_trials or situation.resource.spec.replicas == 0:
+        return None
+    found = user_trial(waiting[0], situation.observed.resource, now, record, situation.image)
+    return begin_user(record, now, found, situation.rollout, situation.now_s)
+
+
+def _begin(
+    record: Record, advice: Advice | None, now: InForce, situation: Situation
+) -> tuple[Record, str]:
+    """Try a recommended table if there is one; else why it is not tried."""
     proposal = proposal_of(advice, now)
     if proposal is None or proposal.arm == now.built.arm:
         return record, ""
     held = why_held(record, now, proposal.arm, situation.now_s)
     if held or situation.rollout.mode != "Auto":
         return record, held
-    spec = situation.observed.resource["spec"]
-    return begin_proposal(record, now, proposal, spec, situation.now_s), ""
+    target = table_target(now, proposal.table, proposal.arm)
+    spec = situation.resource.spec
+    kind = choose_kind(target, spec.rollout, spec.replicas)
+    if isinstance(kind, Refused):
+        return record, kind.message
+    if held := _why_not_now(record, kind, situation):
+        return record, held
+    return begin_proposal(record, now, target, kind, situation.now_s), ""
 
 
-def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Record:
+def _why_not_now(record: Record, kind: Kind, situation: Situation) -> str:
+    if not situation.has_trials:
+        return TRIALS_OFF
+    return why_over_budget(record, situation.resource.spec, kind, situation.now_s)
+
+
+def _begin_edit(
+    record: Record, target: Target, now: InForce, situation: Situation
+) -> tuple[Record, str]:
+    """Try an edit of a guarded spec, or put it in force without; else why it cannot be tried."""
     by_hand = situation.asked.promote == target.id
     # Pods of equal hashes mount the same boot file, so there is nothing to put beside them.
     is_same = target.table is None and target.arm.config_hash == now.plain.config_hash
     if by_hand or is_same or _serves_nobody(now, situation):
-        return promoted(record, target, Origin.EDIT, now.plain.arm)
+        return promoted(record, target, Origin.EDIT, now.plain.arm), ""
     ended = record.ending_of(target.id)
     if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
-        return record
-    spec = situation.observed.resource["spec"]
-    return begin_edit(record, now, target, spec, situation.now_s)
+        return record, ""
+    if not situation.has_trials:
+        return record, TRIALS_OFF
+    kind = choose_kind(target, situation.rollout, situation.resource.spec.replicas)
+    if isinstance(kind, Refused):
+        return record, kind.message
+    return begin_edit(record, now, target, kind, situation.rollout, situation.now_s), ""
 
 
 def _serves_nobody(now: InForce, situation: Situation) -> bool:

@@ -53,6 +53,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a trial of the operator's own cost, or may cost: pod-seconds on its candidate."""
+
+    started_s: float
+    candidate_pod_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What outlives a reconcile.
 
@@ -69,6 +77,8 @@ class Record:
     """When the last trial ended."""
     overridden: str = ""
     """Digest of the accepted part of the spec that a user's trial has put out of force."""
+    spent: tuple[Spent, ...] = ()
+    """Trials of the operator's own within a day."""
 
     @property
     def is_empty(self) -> bool:
@@ -105,6 +115,7 @@ REJECTED = frozenset({End.ROLLED_BACK, End.INCONCLUSIVE, End.ABORTED})
 _TRIAL = TypeAdapter(Trial)
 _TUNED = TypeAdapter(Tuned)
 _WEALTH = TypeAdapter(Wealth)
+_SPENT = TypeAdapter(tuple[Spent, ...])
 _REQUESTS = TypeAdapter(dict[str, Request])
 
 
@@ -125,6 +136,7 @@ def write(record: Record) -> str:
         "requests": _REQUESTS.dump_python(dict(record.requests), mode="json"),
         "ended_s": record.ended_s,
         "overridden": record.overridden,
+        "spent": _SPENT.dump_python(record.spent, mode="json"),
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
 
@@ -150,6 +162,7 @@ def read(text: str) -> Record:
             requests=_REQUESTS.validate_python(document["requests"]),
             ended_s=float(document["ended_s"]),
             overridden=str(document["overridden"]),
+            spent=_SPENT.validate_python(document["spent"]),
         )
     except (ValueError, KeyError, TypeError, BadCheckpoint, ValidationError) as error:
         raise BadRecord(

@@ -102,7 +102,7 @@ def _reason(step: Step) -> Literal["FollowsSpec", "Promoted", "Guarded"]:
 
 def _why(step: Step) -> str:
     if step.pending is not None:
-        return why_pending(step.record, step.pending)
+        return why_pending(step.record, step.pending, step.refusal)
     if _is_recommended(step):
         return (
             "mode Auto has put a better table in force; write it into the spec to keep it, "
@@ -113,9 +113,11 @@ def _why(step: Step) -> str:
     return ""
 
 
-def why_pending(record: Record, pending: Target) -> str:
+def why_pending(record: Record, pending: Target, refusal: str = "") -> str:
     """Why a guarded spec is not in force."""
     trial = record.trial
+    if refusal:
+        return f"the spec ({pending.id}) cannot be tried: {refusal}"
     if trial is not None and trial.target.id == pending.id:
         return f"the spec ({pending.id}) is being tried"
     if trial is not None:

@@ -11,7 +11,7 @@ from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.merge_patch import merge_patch
 from specdecode_operator.resource import ResourceError
-from specdecode_operator.trial.beginning import edit_target, kind_of, new_trial
+from specdecode_operator.trial.beginning import Refused, choose_kind, edit_target, new_trial
 from specdecode_operator.trial.candidate import patched, spec_in_force
 from specdecode_operator.trial.closing import promoted, timestamp
 from specdecode_operator.trial.configuration import InForce, accepted_part, difference
@@ -53,7 +53,7 @@ def user_trial(
         return UserTrial(name, refusal=_refused("InvalidCandidate", str(error)))
     found = difference(now, wanted, built, image)
     raw = merge_patch(in_force["spec"], spec["candidate"])
-    target = edit_target(Record(), now, raw, built, found)
+    target = edit_target(Record(), now, raw, built, found, image)
     if target is None:
         message = "the candidate is the configuration in force"
         return UserTrial(name, refusal=_refused("NothingToTry", message))
@@ -78,11 +78,10 @@ def begin_user(
     if found.is_promoted:
         record = promoted(record, found.target, Origin.USER, now.plain.arm)
         return _ended(record, found, _BY_HAND, at_s)
-    kind = kind_of(now, found.target, rollout)
-    if refusal := _strategy_refusal(found.strategy, kind, now):
-        return _ended(record, found, refusal, at_s)
-    if found.strategy == "Switchback":
-        kind = Kind.SWITCHBACK
+    strategy = rollout.model_copy(update={"strategy": found.strategy})
+    kind = choose_kind(found.target, strategy, now.resource.spec.replicas)
+    if isinstance(kind, Refused):
+        return _ended(record, found, _refused("StrategyNotPossible", kind.message), at_s)
     trial = new_trial(now, found.target, kind, Origin.USER, rollout, at_s)
     trial = replace(
         trial, name=found.name, is_published=True, is_report=found.is_report, guard=found.guard
@@ -91,29 +90,6 @@ def begin_user(
 
 
 _BY_HAND = Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
-
-
-def _strategy_refusal(strategy: str, kind: Kind, now: InForce) -> Ruling | None:
-    """Why a strategy cannot be obeyed; None if it can."""
-    if strategy in ("Auto", kind.value):
-        return None
-    if kind is Kind.CANARY:
-        message = (
-            f"strategy {strategy} exchanges tables of running engines, and the candidate needs a "
-            "restart; use Canary"
-        )
-    elif strategy == "Canary":
-        message = (
-            "strategy Canary starts pods of another configuration; a table needs none: use Hot"
-        )
-    elif strategy == "Hot":
-        message = (
-            f"strategy Hot compares two pods or more, and replicas is "
-            f"{now.resource.spec.replicas}; use Switchback"
-        )
-    else:
-        return None
-    return _refused("StrategyNotPossible", message)
 
 
 def _refused(reason: str, message: str) -> Ruling:
