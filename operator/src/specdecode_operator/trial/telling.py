@@ -97,7 +97,12 @@ def _is_recommended(step: Step) -> bool:
 def _reason(step: Step) -> Literal["FollowsSpec", "Promoted", "Guarded"]:
     if step.pending is not None:
         return "Guarded"
-    return "Promoted" if _is_recommended(step) else "FollowsSpec"
+    return "Promoted" if _is_recommended(step) or _is_by_user(step) else "FollowsSpec"
+
+
+def _is_by_user(step: Step) -> bool:
+    tuned = step.now.tuned
+    return bool(step.record.overridden) or (tuned is not None and tuned.origin is Origin.USER)
 
 
 def _why(step: Step) -> str:
@@ -107,6 +112,12 @@ def _why(step: Step) -> str:
         return (
             "mode Auto has put a better table in force; write it into the spec to keep it, "
             "or change the spec's table to leave it"
+        )
+    if _is_by_user(step):
+        name = step.now.resource.name
+        return (
+            "a trial has put another configuration in force; `kubectl specdecode adopt "
+            f"{name}` prints the patch that writes it into the spec; an edit of the spec ends it"
         )
     if step.now.tuned is not None:
         return "the table of the spec is in force without a restart of the pods"
