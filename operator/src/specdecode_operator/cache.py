@@ -1,6 +1,6 @@
 """The latest known objects: custom resources, and by resource its objects, pods and endpoints.
 
-Written by `event_handler` (events), `resync` (lists) and `reconcile` (responses to its writes);
+Written by `watching` (events), `resync` (lists) and `reconcile` (responses to its writes);
 read by `reconcile`. An older version of an object never replaces a newer one.
 """
 

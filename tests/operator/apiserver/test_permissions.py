@@ -23,18 +23,16 @@ from specdecode_operator.cluster import KubeApiError, connect
 from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.errors import StartError
-from specdecode_operator.event_handler import EventHandler
-from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, SERVICE
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
-from specdecode_operator.permissions import lease_permissions, permissions
+from specdecode_operator.preflight import lease_permissions, permissions
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.run import run
 from specdecode_operator.settings import Settings
-from specdecode_operator.watching import watch
+from specdecode_operator.watching import EventHandler, register, watch
 
 pytestmark = pytest.mark.apiserver
 
