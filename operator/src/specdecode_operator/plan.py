@@ -168,7 +168,7 @@ def plan(
         prunes=tuple(_prunes(observed, (*built.children, *others.values()), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
-        objects=trial_objects(observed, step),
+        objects=trial_objects(observed, step, image),
         memory=Memory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,

@@ -163,6 +163,8 @@ class Reconciler:
                 self.cache.put(await self.cluster.create_trial(manifest))
             for trial, owned in objects.adoptions:
                 self.cache.put(await self.cluster.adopt_trial(trial, owned))
+            for manifest in objects.revisions:
+                self.cache.put(await self.cluster.apply(manifest, force=True))
             for trial, status in objects.statuses:
                 self.cache.put(await self.cluster.apply_trial_status(trial, status))
             for trial in objects.deletes:

@@ -42,7 +42,7 @@ def status(
     deployment = _deployment(seen)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
-    told = trial_telling.tell(plan.step, seen) if plan.step else None
+    told = trial_telling.tell(plan.step, seen, plan.objects.in_force) if plan.step else None
     recommendation = _recommendation(plan.step, metadata, previous, now)
     facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
     checks = conditions.checks(facts)

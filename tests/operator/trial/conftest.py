@@ -97,6 +97,7 @@ class World:
         self.seconds_by_num_steps = {}
         self.statuses = []
         self.trials = {}
+        self.revisions = {}
         self.settings = SETTINGS
         self.memory = None
         self._latest_s = -math.inf
@@ -109,7 +110,10 @@ class World:
         pods = [engine.pod for engine in self.engines.values()]
         pods.sort(key=lambda pod: pod["metadata"]["name"])
         trials = tuple(self.trials.values())
-        return Observed(self.resource, dict(self.children), tuple(pods), trials=trials)
+        revisions = tuple(self.revisions.values())
+        return Observed(
+            self.resource, dict(self.children), tuple(pods), trials=trials, revisions=revisions
+        )
 
     @property
     def record(self):
@@ -147,8 +151,11 @@ class World:
         for manifest, told in objects.statuses:
             SpecDecodeTrialStatus.from_resource(told)
             self.trials[manifest["metadata"]["name"]]["status"] = told
+        for manifest in objects.revisions:
+            self.revisions[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
         for manifest in objects.deletes:
-            del self.trials[manifest["metadata"]["name"]]
+            kept = self.trials if manifest["kind"] == names.KIND_TRIAL else self.revisions
+            del kept[manifest["metadata"]["name"]]
 
     def create_trial(self, manifest):
         """Create a SpecDecodeTrial, of the operator or of a user."""

@@ -3,7 +3,11 @@
 import pytest
 
 from specdecode_api import names
+from specdecode_operator.settings import Settings
 from specdecode_operator.trial.retention import KEPT_TRIALS
+from specdecode_operator.trial.revisions import explaining, read_revision
+
+SETTINGS = Settings(engine_image="specdecode-engine:test")
 
 
 @pytest.fixture
@@ -233,6 +237,37 @@ def test_old_trials_are_deleted(world, try_out):
     made.run(20)
     assert len(made.trials) == KEPT_TRIALS
     assert f"bad-{KEPT_TRIALS + 2:02}" in made.trials
+
+
+def test_every_accepted_configuration_is_a_revision(world, try_out):
+    made = world()
+    first = made.status["effective"]["revision"]
+    assert list(made.revisions) == [first]
+    try_out(made, candidate={"pageSize": 32}, promote=True)
+    made.run(60)
+    second = made.status["effective"]["revision"]
+    assert list(made.revisions) == [first, second]
+    held = read_revision(made.revisions[second])
+    assert (held.spec["pageSize"], held.number) == (32, 2)
+    assert held.spec["engine"]["image"] == SETTINGS.engine_image
+    assert explaining(made.status["configHash"], [held]) == held
+    try_out(made, "back", candidate={"pageSize": 16}, promote=True)
+    made.run(60)
+    assert made.status["effective"]["revision"] == first
+    assert read_revision(made.revisions[first]).number == 3
+    writes = dict(made.revisions)
+    made.run(60)
+    assert made.revisions == writes
+
+
+def test_the_table_of_a_promoted_trial_is_in_its_revision(world, try_out):
+    made = world()
+    made.speeds = {5: 0.02, 3: 0.015}
+    try_out(made, onSuccess="Promote")
+    finish(made)
+    made.run(30)
+    held = read_revision(made.revisions[made.status["effective"]["revision"]])
+    assert held.table["1"].candidate_steps == (3,)
 
 
 def test_an_orphan_of_the_operator_ends(world, try_out):

@@ -184,6 +184,9 @@ class RolloutRequest(ResourceRecord):
 class Effective(ResourceRecord):
     """The configuration in force, and why it is not the spec's where it is not."""
 
+    revision: Annotated[str, StringConstraints(max_length=253)] = Field(
+        default="", description="ControllerRevision that holds it."
+    )
     config_hash: Hash = Field(description="Configuration of the serving pods.")
     table_hash: Hash = Field(default="", description="Table by which they choose depths.")
     table: TableShown | None = Field(

@@ -1,8 +1,9 @@
-"""SpecDecodeTrials as output: which to create, adopt and delete, and their statuses."""
+"""SpecDecodeTrials and ControllerRevisions as output: what to write and delete, and statuses."""
 
+import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api import names
@@ -13,9 +14,21 @@ from specdecode_operator.observed import Observed, controller_of
 from specdecode_operator.resource import Resource
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.closing import arms, interval, shown, timestamp
+from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended, surplus_trials
+from specdecode_operator.trial.revisions import (
+    BadRevision,
+    Revision,
+    next_number,
+    pinned,
+    read_revision,
+    rendered_as,
+    revision,
+    revision_manifest,
+    surplus,
+)
 from specdecode_operator.trial.state import Origin, Trial
 
 STATUS_EVERY_S = 120
@@ -31,17 +44,27 @@ class TrialObjects:
     """Trials of users, and the labels and owner references that they lack."""
     statuses: tuple[tuple[Manifest, Manifest], ...] = ()
     """Trials as observed, and their new statuses."""
+    revisions: tuple[Manifest, ...] = ()
+    """ControllerRevisions to write."""
     deletes: tuple[Manifest, ...] = ()
+    """Of both kinds."""
+    in_force: str = ""
+    """Name of the revision in force; empty where the spec alone decides."""
 
 
 NO_OBJECTS = TrialObjects()
 
 
-def trial_objects(observed: Observed, step: Step) -> TrialObjects:
-    """Compare the observed SpecDecodeTrials with the state of trials."""
+def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
+    """Compare the observed SpecDecodeTrials and revisions with the state of trials.
+
+    Args:
+        image: engine image where the spec names none.
+    """
     owner, record = step.now.resource, step.record
-    deletes = surplus_trials(observed.trials)
-    kept = [each for each in observed.trials if each not in deletes]
+    old_trials = surplus_trials(observed.trials)
+    kept = [each for each in observed.trials if each not in old_trials]
+    found = revision_in_force(observed, step, image)
     live = [each for each in kept if not each["metadata"].get("deletionTimestamp")]
     return TrialObjects(
         creates=_creates(observed, record, owner),
@@ -52,8 +75,51 @@ def trial_objects(observed: Observed, step: Step) -> TrialObjects:
             if (status := _status(each, record)) is not None
             and _mark(status) != _mark(each.get("status") or {})
         ),
-        deletes=deletes,
+        revisions=_revisions(observed, step, found),
+        deletes=(*old_trials, *_old_revisions(observed, found)),
+        in_force=found.name if found else "",
     )
+
+
+def revision_in_force(observed: Observed, step: Step, image: str) -> Revision | None:
+    """The configuration in force as a revision; None where the spec alone decides on it."""
+    now, record = step.now, step.record
+    accepted, tuned = now.of[0], now.tuned
+    if accepted is None and tuned is None and record.trial is None:
+        return None
+    spec = accepted or accepted_part(observed.resource["spec"])
+    known = _readable(observed)
+    table = tuned.table if tuned else {}
+    found = revision(
+        now.resource.name, next_number(known), pinned(spec, image), now.built.config_hash, table
+    )
+    before = next((each for each in known if each.name == found.name), None)
+    if before is None:
+        return found
+    is_newest = before.number + 1 == found.number
+    number = before.number if is_newest else found.number
+    return rendered_as(replace(before, number=number), now.built.config_hash)
+
+
+def _revisions(observed: Observed, step: Step, found: Revision | None) -> tuple[Manifest, ...]:
+    if found is None or found in _readable(observed):
+        return ()
+    return (revision_manifest(found, step.now.resource),)
+
+
+def _old_revisions(observed: Observed, found: Revision | None) -> tuple[Manifest, ...]:
+    in_use = frozenset({found.name} if found else ())
+    surplus_names = {each.name for each in surplus(_readable(observed), in_use)}
+    return tuple(each for each in observed.revisions if each["metadata"]["name"] in surplus_names)
+
+
+def _readable(observed: Observed) -> list[Revision]:
+    """The revisions that hold a configuration; others are left alone."""
+    found = []
+    for each in observed.revisions:
+        with contextlib.suppress(BadRevision):
+            found.append(read_revision(each))
+    return found
 
 
 def _creates(observed: Observed, record: Record, owner: Resource) -> tuple[Manifest, ...]:

@@ -28,13 +28,17 @@ class Told:
     requests: tuple[RolloutRequest, ...] = ()
 
 
-def tell(step: Step, observed: Observed) -> Told:
-    """Say where trials stand."""
+def tell(step: Step, observed: Observed, revision: str = "") -> Told:
+    """Say where trials stand.
+
+    Args:
+        revision: name of the ControllerRevision in force; empty where there is none.
+    """
     record = step.record
     return Told(
         trial=_running(record.trial, observed) if record.trial else None,
         history=record.history,
-        effective=_effective(step),
+        effective=_effective(step, revision),
         requests=tuple(
             RolloutRequest.model_validate(asdict(each)) for each in record.requests.values()
         ),
@@ -77,11 +81,12 @@ def pods_of(trial: Trial, observed: Observed, role: Role) -> tuple[str, ...]:
     return tuple(name_of(pod) for pod in found[:MAX_PODS])
 
 
-def _effective(step: Step) -> Effective | None:
+def _effective(step: Step, revision: str) -> Effective | None:
     record, now = step.record, step.now
     if record.accepted is None and now.tuned is None:
         return None
     return Effective(
+        revision=revision,
         config_hash=now.built.config_hash,
         table_hash=now.built.arm.table_hash,
         table=steps_of(now.tuned.table) if now.tuned else None,
