@@ -59,10 +59,11 @@ def test_a_trial_is_started_with_owner_and_label(chat, plugin, only_trial):
 def test_a_candidate_comes_from_a_file(chat, plugin, only_trial, tmp_path):
     chat()
     file = tmp_path / "candidate.yaml"
-    file.write_text("speculation: {topk: 1, draft: null}\npageSize: 8\n")
-    assert plugin("trial", "start", "chat", "-f", file)[0] == 0
+    file.write_text("engine: {kvCache: {size: null}}\npageSize: 8\n")
+    code, _, err = plugin("trial", "start", "chat", "-f", file)
+    assert (code, err) == (0, "")
     assert only_trial()["spec"]["candidate"] == {
-        "speculation": {"topk": 1, "draft": None},
+        "engine": {"kvCache": {"size": None}},
         "pageSize": 8,
     }
 

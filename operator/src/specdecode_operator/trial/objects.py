@@ -36,7 +36,7 @@ def _late_promotion(by_name: dict[str, Manifest], record: Record) -> str:
         (
             entry.id
             for entry in record.history
-            if entry.origin == Origin.EDIT
+            if entry.origin == Origin.EDIT.value
             and entry.verdict not in _FINAL
             and by_name.get(entry.name, {}).get("spec", {}).get("promote")
         ),
