@@ -201,13 +201,39 @@ def test_rules_and_dashboards_keep_to_the_contract(rules, promoted):
     assert len(seen) > 50
 
 
-def test_alerts_say_what_is_wrong_and_what_to_do(rules):
+def test_alerts_contain_symptom_remedy_and_runbook(rules):
     for name, rule in rules.items():
         if "alert" in rule:
             assert name.startswith("SpecDecode")
             assert rule["labels"]["severity"] in ("warning", "critical")
-            assert {"summary", "description"} == rule["annotations"].keys()
+            assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
             assert rule["for"]
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert(rules):
+    alerts = {name: rule for name, rule in rules.items() if "alert" in rule}
+    pages = {path.stem: path for path in (ROOT / "docs" / "runbooks").glob("SpecDecode*.md")}
+    assert pages.keys() == alerts.keys()
+    index = (ROOT / "docs" / "runbooks" / "README.md").read_text()
+    for name, rule in alerts.items():
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
+        titles = re.findall(r"^#+ (.*)$", pages[name].read_text(), re.MULTILINE)
+        assert titles == [name, "Symptom", "Checks", "Remedy"]
+        assert f"[{name}]({name}.md)" in index
+
+
+def test_runbooks_are_linked_where_they_are_published(rules, template):
+    base = "https://git.example/specdecode/runbooks"
+    for given in (base, f"{base}/"):
+        flags = ("--set", f"prometheusRule.enabled=true,prometheusRule.runbookBaseUrl={given}")
+        (rule,) = (each for each in template(*flags) if each["kind"] == "PrometheusRule")
+        linked = {
+            each["alert"]: each["annotations"]["runbook_url"]
+            for group in rule["spec"]["groups"]
+            for each in group["rules"]
+            if "alert" in each
+        }
+        assert linked == {name: f"{base}/{name}.md" for name in rules if "alert" in rules[name]}
 
 
 @every_dashboard
