@@ -30,6 +30,7 @@ TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 
 TOLD_BY_OTHERS = {
     "specdecode_operator_definition_lacking_fields",  # has an alert
+    "specdecode_engine_failures_total",  # has an alert; the process ends with it
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
@@ -58,6 +59,7 @@ def engine_registry():
     metrics.count_error(500)
     metrics.count_call(3, 4, unfinished=1)
     metrics.count_table("applied")
+    metrics.count_failure("DeviceFailed")
     watch = RequestLatency(metrics, 0.0)
     for second in (1.0, 2.0):
         watch.observe_tokens(1, second, "0123456789")
