@@ -81,6 +81,10 @@ def test_no_more_trials_start_than_a_day_allows(world):
     made.seconds_by_num_steps = FASTER_AT_1
     made.speeds = {5: 0.02, 1: 0.016}
     assert made.run_to_end().verdict == "Promoted"
+    exploration = made.status["exploration"]
+    assert exploration["trialsToday"] == 1
+    assert 0.0 < float(exploration["candidateShare"].removesuffix("%")) < 5.0
+    assert float(exploration["alphaBudget"]) > 0.0
     made.seconds_by_num_steps = {1: 0.050, 3: 0.030, 5: 0.010}
     made.run(1000)
     assert made.record.trial is None
