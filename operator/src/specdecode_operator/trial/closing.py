@@ -39,6 +39,9 @@ def rule(record: Record, trial: Trial, ruling: Ruling, base: ArmKey, now_s: floa
         ruling=ruling,
         is_paused=False,
         hold="",
+        blocks=trial.observed,
+        first_half=(),
+        partial=(),
     )
     record = replace(record, trial=ending)
     if not is_promoted:
