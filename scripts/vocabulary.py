@@ -47,7 +47,6 @@ DEFERRED = (
     "operator/src/specdecode_operator/trial/",
     "operator/src/specdecode_operator/judge/",
     "operator/src/specdecode_operator/fleet/",
-    "operator/src/specdecode_operator/recommend/",
     "tests/crds/resources/",
     "tests/operator/trial/",
     "tests/operator/judge/",

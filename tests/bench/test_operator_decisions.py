@@ -9,7 +9,7 @@ from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import exposition
-from specdecode_operator.fleet.reading import reading_of
+from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.judge.blocks import Block, Role, judge_blocks
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Verdict
@@ -22,7 +22,7 @@ def judged(engines):
     blocks = []
     for role, engine in zip(Role, engines, strict=True):
         text = generate_latest(engine.metrics.registry).decode()
-        reading = reading_of(role.value, exposition.read(text))
+        reading = reading_of(role.value, exposition.read(text, READ))
         blocks.append(Block(0, role.value, role, reading.arms[reading.key]))
     return judge_blocks(blocks, Guard(), 20.0)
 

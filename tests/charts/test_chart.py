@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 SETS = {path.stem: ("--values", str(path)) for path in sorted((HERE / "values").glob("*.yaml"))}
 BAD = {path.stem: path for path in sorted((HERE / "bad").glob("*.yaml"))}
 FOREIGN = ("PodMonitor", "PrometheusRule")  # kinds of the Prometheus operator
-DEFINITION = "specdecode.io_specdecodedeployments.yaml"
+DEFINITIONS = ["specdecode.io_specdecodedeployments.yaml", "specdecode.io_specdecodetrials.yaml"]
 
 pytestmark = pytest.mark.apiserver
 every_set = pytest.mark.parametrize("flags", SETS.values(), ids=SETS)
@@ -215,16 +215,21 @@ def test_the_program_knows_every_flag_that_the_chart_gives_it(template, capsys):
                     assert settings.engine_image.startswith(prefixes)
 
 
-def test_the_definition_is_that_of_the_contract_and_kept_if_wanted(template):
-    (definition,) = of_kind(template(), "CustomResourceDefinition")
-    annotations = definition["metadata"].pop("annotations")
-    assert annotations == {"helm.sh/resource-policy": "keep"}
-    assert definition == yaml.safe_load((ROOT / "crds" / DEFINITION).read_text())
-    assert (CHART / "files" / "crds" / DEFINITION).read_text() == (
-        ROOT / "crds" / DEFINITION
-    ).read_text()
-    (definition,) = of_kind(template("--set", "crds.keep=false"), "CustomResourceDefinition")
-    assert "annotations" not in definition["metadata"]
+def test_the_definitions_are_those_of_the_contract_and_kept_if_wanted(template):
+    definitions = of_kind(template(), "CustomResourceDefinition")
+    files = [
+        f"{each['spec']['group']}_{each['spec']['names']['plural']}.yaml" for each in definitions
+    ]
+    assert files == DEFINITIONS
+    for definition, file in zip(definitions, files, strict=True):
+        annotations = definition["metadata"].pop("annotations")
+        assert annotations == {"helm.sh/resource-policy": "keep"}
+        assert definition == yaml.safe_load((ROOT / "crds" / file).read_text())
+        kept = (CHART / "files" / "crds" / file).read_text()
+        assert kept == (ROOT / "crds" / file).read_text()
+    definitions = of_kind(template("--set", "crds.keep=false"), "CustomResourceDefinition")
+    assert len(definitions) == len(DEFINITIONS)
+    assert not any("annotations" in definition["metadata"] for definition in definitions)
     assert not of_kind(template("--set", "crds.install=false"), "CustomResourceDefinition")
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_api.schema import custom_resource_definition
+from specdecode_api.schema import custom_resource_definition, trial_definition
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -72,6 +72,7 @@ class Server:
     client: httpx.Client
 
     resources = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
+    trials = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL_TRIAL}"
 
     def try_out(self, resource: dict[str, Any]) -> httpx.Response:
         """Have a resource admitted, defaults filled in, and thrown away."""
@@ -104,12 +105,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         )
         with client:
             started = Server(client)
-            answer = client.post(
-                _DEFINITIONS,
-                params={"fieldValidation": "Strict"},
-                json=custom_resource_definition(),
-            )
-            assert answer.status_code == 201, answer.text
+            for definition in (custom_resource_definition(), trial_definition()):
+                answer = client.post(
+                    _DEFINITIONS, params={"fieldValidation": "Strict"}, json=definition
+                )
+                assert answer.status_code == 201, answer.text
             _wait_until_served(started)
             yield started
 
@@ -135,6 +135,7 @@ def _wait_until_served(server: Server) -> None:
     while server.client.get(openapi).status_code != 200:
         assert time.monotonic() < deadline, server.definition()
         time.sleep(0.1)
-    while server.client.get(server.resources).status_code != 200:
-        assert time.monotonic() < deadline, server.definition()
-        time.sleep(0.1)
+    for resources in (server.resources, server.trials):
+        while server.client.get(resources).status_code != 200:
+            assert time.monotonic() < deadline, server.definition()
+            time.sleep(0.1)

@@ -40,6 +40,37 @@ def test_pods_and_endpoint_slices_are_no_children(kind, field, cache, service):
     assert getattr(observed, field) == (manifest,)
 
 
+def test_trials_belong_to_the_deployment_that_they_name_and_come_by_age(cache):
+    for number, (name, day) in enumerate([("b", 2), ("a", 2), ("c", 1)], 1):
+        assert cache.put(trial(name, f"2026-01-0{day}T00:00:00Z", number)) == KEY
+    assert cache.put(trial("d", "2026-01-01T00:00:00Z", 9, "other")) == Key("default", "other")
+    observed = cache.observe(KEY)
+    assert [each["metadata"]["name"] for each in observed.trials] == ["c", "a", "b"]
+    assert observed.children == {}
+    assert cache.remove(trial("a", "2026-01-02T00:00:00Z", 10)) == KEY
+    assert [each["metadata"]["name"] for each in cache.observe(KEY).trials] == ["c", "b"]
+
+
+def test_revisions_are_no_children(cache, service):
+    manifest = service(5) | {"apiVersion": "apps/v1", "kind": "ControllerRevision"}
+    assert cache.put(manifest) == KEY
+    observed = cache.observe(KEY)
+    assert (observed.children, observed.revisions) == ({}, (manifest,))
+
+
+def trial(name, created, version, deployment="chat"):
+    return {
+        "kind": "SpecDecodeTrial",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "creationTimestamp": created,
+            "resourceVersion": str(version),
+        },
+        "spec": {"deployment": deployment, "candidate": {"pageSize": 32}},
+    }
+
+
 def test_nothing_is_seen_of_an_unknown_resource(cache):
     assert cache.observe(Key("default", "other")) is None
 

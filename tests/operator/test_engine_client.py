@@ -7,7 +7,7 @@ import pytest
 
 from specdecode_api.report import ModelReport, ModelRole, Progress
 from specdecode_engine.fetch.progress import answering
-from specdecode_operator.engine_client import MAX_BYTES, open_engine_client
+from specdecode_operator.engine_client import MAX_REPORT_BYTES, open_engine_client
 
 TOLD = Progress(models=(ModelReport(role=ModelRole.TARGET, uri="hf://a/b", bytes_done=7),))
 
@@ -86,7 +86,7 @@ def other_server():
         (404, b"{}", {}),
         (200, b"no json", {}),
         (200, b'{"models": [{"role": "queen"}]}', {}),
-        (200, b" " * (MAX_BYTES + 1) + TOLD.model_dump_json().encode(), {}),
+        (200, b" " * (MAX_REPORT_BYTES + 1) + TOLD.model_dump_json().encode(), {}),
         (302, b"", {"Location": "/progress"}),
     ],
 )

@@ -11,6 +11,11 @@ SINGULAR: Final = "specdecodedeployment"
 SHORT_NAME: Final = "sdd"
 CATEGORY: Final = "specdecode"
 
+KIND_TRIAL: Final = "SpecDecodeTrial"
+PLURAL_TRIAL: Final = "specdecodetrials"
+SINGULAR_TRIAL: Final = "specdecodetrial"
+SHORT_NAME_TRIAL: Final = "sdt"
+
 # A resource's name is the prefix of its pods' names: 63 less "-", a hash of ten, "-", five.
 MAX_NAME_LENGTH: Final = 40
 NAME_PATTERN: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -34,6 +39,8 @@ ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, to com
 
 ANNOTATION_CONFIG_HASH: Final = f"{GROUP}/config-hash"
 ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
+# On a ControllerRevision: config hashes of its Deployment, oldest first, separated by commas.
+ANNOTATION_CONFIG_HASHES: Final = f"{GROUP}/config-hashes"
 # On a Deployment: the configuration whose rollout continues in place.
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 

@@ -8,13 +8,14 @@ from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_api.descriptions import ANY_ITEM, ANY_KEY, FieldDescription, field_descriptions
 from specdecode_api.rules import VALIDATIONS_KEY
-from specdecode_api.schema import resource_schema
+from specdecode_api.schema import resource_schema, trial_schema
 
 _INTRODUCTION = f"""\
 # Field reference
 
-The custom resource `{names.KIND}` (`{names.API_VERSION}`, short name `{names.SHORT_NAME}`) and the
-boot file that the operator writes from it.
+The custom resource `{names.KIND}` (`{names.API_VERSION}`, short name `{names.SHORT_NAME}`), the
+boot file that the operator writes from it, and the custom resource `{names.KIND_TRIAL}` (short name
+`{names.SHORT_NAME_TRIAL}`).
 `kubectl explain {names.SHORT_NAME}.spec` prints the same.
 
 A change marked **hot** is applied to running engines; **restart** replaces the pods.
@@ -28,6 +29,7 @@ def field_reference(notice: str) -> str:
     spec = [row for row in resource if row.path[0] == "spec" and len(row.path) > 1]
     status = [row for row in resource if row.path[0] == "status" and len(row.path) > 1]
     boot = field_descriptions(EngineBoot.model_json_schema())
+    trial = field_descriptions(trial_schema())
     parts = [
         f"<!-- {notice} -->\n",
         _INTRODUCTION,
@@ -35,12 +37,24 @@ def field_reference(notice: str) -> str:
         _table(("Field", "Type", "Default", "Bounds", "Change", "Meaning"), map(_spec_line, spec)),
         "## Rules\n",
         "The API server refuses a resource that breaks one of these, with this sentence.\n",
-        _table(("Where", "Rule"), _rule_lines(resource)),
+        _table(("Where", "Rule"), _rule_lines(names.KIND, resource_schema())),
         "## Status\n",
         _table(("Field", "Type", "Meaning"), map(_status_line, status)),
         "## Boot file\n",
         "What an engine starts from; its JSON schema is `crds/boot.schema.json`.\n",
         _table(("Field", "Type", "Default", "Bounds", "Meaning"), map(_boot_line, boot)),
+        f"## {names.KIND_TRIAL}: spec\n",
+        _table(
+            ("Field", "Type", "Default", "Bounds", "Meaning"),
+            [_boot_line(row) for row in trial if row.path[0] == "spec" and len(row.path) > 1],
+        ),
+        f"## {names.KIND_TRIAL}: rules\n",
+        _table(("Where", "Rule"), _rule_lines(names.KIND_TRIAL, trial_schema())),
+        f"## {names.KIND_TRIAL}: status\n",
+        _table(
+            ("Field", "Type", "Meaning"),
+            [_status_line(row) for row in trial if row.path[0] == "status" and len(row.path) > 1],
+        ),
     ]
     return "\n".join(parts)
 
@@ -64,11 +78,9 @@ def _status_line(row: FieldDescription) -> list[str]:
     return [_name(row), _type(row.schema), row.schema.get("description", "")]
 
 
-def _rule_lines(rows: Sequence[FieldDescription]) -> Iterator[list[str]]:
-    yield from (
-        [names.KIND, rule["message"]] for rule in resource_schema().get(VALIDATIONS_KEY, ())
-    )
-    for row in rows:
+def _rule_lines(kind: str, schema: Mapping[str, Any]) -> Iterator[list[str]]:
+    yield from ([kind, rule["message"]] for rule in schema.get(VALIDATIONS_KEY, ()))
+    for row in field_descriptions(schema):
         for rule in row.rules:
             yield [f"{_name(row)[:-1]}{rule.get('fieldPath', '')}`", rule["message"]]
 

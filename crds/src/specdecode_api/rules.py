@@ -53,6 +53,24 @@ class Rule(Generic[R]):
         return validation
 
 
+def unchangeable(field: str, why: str) -> Rule[Any]:
+    """Have the API server refuse every change of a field.
+
+    It always holds in Python, which knows no previous object.
+    """
+    return Rule(
+        cel=f"self.{field} == oldSelf.{field}",
+        holds=lambda _: True,
+        message=f"{field} cannot be changed: {why}",
+        field=field,
+    )
+
+
+def irreversible(field: str, cel: str, why: str) -> Rule[Any]:
+    """Have the API server refuse a change back from a final value; see `unchangeable`."""
+    return Rule(cel=cel, holds=lambda _: True, message=f"{field} is final: {why}", field=field)
+
+
 def refuse(rules: Sequence[Rule[Any]], value: Any) -> None:
     """Raise an error with every violation, unless all `rules` hold for `value`.
 

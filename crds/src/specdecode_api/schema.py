@@ -1,42 +1,71 @@
-"""The CRD: schema, names, printer columns and subresources."""
+"""The CRDs: schema, names, printer columns and subresources."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from specdecode_api import names
-from specdecode_api.base import CHANGE_KEY
+from specdecode_api.base import CHANGE_KEY, ResourceRecord
 from specdecode_api.structural import Schema, structural
-from specdecode_api.v1alpha1 import SpecDecodeDeployment
+from specdecode_api.v1alpha1 import SpecDecodeDeployment, SpecDecodeTrial
 
 
 def custom_resource_definition() -> dict[str, Any]:
+    """Return the CRD of SpecDecodeDeployment."""
+    return _definition(
+        names.KIND, names.PLURAL, names.SINGULAR, names.SHORT_NAME, version=_version()
+    )
+
+
+def trial_definition() -> dict[str, Any]:
+    """Return the CRD of SpecDecodeTrial."""
+    return _definition(
+        names.KIND_TRIAL,
+        names.PLURAL_TRIAL,
+        names.SINGULAR_TRIAL,
+        names.SHORT_NAME_TRIAL,
+        version=_trial_version(),
+    )
+
+
+def _definition(
+    kind: str, plural: str, singular: str, short_name: str, version: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
         "spec": {
             "group": names.GROUP,
             "names": {
                 "categories": [names.CATEGORY],
-                "kind": names.KIND,
-                "listKind": f"{names.KIND}List",
-                "plural": names.PLURAL,
-                "shortNames": [names.SHORT_NAME],
-                "singular": names.SINGULAR,
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "shortNames": [short_name],
+                "singular": singular,
             },
             "scope": "Namespaced",
-            "versions": [_version()],
+            "versions": [version],
         },
     }
 
 
 def resource_schema() -> Schema:
-    """Return the structural schema of the whole resource, with the change flag of each field."""
-    schema = structural(SpecDecodeDeployment.model_json_schema(by_alias=True))
+    """Return the structural schema of SpecDecodeDeployment, with the change flag of each field."""
+    return _schema(SpecDecodeDeployment, names.KIND)
+
+
+def trial_schema() -> Schema:
+    """Return the structural schema of SpecDecodeTrial."""
+    return _schema(SpecDecodeTrial, names.KIND_TRIAL)
+
+
+def _schema(resource: type[ResourceRecord], kind: str) -> Schema:
+    schema = structural(resource.model_json_schema(by_alias=True))
     properties = schema["properties"]
     # The server defines these three and accepts hardly any schema for them.
     properties["apiVersion"] = {"type": "string", "description": "Version of this schema."}
-    properties["kind"] = {"type": "string", "description": f"Always {names.KIND}."}
+    properties["kind"] = {"type": "string", "description": f"Always {kind}."}
     properties["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
     # A default in status would be a statement that no controller made.
@@ -74,6 +103,29 @@ def _version() -> dict[str, Any]:
             _wide_column("Gain", ".status.recommendation.expectedGain"),
             _wide_column("Verdict", ".status.history[0].verdict"),
             _wide_column("URL", ".status.url"),
+        ],
+    }
+
+
+def _trial_version() -> dict[str, Any]:
+    return {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": _without(CHANGE_KEY, trial_schema())},
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            _column("Deployment", ".spec.deployment"),
+            _column("Strategy", ".status.strategy"),
+            _column("Phase", ".status.phase"),
+            _column("Verdict", ".status.verdict"),
+            _column("Gain", ".status.interval.gain"),
+            _column("Age", ".metadata.creationTimestamp", kind="date"),
+            _wide_column("Origin", ".spec.origin"),
+            _wide_column("On-Success", ".spec.onSuccess"),
+            _wide_column("Low", ".status.interval.low"),
+            _wide_column("High", ".status.interval.high"),
+            _wide_column("Reason", ".status.reason"),
         ],
     }
 

@@ -1,14 +1,25 @@
 """The latest known objects: custom resources, and by resource its objects, pods and endpoints.
 
-Written by `event_handler` (events), `resync` (lists) and `reconcile` (responses to its writes);
+Written by `watching` (events), `resync` (lists) and `reconcile` (responses to its writes);
 read by `reconcile`. An older version of an object never replaces a newer one.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from specdecode_api import names
-from specdecode_operator.kinds import ENDPOINT_SLICE, POD, ChildId, Manifest
+from specdecode_operator.kinds import (
+    CONTROLLER_REVISION,
+    ENDPOINT_SLICE,
+    POD,
+    TRIAL,
+    ChildId,
+    Manifest,
+)
 from specdecode_operator.observed import Key, Observed, key_of
+
+_APART = frozenset(kind.kind for kind in (POD, ENDPOINT_SLICE, TRIAL, CONTROLLER_REVISION))
+"""Kinds that `Observed` lists apart from the children."""
 
 Identity = tuple[str, str, str]
 """Kind, namespace and name of an object."""
@@ -93,14 +104,18 @@ class Cache:
         children = {
             ChildId(each["kind"], each["metadata"]["name"]): each
             for each in owned
-            if each["kind"] not in (POD.kind, ENDPOINT_SLICE.kind)
+            if each["kind"] not in _APART
         }
         pods = sorted(
             (each for each in owned if each["kind"] == POD.kind),
             key=lambda pod: str(pod["metadata"]["name"]),
         )
         slices = tuple(each for each in owned if each["kind"] == ENDPOINT_SLICE.kind)
-        return Observed(resource, children, tuple(pods), slices=slices)
+        trials = _in_order(each for each in owned if each["kind"] == TRIAL.kind)
+        revisions = _in_order(each for each in owned if each["kind"] == CONTROLLER_REVISION.kind)
+        return Observed(
+            resource, children, tuple(pods), slices=slices, trials=trials, revisions=revisions
+        )
 
     def resources(self) -> list[Manifest]:
         """Every known resource."""
@@ -121,3 +136,15 @@ class Cache:
             self._owned[key].discard(identity_of(manifest))
             if not self._owned[key]:
                 del self._owned[key]
+
+
+def _in_order(manifests: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    """By age, then by name: creation times have a resolution of a second."""
+    by_age = sorted(
+        manifests,
+        key=lambda each: (
+            str(each["metadata"].get("creationTimestamp", "")),
+            str(each["metadata"]["name"]),
+        ),
+    )
+    return tuple(by_age)

@@ -17,7 +17,15 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from specdecode_api import names
-from specdecode_operator.kinds import BY_KIND, EVENT, LEASE, RESOURCE, Manifest, ResourceKind
+from specdecode_operator.kinds import (
+    BY_KIND,
+    EVENT,
+    LEASE,
+    RESOURCE,
+    TRIAL,
+    Manifest,
+    ResourceKind,
+)
 from specdecode_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -162,6 +170,47 @@ class Cluster:
             query["dryRun"] = "All"
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._request("PATCH", path, query, manifest, _APPLY)
+
+    async def create_trial(self, trial: Manifest) -> Manifest:
+        """Create a SpecDecodeTrial; a conflict means that one of this name exists."""
+        _check(TRIAL.verbs, "create", TRIAL)
+        path = TRIAL.path(trial["metadata"]["namespace"])
+        return await self._request("POST", path, {}, trial, usual=(HTTPStatus.CONFLICT,))
+
+    async def adopt_trial(self, trial: Manifest, owned: Manifest) -> Manifest:
+        """Set labels and owner references of a trial that a user created.
+
+        Args:
+            owned: metadata with `labels` and `ownerReferences`.
+        """
+        _check(TRIAL.verbs, "patch", TRIAL)
+        metadata = {field: trial["metadata"][field] for field in ("name", "namespace", "uid")}
+        body = {
+            "apiVersion": TRIAL.api_version,
+            "kind": TRIAL.kind,
+            "metadata": metadata | {key: owned[key] for key in ("labels", "ownerReferences")},
+        }
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        path = TRIAL.path(metadata["namespace"], metadata["name"])
+        return await self._request("PATCH", path, query, body, _APPLY)
+
+    async def apply_trial_status(self, trial: Manifest, status: Manifest) -> Manifest:
+        """Write the whole status of this version of a trial.
+
+        A conflict means that the trial has changed since it was observed: observe it again.
+        """
+        _check(TRIAL.status_verbs, "patch", TRIAL)
+        fields = ("name", "namespace", "uid", "resourceVersion")
+        metadata = {field: trial["metadata"][field] for field in fields}
+        body = {
+            "apiVersion": TRIAL.api_version,
+            "kind": TRIAL.kind,
+            "metadata": metadata,
+            "status": status,
+        }
+        query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
+        path = TRIAL.path(metadata["namespace"], metadata["name"]) + "/status"
+        return await self._request("PATCH", path, query, body, _APPLY, (HTTPStatus.CONFLICT,))
 
     async def apply_status(self, resource: Manifest, status: Manifest) -> Manifest:
         """Write the whole status of a resource.

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TypeVar
 
 import httpx
@@ -15,20 +16,32 @@ from pydantic import ValidationError
 from specdecode_api import names
 from specdecode_api.report import Degradation, Degradations, Progress, Report
 from specdecode_api.table import TableEntry
-from specdecode_operator import pods as reading
-from specdecode_operator.engine_http import ResponseTooLong, read_response, url_of
-from specdecode_operator.fleet.scrape import TIMEOUT_S as SCRAPE_TIMEOUT_S
-from specdecode_operator.fleet.scrape import Scraper
+from specdecode_operator import pods as reading_pods
+from specdecode_operator.fleet import BadScrape, Reading, Scraped, exposition
+from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.kinds import Manifest
 
 R = TypeVar("R", bound=Report)
 
+METRICS_TIMEOUT_S = 5.0
+"""Timeout of a response with metrics, and of a request that replaces a table."""
 REPORT_TIMEOUT_S = 2.0
 """Timeout of a report, which is small and computed already."""
-MAX_PODS = 16
+CONCURRENT_SCRAPES = 16
+MAX_FETCHING_PODS = 16
 """Fetching pods that are queried for one reconcile."""
-MAX_BYTES = 64 * 1024
+MAX_METRICS_BYTES = 4 * 2**20
+MAX_REPORT_BYTES = 64 * 1024
+MAX_INLINE_BYTES = 32 * 1024
+"""Longer metrics are parsed in a thread: the event loop must not stand still for milliseconds."""
 MAX_ERROR_CHARS = 500
+
+_METRICS_HEADERS: Mapping[str, str] = MappingProxyType({"accept": exposition.ACCEPT})
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class ResponseTooLong(ValueError):
+    """A response of a pod exceeds the limit of its endpoint."""
 
 
 class EngineClient:
@@ -37,11 +50,11 @@ class EngineClient:
     def __init__(self, http: httpx.AsyncClient, port: int = names.ENGINE_PORT) -> None:
         self._http = http
         self._port = port
-        self.scrape = Scraper(http, port)
+        self._scrapes = asyncio.Semaphore(CONCURRENT_SCRAPES)
 
     async def progress(self, pods: Sequence[Manifest]) -> Mapping[str, Progress]:
         """Download progress by pod name, of the pods that are fetching models and respond."""
-        fetching = [pod for pod in pods if reading.is_fetching(pod)][:MAX_PODS]
+        fetching = [pod for pod in pods if reading_pods.is_fetching(pod)][:MAX_FETCHING_PODS]
         found = await asyncio.gather(
             *(self._report(pod, names.PATH_PROGRESS, Progress) for pod in fetching)
         )
@@ -52,6 +65,15 @@ class EngineClient:
         """Degradations of a serving engine; None if it does not respond."""
         report = await self._report(pod, names.PATH_DEGRADED, Degradations)
         return report.degraded if report is not None else None
+
+    async def scrape(self, pods: Sequence[Manifest]) -> Scraped:
+        """Read the metrics of all pods; a pod without a complete response affects no other."""
+        results = await asyncio.gather(*(self._reading(pod) for pod in pods))
+        by_pod = list(zip(pods, results, strict=True))
+        return Scraped(
+            tuple(each for _, each in by_pod if isinstance(each, Reading)),
+            {pod["metadata"]["name"]: each for pod, each in by_pod if isinstance(each, str)},
+        )
 
     async def put_table(
         self, pod: Manifest, owner: str, table: Mapping[str, TableEntry]
@@ -67,7 +89,7 @@ class EngineClient:
         headers = {names.HEADER_OWNER: owner}
         try:
             response = await self._http.put(
-                url, json=document, headers=headers, timeout=SCRAPE_TIMEOUT_S
+                url, json=document, headers=headers, timeout=METRICS_TIMEOUT_S
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return False, f"{url} does not answer: {str(error) or type(error).__name__}"
@@ -75,12 +97,30 @@ class EngineClient:
             return False, ""
         return response.status_code == HTTPStatus.CONFLICT, f"{url}: {_error_of(response)}"
 
+    async def _reading(self, pod: Manifest) -> Reading | str:
+        """The reading of one pod, or why there is none."""
+        url = url_of(pod, self._port, names.PATH_METRICS)
+        if url is None:
+            return "has no address yet"
+        try:
+            async with self._scrapes:
+                body = await read_response(
+                    self._http, url, MAX_METRICS_BYTES, METRICS_TIMEOUT_S, _METRICS_HEADERS
+                )
+            if len(body) <= MAX_INLINE_BYTES:
+                return _parse(pod["metadata"]["uid"], body)
+            return await asyncio.to_thread(_parse, pod["metadata"]["uid"], body)
+        except (BadScrape, ResponseTooLong) as error:
+            return str(error)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            return f"{url} does not answer: {str(error) or type(error).__name__}"
+
     async def _report(self, pod: Manifest, path: str, kind: type[R]) -> R | None:
         url = url_of(pod, self._port, path)
         if url is None:
             return None
         try:
-            body = await read_response(self._http, url, MAX_BYTES, REPORT_TIMEOUT_S)
+            body = await read_response(self._http, url, MAX_REPORT_BYTES, REPORT_TIMEOUT_S)
             return kind.model_validate_json(body)
         except (
             httpx.HTTPError,
@@ -90,6 +130,43 @@ class EngineClient:
             ValidationError,
         ):
             return None
+
+
+def url_of(pod: Manifest, port: int, path: str) -> str | None:
+    """URL on a pod, by the IP address in its status; None while the pod has no address."""
+    address = (pod.get("status") or {}).get("podIP")
+    if not address:
+        return None
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}{path}"
+
+
+async def read_response(
+    client: httpx.AsyncClient,
+    url: str,
+    limit_bytes: int,
+    timeout_s: float,
+    headers: Mapping[str, str] = _NO_HEADERS,
+) -> bytes:
+    """Return the body of the response to a GET request.
+
+    Raises:
+        ResponseTooLong: the body is longer than `limit_bytes`.
+        TimeoutError: the body is not complete after `timeout_s`.
+        httpx.HTTPError: there is no response, or its status is an error.
+    """
+    body = bytearray()
+    async with asyncio.timeout(timeout_s), client.stream("GET", url, headers=headers) as response:
+        response.raise_for_status()
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > limit_bytes:
+                raise ResponseTooLong(f"{url}: the response is longer than {limit_bytes} bytes")
+    return bytes(body)
+
+
+def _parse(pod_uid: str, body: bytes) -> Reading:
+    return reading_of(pod_uid, exposition.read(body.decode(errors="replace"), READ))
 
 
 def _error_of(response: httpx.Response) -> str:
@@ -102,5 +179,5 @@ def _error_of(response: httpx.Response) -> str:
 @asynccontextmanager
 async def open_engine_client(port: int = names.ENGINE_PORT) -> AsyncIterator[EngineClient]:
     """Open a connection pool without proxies; redirects are not followed."""
-    async with httpx.AsyncClient(timeout=SCRAPE_TIMEOUT_S, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=METRICS_TIMEOUT_S, trust_env=False) as http:
         yield EngineClient(http, port)

@@ -54,6 +54,19 @@ ENDPOINT_SLICE = ResourceKind(
     "discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ("list", "watch")
 )
 """Made for the Service by the control plane, which copies the Service's labels."""
+TRIAL = ResourceKind(
+    names.GROUP,
+    names.VERSION,
+    names.KIND_TRIAL,
+    names.PLURAL_TRIAL,
+    ("create", "delete", "list", "patch", "watch"),
+    ("patch",),
+)
+"""Of users and of the operator."""
+CONTROLLER_REVISION = ResourceKind(
+    "apps", "v1", "ControllerRevision", "controllerrevisions", _KEEP_AND_PRUNE
+)
+"""Accepted configurations."""
 EVENT = ResourceKind("", "v1", "Event", "events", ("create",))
 LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
 """In the operator's own namespace, where a Role of its own grants it."""
@@ -61,13 +74,18 @@ LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", 
 CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 """Kinds of owned objects, in the order of writing: the workload last, after its dependencies."""
 
-WATCHED = (RESOURCE, *CHILDREN, POD, ENDPOINT_SLICE)
+WATCHED = (RESOURCE, *CHILDREN, POD, ENDPOINT_SLICE, TRIAL, CONTROLLER_REVISION)
 ALL = (*WATCHED, EVENT)
 
 BY_KIND = {kind.kind: kind for kind in ALL}
 
 OWNED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER}"
 """Server-side filter for owned objects, pods and endpoint slices."""
+
+
+def selector_of(kind: ResourceKind) -> str | None:
+    """Label selector by which a kind is listed and watched; None for kinds that users create."""
+    return None if kind in (RESOURCE, TRIAL) else OWNED_SELECTOR
 
 
 class ChildId(NamedTuple):

@@ -5,14 +5,17 @@ leader, every known resource is reconciled.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from specdecode_operator.election import Election
+from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.errors import StartError
+from specdecode_operator.leader_election import Election
 from specdecode_operator.observed import Key
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
-from specdecode_operator.worker import work
+
+log = logging.getLogger(__name__)
 
 STOP_S = 3.0
 """How long workers may continue after a lost Lease; together with the renew deadline it is less
@@ -114,7 +117,42 @@ async def work_together(queue: Queue[Key], reconciler: Reconciler, count: int) -
     """Work forever, on `count` keys at a time."""
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
-            group.create_task(work(queue, reconciler))
+            group.create_task(_work_forever(queue, reconciler))
+
+
+async def _work_forever(queue: Queue[Key], reconciler: Reconciler) -> None:
+    """Work until cancelled; an error delays only its own key."""
+    while True:
+        key = await queue.get()
+        try:
+            await _work_on(key, queue, reconciler)
+        finally:
+            queue.done(key)
+
+
+async def _work_on(key: Key, queue: Queue[Key], reconciler: Reconciler) -> None:
+    metrics = reconciler.metrics
+    try:
+        with metrics.reconcile_seconds.time():
+            look_again_s = await reconciler.reconcile(key)
+    except Exception as error:
+        delay_s = queue.retry(key)
+        metrics.reconciles.labels(result="error").inc()
+        log.warning(
+            "reconcile failed",
+            exc_info=not isinstance(error, KubeApiError),
+            extra={
+                "namespace": key.namespace,
+                "resource": key.name,
+                "why": str(error),
+                "retry_s": round(delay_s, 1),
+            },
+        )
+        return
+    queue.forget(key)
+    metrics.reconciles.labels(result="success").inc()
+    if look_again_s is not None:
+        queue.add_after(key, look_again_s)
 
 
 async def _keep(election: Election | None) -> None:

@@ -34,6 +34,10 @@ class Observed:
     """Time of the observation."""
     slices: tuple[Manifest, ...] = ()
     """Endpoint slices of the Service."""
+    trials: tuple[Manifest, ...] = ()
+    """SpecDecodeTrials that name this resource, the oldest first."""
+    revisions: tuple[Manifest, ...] = ()
+    """ControllerRevisions with configurations that were accepted, the oldest first."""
 
     @property
     def uid(self) -> str:
@@ -53,6 +57,8 @@ def key_of(manifest: Manifest) -> Key | None:
     metadata = manifest["metadata"]
     if manifest.get("kind") == names.KIND:
         return Key(metadata["namespace"], metadata["name"])
+    if manifest.get("kind") == names.KIND_TRIAL:
+        return Key(metadata["namespace"], manifest["spec"]["deployment"])
     # The reference first, because labels are edited more easily. Pods belong to a ReplicaSet.
     controller = controller_of(manifest) or {}
     labels = metadata.get("labels") or {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from specdecode_operator.cache import Cache, Identity, identity_of
 from specdecode_operator.cluster import Cluster, KubeApiError
-from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE, WATCHED, ResourceKind
+from specdecode_operator.kinds import WATCHED, ResourceKind, selector_of
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 
@@ -90,10 +90,9 @@ class Resync:
         self._is_wanted.clear()
 
     async def _compare(self, kind: ResourceKind, namespace: str | None) -> set[Key]:
-        selector = None if kind is RESOURCE else OWNED_SELECTOR
         listed: set[Identity] = set()
         version = 0
-        async for page in self.cluster.pages(kind, namespace, selector):
+        async for page in self.cluster.pages(kind, namespace, selector_of(kind)):
             version = int(page.resource_version)
             for manifest in page.items:
                 listed.add(identity_of(manifest))

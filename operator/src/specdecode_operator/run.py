@@ -13,25 +13,27 @@ from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, connect
 from specdecode_operator.degradation_poller import DegradationPoller
-from specdecode_operator.election import Election
 from specdecode_operator.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.errors import StartError
-from specdecode_operator.event_handler import EventHandler
-from specdecode_operator.handlers import register
 from specdecode_operator.health import Vitals
 from specdecode_operator.kinds import ALL
+from specdecode_operator.leader_election import Election
 from specdecode_operator.leader_gate import LeaderGate, lead, work_together
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
-from specdecode_operator.permissions import Permission, lease_permissions, permissions
-from specdecode_operator.preflight import pass_preflight
+from specdecode_operator.preflight import (
+    Permission,
+    lease_permissions,
+    pass_preflight,
+    permissions,
+)
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.resync import Resync
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
-from specdecode_operator.watching import obey_signals, watch
+from specdecode_operator.watching import EventHandler, obey_signals, register, watch
 
 log = logging.getLogger(__name__)
 

@@ -1,12 +1,24 @@
-"""Kopf as an informer: it watches and calls the handlers, and writes nothing."""
+"""Kopf as an informer: it watches and calls the handler, and writes nothing.
+
+This is the only module that knows Kopf: no finalizers, no patches, no annotations.
+docs/architecture.md states what the operator uses of Kopf, and why not its idioms.
+"""
 
 import asyncio
+import itertools
 import signal
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import kopf
+from kubernetes.aio.client import Configuration
 
-from specdecode_operator.kinds import OWNED_SELECTOR, RESOURCE
+from specdecode_operator.cache import Cache
+from specdecode_operator.health import Vitals, problems
+from specdecode_operator.kinds import OWNED_SELECTOR, WATCHED, Manifest, selector_of
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.observed import Key
 from specdecode_operator.settings import Settings
 
 ERROR_BACKOFFS_S = (1,) + 75 * (2,)
@@ -14,6 +26,99 @@ ERROR_BACKOFFS_S = (1,) + 75 * (2,)
 many, because Kopf ends the process after the last one."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+LOGIN_PAUSE_S = 2.0
+"""Pause before Kopf gets new credentials: the retry interval after a 401."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandler:
+    """The target of all watch events."""
+
+    cache: Cache
+    add: Callable[[Key], None]
+    metrics: Metrics
+    relisted: Callable[[], None]
+
+    def handle(self, event_type: str | None, manifest: Manifest, is_known: bool) -> None:
+        """Handle one event.
+
+        The event of the operator's own write is older than the cached version and queues nothing.
+        A known object in a list means that a watch was lost, and with it possibly deletions.
+
+        Args:
+            event_type: None for an object of a list.
+            is_known: whether the object was in an event or list before.
+        """
+        if event_type is None and is_known:
+            self.relisted()
+        self.metrics.events.labels(kind=manifest["kind"]).inc()
+        is_gone = event_type == "DELETED"
+        key = self.cache.remove(manifest) if is_gone else self.cache.put(manifest)
+        if key is not None:
+            self.add(key)
+
+
+def register(
+    handler: EventHandler,
+    vitals: Callable[[], Vitals],
+    credentials: Callable[[], Awaitable[Configuration]],
+) -> kopf.OperatorRegistry:
+    """Build Kopf's registry; Kopf logs in again after every response of 401."""
+    registry = kopf.OperatorRegistry()
+    logins = itertools.count()
+
+    async def on_event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+        is_known, memo["is_known"] = (
+            "is_known" in memo,
+            True,
+        )  # kept by Kopf until the object is deleted
+        handler.handle(event["type"], dict(event["object"]), is_known)
+
+    for kind in WATCHED:
+        kopf.on.event(
+            group=kind.group,
+            version=kind.version,
+            plural=kind.plural,
+            id=kind.plural,
+            registry=registry,
+        )(on_event)
+
+    @kopf.on.login(id="login", registry=registry)
+    async def on_login(**_: Any) -> kopf.ConnectionInfo:
+        number = next(logins)
+        if number:
+            await asyncio.sleep(LOGIN_PAUSE_S)
+        return await connection(await credentials(), number)
+
+    # By default Kopf retries a failed probe inside the request, which then hangs.
+    @kopf.on.probe(id="health", errors=kopf.ErrorsMode.PERMANENT, registry=registry)
+    async def on_probe(**_: Any) -> str:
+        if found := problems(vitals()):
+            raise kopf.PermanentError("; ".join(found))
+        return "ok"
+
+    return registry
+
+
+async def connection(configuration: Configuration, login: int) -> kopf.ConnectionInfo:
+    """The client's credentials in Kopf's format.
+
+    Kopf never reuses credentials that were rejected, and ends the process when it has no others.
+    An API server that has just started rejects valid ones, so the number of the login makes them
+    differ.
+    """
+    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    _, _, token = (header or "").rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        token=token or None,
+        priority=login,
+    )
 
 
 def obey_signals(stop: asyncio.Event) -> None:
@@ -49,9 +154,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
-    settings.watching.label_selectors[lambda resource: resource.plural != RESOURCE.plural] = (
-        OWNED_SELECTOR
-    )
+    selected = {kind.plural for kind in WATCHED if selector_of(kind)}
+    settings.watching.label_selectors[lambda resource: resource.plural in selected] = OWNED_SELECTOR
     settings.persistence.diffbase_storage = NoEssence()
     # At the end Kopf waits for its workers, which linger this long after an object's last event.
     settings.queueing.idle_timeout = 1.0

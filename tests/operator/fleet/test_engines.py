@@ -12,8 +12,8 @@ import pytest
 
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
+from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.fleet.scrape import open_scraper
 from specdecode_operator.judge.evidence import ArmKey, RequestSums
 from specdecode_operator.recommend import (
     Bounds,
@@ -136,8 +136,8 @@ def engines(tmp_path_factory, eventually, port):
 @pytest.fixture
 def read(engines, port):
     async def scrape():
-        async with open_scraper(port) as scraper:
-            found = await scraper([engine.pod for engine in engines])
+        async with open_engine_client(port) as client:
+            found = await client.scrape([engine.pod for engine in engines])
         assert not found.failures
         return found.readings
 
@@ -223,7 +223,7 @@ async def test_a_fleet_that_ran_two_depths_is_told_the_better_one(engines, read)
     pooled = pool_of(await read(), before)
     assert pooled is not None
     assert len(pooled.pods) == 2
-    assert pooled.rounds > 500
+    assert pooled.decode_steps > 500
     rates: dict[int, float] = {}
     for start in BUCKETS.values():
         current = Current(Policy.STATIC, {"1": TableEntry(candidate_steps=(start,))}, start)

@@ -1,9 +1,7 @@
-"""Reading engines' own metrics over HTTP: whole answers count, others are told and dropped."""
+"""Reading metrics of engines over HTTP: an incomplete response is an error and counts nothing."""
 
-import json
 import re
 import threading
-import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,10 +10,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from specdecode_api import metrics as engine_metrics
 from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
+from specdecode_operator.engine_client import MAX_METRICS_BYTES, open_engine_client
 from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, exposition
-from specdecode_operator.fleet.prometheus import READ, open_prometheus
-from specdecode_operator.fleet.reading import reading_of
-from specdecode_operator.fleet.scrape import MAX_BYTES, open_scraper
+from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.judge.evidence import ArmKey, RequestSums, Stratum
 
 SUMS = tuple(float(number) for number in range(1, 10))
@@ -120,8 +117,8 @@ def assert_all_of_it(reading):
 
 async def test_pods_are_read_whole(listen):
     port = listen(TEXT.encode())
-    async with open_scraper(port) as scrape:
-        found = await scrape([pod("a"), pod("b"), pod("c", None), pod("d", "no address")])
+    async with open_engine_client(port) as engines:
+        found = await engines.scrape([pod("a"), pod("b"), pod("c", None), pod("d", "no address")])
     assert [reading.pod_uid for reading in found.readings] == ["uid-a", "uid-b"]
     for reading in found.readings:
         assert_all_of_it(reading)
@@ -139,12 +136,12 @@ async def test_pods_are_read_whole(listen):
         ({"body": b"{}", "status": 503}, "503"),
         ({"body": b"<html>"}, "cannot be read"),
         ({"body": b"# EOF\n"}, "is it an engine"),
-        ({"body": b"#" * (MAX_BYTES + 1)}, "is longer than"),
+        ({"body": b"#" * (MAX_METRICS_BYTES + 1)}, "is longer than"),
     ],
 )
 async def test_what_is_not_whole_is_dropped_whole(answer, said, listen):
-    async with open_scraper(listen(**answer)) as scrape:
-        found = await scrape([pod()])
+    async with open_engine_client(listen(**answer)) as engines:
+        found = await engines.scrape([pod()])
     assert found.readings == ()
     assert said in found.failures["chat-1"]
 
@@ -161,7 +158,7 @@ def test_a_missing_line_makes_it_no_answer():
         without = list(lines)
         without.remove(next(line for line in lines if line.startswith(each.sample)))
         with pytest.raises(BadScrape):
-            reading_of("p", exposition.read("\n".join(without) + "\n"))
+            reading_of("p", exposition.read("\n".join(without) + "\n", READ))
 
 
 def test_what_cannot_be_counted_is_refused():
@@ -169,55 +166,7 @@ def test_what_cannot_be_counted_is_refused():
         bad = re.sub(r"(?m)^(specdecode_request_sum_tokens_total{.*}) .*", rf"\1 {number}", TEXT)
         assert bad != TEXT
         with pytest.raises(BadScrape):
-            reading_of("p", exposition.read(bad))
-
-
-def vector(pods):
-    """The answer of a Prometheus server that scraped the same from several pods."""
-    wanted = {each.sample for each in READ}
-    result = [
-        {
-            "metric": dict(sample.labels)
-            | {"__name__": sample.name, "pod": name, "namespace": "n", "deployment": "chat"},
-            "value": [1.0, repr(sample.value)],
-        }
-        for name in pods
-        for sample in exposition.read(TEXT)
-        if sample.name in wanted
-    ]
-    return {"status": "success", "data": {"resultType": "vector", "result": result}}
-
-
-async def test_a_prometheus_server_tells_the_same(listen):
-    answer = vector(["chat-1", "chat-2"])
-    lame = {"__name__": engine_metrics.PROCESS_START.sample, "pod": "chat-3"}
-    answer["data"]["result"].append({"metric": lame, "value": [1.0, "1"]})
-    port = listen(json.dumps(answer).encode())
-    async with open_prometheus(f"http://127.0.0.1:{port}/") as prometheus:
-        found = await prometheus("n", "chat")
-    assert [reading.pod_uid for reading in found.readings] == ["chat-1", "chat-2"]
-    for reading in found.readings:
-        assert_all_of_it(reading)
-    assert "chat-3" in found.failures
-    path, _, body = listen.asked[0]
-    (query,) = urllib.parse.parse_qs(body)["query"]
-    assert path == "/api/v1/query"
-    assert query.endswith('",namespace="n",deployment="chat"}')
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b'{"status": "error", "errorType": "bad_data", "error": "parse error"}', "parse error"),
-        (b"not json", "gives no answer"),
-        (b'{"status": "success", "data": {}}', "result"),
-    ],
-)
-async def test_a_refusal_of_the_server_is_told(body, said, listen):
-    port = listen(body, status=400)
-    async with open_prometheus(f"http://127.0.0.1:{port}") as prometheus:
-        with pytest.raises(BadScrape, match=said):
-            await prometheus("n", "chat")
+            reading_of("p", exposition.read(bad, READ))
 
 
 def test_sums_of_the_contract_are_those_that_are_judged():

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from specdecode_api.metrics import MetricSpec, core, speculation
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator.plugin import rates, scrape
+from specdecode_operator.plugin import engine_sample, rates
 from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
 
 DECODE = (
@@ -51,7 +51,7 @@ def exported(shown):
 
 
 def sample(shown, at_s):
-    return scrape.read(exported(shown), at_s)
+    return engine_sample.read(exported(shown), at_s)
 
 
 BEFORE = snapshot(
@@ -70,8 +70,9 @@ AFTER = snapshot(
 
 def test_an_engines_text_is_read_in_full():
     read = sample(AFTER, 5.0)
-    assert (read.at_s, read.num_steps, read.active_range) == (5.0, 3, 1)
-    assert (read.running_requests, read.waiting_requests, read.kv_use) == (2, 1, 0.25)
+    assert (read.at_s, read.num_steps) == (5.0, 3)
+    assert (read.running_requests, read.waiting_requests) == (2, 1)
+    assert (read.kv_pages_free, read.kv_pages_used) == (75, 25)
     assert (read.hit_tokens, read.queried_tokens) == (110, 300)
     assert read.totals.emitted_tokens == 960
     assert [(each.bound, each.num_steps) for each in read.ranges] == [(1, 3), (8, 1)]
@@ -113,7 +114,7 @@ def test_an_engine_that_started_anew_is_told_from_one_that_went_on():
 @pytest.mark.parametrize("text", ["", "# nothing\n", "specdecode_num_steps 3\n", "<html>"])
 def test_a_text_that_is_no_engines_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
-        scrape.read(text, 0.0)
+        engine_sample.read(text, 0.0)
 
 
 def test_the_picture_of_two_engines(paint):

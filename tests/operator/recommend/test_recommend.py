@@ -32,16 +32,16 @@ def seconds(size, steps, draft_share=0.1, free_rows=32):
     return 0.01 * (1 + size * (steps + 1) / free_rows + draft_share * steps * (1 + size / 32))
 
 
-def figures(ran, rate=0.8, rounds=2000, cost=seconds, scale=1.0):
+def figures(ran, rate=0.8, decode_steps=2000, cost=seconds, scale=1.0):
     """What a pod tells that ran these depths in these bands, one and a half times their bound."""
     depths: dict[tuple[int, int], DepthTotals] = {}
     positions: dict[tuple[int, int], PositionTotals] = {}
     for band, steps_run in ran.items():
         size = 1 if band == 1 else 1.5 * band
         for steps in steps_run:
-            time = rounds * cost(size, steps) * scale
-            depths[band, steps] = DepthTotals(rounds, rounds * size, time)
-            reached = rounds * size
+            time = decode_steps * cost(size, steps) * scale
+            depths[band, steps] = DepthTotals(decode_steps, decode_steps * size, time)
+            reached = decode_steps * size
             for place in range(1, steps + 1):
                 cell = positions.get((band, place), PositionTotals())
                 kept = reached * rate
@@ -81,15 +81,15 @@ def test_the_depth_of_each_band_is_the_one_with_most_tokens_per_second():
     assert found.gain_low <= found.gain <= found.gain_high
     assert found.gain_low > 0
     assert found.num_steps in candidates(found.entries)
-    assert found.rounds == 4 * 6 * 2000
+    assert found.decode_steps == 4 * 6 * 2000
     assert sum(each.share_of_time for each in found.bands) == pytest.approx(1)
 
 
 def test_the_expected_gain_is_that_of_changing_over():
     """All at depth 3, costs of 0 and 1 known a little: the gain is the ratio of the two rates."""
     ran = {32: [3]}
-    mostly = figures(ran, rate=0.3, rounds=20_000)
-    some = figures({32: [0, 1]}, rate=0.3, rounds=30)
+    mostly = figures(ran, rate=0.3, decode_steps=20_000)
+    some = figures({32: [0, 1]}, rate=0.3, decode_steps=30)
     found = recommend(pool(mostly, some), static(), BOUNDS)
     assert isinstance(found, Recommendation)
     size, wanted = 48, best(48, 0.3, {0, 1, 3})
@@ -133,15 +133,15 @@ def test_a_depth_that_was_never_tried_is_recommended_only_if_its_cost_is_known()
     assert candidates(deeper.entries) == (0, 1), "0 stays where nothing was seen"
 
 
-MOSTLY_BEST = pool(figures({1: [5]}, rounds=30_000), figures({1: [1]}, rounds=30))
+MOSTLY_BEST = pool(figures({1: [5]}, decode_steps=30_000), figures({1: [1]}, decode_steps=30))
 
 
 @pytest.mark.parametrize(
     ("given", "current", "reason"),
     [
-        (None, static(), "NoRounds"),
-        (Pool(KEY, (PodFigures({}, {}),)), static(), "NoRounds"),
-        (Pool(KEY, (figures({1: BUCKETS}, rounds=50),)), static(), "TooFewRounds"),
+        (None, static(), "NoDecodeSteps"),
+        (Pool(KEY, (PodFigures({}, {}),)), static(), "NoDecodeSteps"),
+        (Pool(KEY, (figures({1: BUCKETS}, decode_steps=50),)), static(), "TooFewDecodeSteps"),
         (Pool(KEY, (figures({1: [3]}),)), static(), "CostsUnknown"),
         (MOSTLY_BEST, static(5), "NoGain"),
     ],
@@ -159,9 +159,9 @@ def test_a_table_that_was_recommended_is_not_recommended_again():
     assert isinstance(first, Recommendation)
     steps = {int(bound): entry.candidate_steps[0] for bound, entry in first.entries.items()}
     ran_now = {1: [steps[1]], 16: [steps[16]]}
-    before = figures(ran, rounds=30)  # of other depths, so that costs are known
+    before = figures(ran, decode_steps=30)  # of other depths, so that costs are known
     second = recommend(
-        pool(figures(ran_now, rounds=30_000), before),
+        pool(figures(ran_now, decode_steps=30_000), before),
         static(first.num_steps, first.entries),
         BOUNDS,
     )
@@ -204,7 +204,7 @@ def test_pods_that_differ_widen_the_interval():
 
 
 def test_a_lone_pod_has_an_interval_too():
-    found = recommend(pool(figures({1: BUCKETS}, rounds=600)), static(1), BOUNDS)
+    found = recommend(pool(figures({1: BUCKETS}, decode_steps=600)), static(1), BOUNDS)
     assert isinstance(found, Recommendation)
     assert found.gain_low < found.gain < found.gain_high
 
@@ -226,12 +226,12 @@ def reading(uid, start_s, figures, **facts):
 
 
 def test_the_pool_is_what_came_since():
-    old, new = figures({1: [1]}, rounds=100), figures({1: [1]}, rounds=300)
+    old, new = figures({1: [1]}, decode_steps=100), figures({1: [1]}, decode_steps=300)
     found = pool_of(
         [reading("a", 5, new), reading("b", 9, new)], [reading("a", 5, old), reading("b", 5, new)]
     )
     assert found is not None
-    assert [pod.depths[1, 1].rounds for pod in found.pods] == [200, 300]
+    assert [pod.depths[1, 1].steps for pod in found.pods] == [200, 300]
     assert found.pods[0].positions[1, 1].reached == 200
     assert pool_of([]) is None
     loading = reading("c", 9, PodFigures({}, {}), device="")
@@ -250,11 +250,13 @@ def test_pods_of_another_key_are_left_out():
 
 
 def test_rates_follow_the_evidence_and_are_extrapolated():
-    known = rates(figures({1: [2]}, rate=0.8, rounds=100_000).positions, 4).expected_tokens(1)
+    known = rates(figures({1: [2]}, rate=0.8, decode_steps=100_000).positions, 4).expected_tokens(1)
     assert known[:3] == pytest.approx((1, 1.8, 2.44), rel=1e-3)
     assert known[4] == pytest.approx(sum(0.8**place for place in range(5)), rel=1e-3)
     assert rates({}, 1).expected_tokens(1) == (1, 1.5)
-    other = rates(figures({1: [2]}, rate=0.8, rounds=100_000).positions, 2).expected_tokens(64)
+    other = rates(figures({1: [2]}, rate=0.8, decode_steps=100_000).positions, 2).expected_tokens(
+        64
+    )
     assert other == pytest.approx((1, 1.8, 2.44), rel=1e-3), "a band without drafts leans on all"
 
 
@@ -271,7 +273,7 @@ def test_costs_are_compared_at_one_batch_size():
     assert costs.seconds(11, 0) == seconds(10, 0), "near enough"
     assert costs.seconds(20, 0) is None
     assert costs.seconds(10, 7) is None
-    assert costs.measured == (0, 5), "five rounds are no measurement"
+    assert costs.measured == (0, 5), "five decode_steps are no measurement"
     measured = costs.seconds(10, 5)
     assert measured is not None
     assert math.isfinite(measured)

@@ -1,4 +1,4 @@
-"""The custom resource `SpecDecodeDeployment`: spec and status.
+"""The custom resources `SpecDecodeDeployment` and `SpecDecodeTrial`: spec and status.
 
 One file per part. A rule that spans fields is next to the fields: in CEL for the API server and
 as a function for Python (see `specdecode_api.rules`).
@@ -20,11 +20,20 @@ from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation, resolve
 from specdecode_api.v1alpha1.status import ModelStatus, Status
 from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
+from specdecode_api.v1alpha1.trial import (
+    Candidate,
+    SpecDecodeTrial,
+    SpecDecodeTrialSpec,
+    SpecDecodeTrialStatus,
+    TrialArm,
+    TrialGuard,
+)
 
 __all__ = [
     "Adaptive",
     "BandRates",
     "BatchSizeEntry",
+    "Candidate",
     "Effective",
     "HistoryEntry",
     "LifecycleSpec",
@@ -35,9 +44,14 @@ __all__ = [
     "RolloutSpec",
     "Spec",
     "SpecDecodeDeployment",
+    "SpecDecodeTrial",
+    "SpecDecodeTrialSpec",
+    "SpecDecodeTrialStatus",
     "Speculation",
     "Status",
     "TableSteps",
+    "TrialArm",
+    "TrialGuard",
     "TrialStatus",
     "resolve",
 ]

@@ -1,13 +1,13 @@
-"""What a fleet of engines says of itself, read pod by pod and added up exactly once.
+"""The metrics of a fleet of engines, read pod by pod and added up exactly once.
 
-`scrape` and `prometheus` fetch, `exposition` and `reading` understand, `ledger` adds up and
-`checkpoint` writes it down. Only the two that fetch touch the network.
+`exposition` parses the text of a response, `reading` checks and sorts it, `ledger` adds readings up
+over restarts and missing pods, `checkpoint` stores a ledger. Nothing here does I/O.
 """
 
 from specdecode_operator.fleet.checkpoint import BadCheckpoint, dump, load
+from specdecode_operator.fleet.exposition import BadScrape
 from specdecode_operator.fleet.ledger import Ledger
 from specdecode_operator.fleet.reading import (
-    BadScrape,
     DepthTotals,
     PositionTotals,
     Reading,

@@ -1,15 +1,16 @@
-"""What one engine said at one moment: totals since its process started, by arm."""
+"""The metrics of one engine at one time: totals since its process started, by arm."""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
 
 from specdecode_api import metrics
 from specdecode_api.metrics import MetricSpec
+from specdecode_operator.fleet.exposition import BadScrape, Sample, Samples
 from specdecode_operator.judge.evidence import (
     ArmEvidence,
     ArmKey,
@@ -24,26 +25,28 @@ POSITIONS = (metrics.POSITION_REACHED, metrics.POSITION_ACCEPTED)
 LATENCIES = (metrics.FIRST_TOKEN_SECONDS, metrics.INTER_TOKEN_SECONDS)
 
 
-class Sample(NamedTuple):
-    """One value of a series, as exported: `name` ends as counters' and buckets' samples do."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
+READ = frozenset(
+    each.sample
+    for each in (
+        *metrics.IDENTITY, *DECODE_STEPS, *POSITIONS, *metrics.REQUEST_SUMS, *LATENCIES,
+        metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
+    )
+)  # fmt: skip
+"""Names of the samples that a reading is made of."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthTotals:
-    """Decode rounds of one depth in one band of batch sizes."""
+    """Decode steps with one number of draft steps in one batch bucket."""
 
-    rounds: float = 0.0
+    steps: float = 0.0
     request_steps: float = 0.0
     busy_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PositionTotals:
-    """Drafted tokens at one position behind accepted ones only, and those that were kept."""
+    """Draft tokens at one position whose predecessors were accepted, and those accepted."""
 
     reached: float = 0.0
     accepted: float = 0.0
@@ -51,11 +54,11 @@ class PositionTotals:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One pod, complete: a scrape of which anything is missing gives none.
+    """The complete metrics of one pod; an incomplete response gives no reading.
 
-    `key` is what the pod runs now; `arms` has what it counted since `start_s` under every table
-    that it still tells of. `depths` and `positions` go by (band, depth) and (band, position);
-    `facts` are the labels of `metrics.INFO`.
+    `key` is what the pod runs now; `arms` contains what it counted since `start_s` under every
+    table that it still exports. The keys of `depths` are (batch bucket, draft steps), those of
+    `positions` (batch bucket, position); `facts` are the labels of `metrics.INFO`.
     """
 
     pod_uid: str
@@ -73,35 +76,25 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """Readings of the pods that answered, and why there is none of the others, by their names."""
+    """Readings of the pods that responded; the errors of the others by their names."""
 
     readings: tuple[Reading, ...] = ()
     failures: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-class BadScrape(ValueError):
-    """What was read is no whole answer of an engine of this release; the message says why."""
-
-
-def reading_of(pod_uid: str, samples: Iterable[Sample]) -> Reading:
-    """Understand the samples of one pod.
+def reading_of(pod_uid: str, samples: Samples) -> Reading:
+    """Build the reading of one pod from its samples of `READ`.
 
     Raises:
-        BadScrape: something is missing or makes no sense; nothing of it may be counted.
+        BadScrape: a sample is missing or invalid; nothing of the response may be counted.
     """
-    found: dict[str, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        found[sample.name].append(sample)
     try:
-        return _reading(pod_uid, found)
+        return _reading(pod_uid, samples)
     except (KeyError, ValueError) as error:
         raise BadScrape(f"pod {pod_uid}: {error}; is it an engine of this release?") from error
 
 
-Found = Mapping[str, list[Sample]]
-
-
-def _reading(pod_uid: str, found: Found) -> Reading:
+def _reading(pod_uid: str, found: Samples) -> Reading:
     facts = _only(found, metrics.INFO).labels
     config_hash = facts["config_hash"]
     key = ArmKey(config_hash, facts["table_hash"])
@@ -117,14 +110,14 @@ def _reading(pod_uid: str, found: Found) -> Reading:
     )
 
 
-def _only(found: Found, wanted: MetricSpec) -> Sample:
+def _only(found: Samples, wanted: MetricSpec) -> Sample:
     samples = found.get(wanted.sample, [])
     if len(samples) != 1:
-        raise ValueError(f"{wanted.sample} has {len(samples)} values in place of one")
+        raise ValueError(f"{wanted.sample} has {len(samples)} values instead of one")
     return samples[0]
 
 
-def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
+def _arms(found: Samples, config_hash: str) -> dict[ArmKey, ArmEvidence]:
     strata = _strata(found)
     first, later = (_latencies(found, each) for each in LATENCIES)
     answered = _by_table(found, metrics.REQUESTS, "finish_reason", ANSWERED.__contains__)
@@ -145,11 +138,11 @@ def _arms(found: Found, config_hash: str) -> dict[ArmKey, ArmEvidence]:
 
 
 def _is_failure(status: str) -> bool:
-    """Whether what ran is to blame; 503 says that the pod loads or drains, whatever runs."""
+    """Whether the configuration may be the cause; a pod that loads or drains responds with 503."""
     return status >= "500" and status != "503"
 
 
-def _strata(found: Found) -> dict[str, dict[Stratum, RequestSums]]:
+def _strata(found: Samples) -> dict[str, dict[Stratum, RequestSums]]:
     labels = (metrics.TABLE, *metrics.STRATUM)
     arms: dict[str, dict[Stratum, RequestSums]] = defaultdict(dict)
     for (table, band, *words), row in _rows(found, metrics.REQUEST_SUMS, labels).items():
@@ -157,19 +150,24 @@ def _strata(found: Found) -> dict[str, dict[Stratum, RequestSums]]:
     return arms
 
 
-def _cells(found: Found, wanted: Sequence[MetricSpec]) -> dict[tuple[int, int], list[float]]:
+def _cells(found: Samples, wanted: Sequence[MetricSpec]) -> dict[tuple[int, int], list[float]]:
     rows = _rows(found, wanted, wanted[0].labels)
     return {(int(band), int(place)): row for (band, place), row in rows.items()}
 
 
 def _rows(
-    found: Found, wanted: Sequence[MetricSpec], labels: Sequence[str]
+    found: Samples, wanted: Sequence[MetricSpec], labels: Sequence[str]
 ) -> dict[tuple[str, ...], list[float]]:
-    """Values of several series side by side, by their labels; each has all, or it is no answer."""
+    """Values of several series by their labels.
+
+    Raises:
+        ValueError: a set of labels has not exactly one value in each series.
+    """
     rows: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    place_of = itemgetter(*labels)
     for each in wanted:
         for sample in found.get(each.sample, ()):
-            rows[tuple(sample.labels[label] for label in labels)].append(_amount(sample))
+            rows[place_of(sample.labels)].append(_amount(each, sample))
     for at, row in rows.items():
         if len(row) != len(wanted):
             names = f"{wanted[0].sample} to {wanted[-1].sample}"
@@ -177,10 +175,12 @@ def _rows(
     return rows
 
 
-def _latencies(found: Found, wanted: MetricSpec) -> dict[str, Latencies]:
+def _latencies(found: Samples, wanted: MetricSpec) -> dict[str, Latencies]:
     cumulative: dict[str, dict[float, float]] = defaultdict(dict)
     for sample in found.get(wanted.sample, ()):
-        cumulative[sample.labels[metrics.TABLE]][float(sample.labels["le"])] = _amount(sample)
+        cumulative[sample.labels[metrics.TABLE]][float(sample.labels["le"])] = _amount(
+            wanted, sample
+        )
     return {table: _by_bucket(wanted, below) for table, below in cumulative.items()}
 
 
@@ -193,7 +193,7 @@ def _by_bucket(wanted: MetricSpec, below: Mapping[float, float]) -> Latencies:
 
 
 def _by_table(
-    found: Found,
+    found: Samples,
     wanted: MetricSpec,
     label: str = metrics.TABLE,
     counts: Callable[[str], bool] = lambda value: True,
@@ -201,11 +201,11 @@ def _by_table(
     totals: dict[str, float] = defaultdict(float)
     for sample in found.get(wanted.sample, ()):
         if counts(sample.labels[label]):
-            totals[sample.labels[metrics.TABLE]] += _amount(sample)
+            totals[sample.labels[metrics.TABLE]] += _amount(wanted, sample)
     return totals
 
 
-def _amount(sample: Sample) -> float:
+def _amount(wanted: MetricSpec, sample: Sample) -> float:
     if not 0.0 <= sample.value < math.inf:
-        raise ValueError(f"{sample.name} is {sample.value}")
+        raise ValueError(f"{wanted.sample} is {sample.value}")
     return sample.value

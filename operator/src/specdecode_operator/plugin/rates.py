@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from specdecode_operator.plugin.sample import EngineSample, Totals
+from specdecode_operator.plugin.engine_sample import EngineSample, Totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from rich.text import Text
 
 from specdecode_api import names
 from specdecode_operator.kinds import POD, Manifest
-from specdecode_operator.plugin import lookup, scrape
+from specdecode_operator.plugin import engine_sample, lookup
 from specdecode_operator.plugin.diagnosis import pod_state, speculation_text
+from specdecode_operator.plugin.engine_sample import EngineSample
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.reach import Reader
-from specdecode_operator.plugin.sample import EngineSample
 from specdecode_operator.plugin.top_view import Engine, Fleet, draw_top
 
 NOT_STARTED = frozenset({"Pending", "Unschedulable", "ContainerCreating", "Succeeded", "Failed"})
@@ -51,7 +51,7 @@ async def _engine(reader: Reader, pod: Manifest, memory: Memory) -> Engine:
     path = f"{POD.path(pod['metadata']['namespace'], name)}:{_port(pod)}/proxy{names.PATH_METRICS}"
     try:
         text = await reader.text(path, f"pods/proxy of {name}")
-        now = memory.samples[uid] = scrape.read(text, time.monotonic())
+        now = memory.samples[uid] = engine_sample.read(text, time.monotonic())
     except (PluginError, ValueError) as error:
         return Engine(name, problem=f"{state}; {error}")
     return Engine(name, now, before)

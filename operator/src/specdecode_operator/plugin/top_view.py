@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specdecode_operator.plugin import rates
+from specdecode_operator.plugin.engine_sample import EngineSample
 from specdecode_operator.plugin.rates import Pair, RangeRates
-from specdecode_operator.plugin.sample import EngineSample
 from specdecode_operator.plugin.wording import number, share
 
 FAINT, BAD = "dim", "red"

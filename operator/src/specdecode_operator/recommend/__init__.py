@@ -1,7 +1,8 @@
-"""Which table a fleet would decode fastest with, from what it has measured. Pure.
+"""Recommends the table with which a fleet would decode fastest, from its measurements. Pure.
 
-`pool` puts the engines' figures together, `survival` and `cost` say what a depth would bring and
-take, `gain` what changing over would be worth, `table` writes the entries, `advice` decides.
+`pool` adds up the measurements of engines, `survival` and `cost` estimate tokens and seconds of a
+decode step by its draft steps, `gain` compares with the present table, `table` builds the entries,
+`advice` decides.
 """
 
 from specdecode_operator.recommend.advice import BandAdvice, NotYet, Recommendation, recommend

@@ -1,4 +1,4 @@
-"""Decides what to recommend, or says why not yet."""
+"""Decides on a recommendation, or why there is none yet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry, candidates
-from specdecode_operator.recommend.gain import Outlook, gain, interval, outlook
+from specdecode_operator.recommend.gain import RateEstimates, estimate, gain, interval
 from specdecode_operator.recommend.pool import Pool, ValidityKey
 from specdecode_operator.recommend.table import Bounds, Current, entries_of
 
-LEAST_ROUNDS = 500.0
-"""Decode rounds of a band before anything is said about it."""
+MIN_STEPS = 500.0
+"""Decode steps of a batch bucket that a recommendation for it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandAdvice:
-    """One band of batch sizes, for people to look at."""
+    """The measurements of one batch bucket, for the status."""
 
-    band: int
-    rounds: float
+    band: int  # lower bound of the batch bucket
+    decode_steps: float
     share_of_time: float
-    rates: Mapping[int, float]  # tokens per second and request, by depth
-    best: int | None  # None where what it does now should stay
+    rates: Mapping[int, float]  # tokens per second and request, by draft steps
+    best: int | None  # None where the present draft steps should stay
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A table that should be faster, as long as `key` holds.
+    """A table that should be faster for engines with the same `key`.
 
-    `gain` is the share of tokens per second more, expected over the batch sizes that were seen,
-    and `gain_low` to `gain_high` hold it at 90 %. `num_steps` is the depth at start to write beside
-    the entries.
+    `gain` is the expected relative increase of tokens per second over the measured batch sizes;
+    `gain_low` to `gain_high` is its 90 % interval. `num_steps` are the draft steps at start that
+    belong to the entries.
     """
 
     key: ValidityKey
@@ -42,18 +42,18 @@ class Recommendation:
     gain: float
     gain_low: float
     gain_high: float
-    rounds: float
+    decode_steps: float
     pods: int
     bands: tuple[BandAdvice, ...]
 
     def holds_for(self, key: ValidityKey) -> bool:
-        """Whether engines of `key` may be expected to do as those that were measured."""
+        """Whether the measurements apply to engines of `key`."""
         return self.key == key
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """Nothing to recommend: `reason` is one word, for a condition, `message` what is missing."""
+    """No recommendation: `reason` is for a condition, `message` describes what is missing."""
 
     reason: str
     message: str
@@ -61,31 +61,31 @@ class NotYet:
 
 
 def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommendation | NotYet:
-    """Look for the depths with the most tokens per second in each band.
+    """Find the draft steps with the most tokens per second in each batch bucket.
 
-    What a band does now stays where another depth is not better by `bounds.least_gain`, where too
-    few rounds were seen, and where what another depth costs is not known.
+    A bucket keeps its present draft steps if no others are better by `bounds.least_gain`, if too
+    few decode steps were measured, or if the cost of others is unknown.
     """
-    if pool is None or not pool.rounds:
-        return NotYet("NoRounds", "no engine has decoded anything yet; wait for traffic")
+    if pool is None or not pool.decode_steps:
+        return NotYet("NoDecodeSteps", "no engine has decoded anything yet; wait for traffic")
     depths = sorted(bounds.depths)
-    view = outlook(pool.pods, depths)
-    rounds = _rounds(pool)
-    enough = [band for band in view.seconds if rounds[band] >= LEAST_ROUNDS]
+    view = estimate(pool.pods, depths)
+    measured = _decode_steps(pool)
+    enough = [band for band in view.seconds if measured[band] >= MIN_STEPS]
     if not enough:
         return NotYet(
-            "TooFewRounds",
-            f"at most {max(rounds.values()):.0f} rounds were run at similar batch sizes; "
-            f"{LEAST_ROUNDS:.0f} are needed",
-            _bands(view, rounds, {}),
+            "TooFewDecodeSteps",
+            f"at most {max(measured.values()):.0f} decode steps were measured at similar batch "
+            f"sizes; {MIN_STEPS:.0f} are needed",
+            _bands(view, measured, {}),
         )
     best = {band: top for band in enough if (top := _best(view, band, bounds)) is not None}
-    bands = _bands(view, rounds, best)
+    bands = _bands(view, measured, best)
     if all(len(view.rates[band]) < 2 for band in enough):
         return NotYet(
             "CostsUnknown",
-            f"only depth {_shown(view, enough)} was run at these batch sizes, so that what others "
-            "cost is not known; let policy goodput measure, or try another depth",
+            f"only numSteps {_shown(view, enough)} was run at these batch sizes, so the cost of "
+            "others is unknown; let policy Goodput measure it, or try other numSteps",
             bands,
         )
     entries = entries_of(current, view.rates, best, bounds)
@@ -93,7 +93,7 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
     if not best or name == table_hash(current.policy, current.entries):
         return NotYet(
             "NoGain",
-            f"no depth is better than what runs now by {bounds.least_gain:.0%} or more",
+            f"no numSteps is better than the present ones by {bounds.least_gain:.0%} or more",
             bands,
         )
     low, high = interval(pool, depths, best)
@@ -106,21 +106,21 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
         gain=gain(view, best),
         gain_low=low,
         gain_high=high,
-        rounds=pool.rounds,
+        decode_steps=pool.decode_steps,
         pods=len(pool.pods),
         bands=bands,
     )
 
 
-def _rounds(pool: Pool) -> dict[int, float]:
-    rounds: dict[int, float] = {}
+def _decode_steps(pool: Pool) -> dict[int, float]:
+    found: dict[int, float] = {}
     for (band, _), cell in pool.depths.items():
-        rounds[band] = rounds.get(band, 0.0) + cell.rounds
-    return rounds
+        found[band] = found.get(band, 0.0) + cell.steps
+    return found
 
 
-def _best(view: Outlook, band: int, bounds: Bounds) -> int | None:
-    """The depth to change to, compared with what the band did on average."""
+def _best(view: RateEstimates, band: int, bounds: Bounds) -> int | None:
+    """The draft steps to change to, compared with the present mean of the batch bucket."""
     rates = view.rates[band]
     if not rates:
         return None
@@ -130,25 +130,25 @@ def _best(view: Outlook, band: int, bounds: Bounds) -> int | None:
 
 
 def _bands(
-    view: Outlook, rounds: Mapping[int, float], best: Mapping[int, int]
+    view: RateEstimates, measured: Mapping[int, float], best: Mapping[int, int]
 ) -> tuple[BandAdvice, ...]:
     seconds = sum(view.seconds.values())
     return tuple(
         BandAdvice(
-            band, rounds[band], view.seconds[band] / seconds, view.rates[band], best.get(band)
+            band, measured[band], view.seconds[band] / seconds, view.rates[band], best.get(band)
         )
         for band in sorted(view.seconds)
     )
 
 
-def _shown(view: Outlook, bands: list[int]) -> str:
+def _shown(view: RateEstimates, bands: list[int]) -> str:
     return ", ".join(map(str, sorted({steps for band in bands for steps in view.rates[band]})))
 
 
 def _start(
-    current: Current, view: Outlook, best: Mapping[int, int], allowed: tuple[int, ...]
+    current: Current, view: RateEstimates, best: Mapping[int, int], allowed: tuple[int, ...]
 ) -> int:
-    """The depth at start: of the band that takes most time, else today's, or what is nearest."""
+    """Draft steps at start: those of the bucket that takes most time, or the nearest allowed."""
     busiest = max(view.seconds, key=lambda band: view.seconds[band])
     wanted = best.get(busiest, current.num_steps)
     return min(allowed, key=lambda steps: (abs(steps - wanted), steps))

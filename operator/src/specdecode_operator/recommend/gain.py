@@ -1,7 +1,7 @@
-"""What changing over would be worth: the time that today's tokens took, over what they would take.
+"""The gain of a table: the time that the measured tokens took, over the time they would take.
 
-Its interval comes from drawing the fleet again: pods with replacement where there are enough of
-them, since pods differ; else acceptances and times around their means.
+Its interval is a bootstrap: over pods if there are enough of them, since pods differ, else over
+acceptances and times around their means.
 """
 
 import random
@@ -21,31 +21,31 @@ from specdecode_operator.recommend.survival import rates
 DRAWS = 200
 LEVEL = 0.9
 ENOUGH_PODS = 4
-ROUNDS_OF_A_REQUEST = 16.0
-"""Drafts of one request share a fate: so many of them count as one trial."""
+STEPS_PER_REQUEST = 16.0
+"""Drafts of one request are correlated: this many of them count as one independent trial."""
 TIME_SPREAD = 0.3
-"""Standard deviation of a round's time, as a part of its mean."""
+"""Standard deviation of a decode step's time, relative to its mean."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What each depth would bring in each band, in tokens per second and request."""
+class RateEstimates:
+    """Tokens per second and request by batch bucket and draft steps, and the present work."""
 
-    batch_size: Mapping[int, float]  # mean, by band
-    tokens: Mapping[int, float]  # emitted so far as expected, by band
-    seconds: Mapping[int, float]  # spent so far, by band
-    rates: Mapping[int, Mapping[int, float]]  # by band and depth, where the cost is known
+    batch_size: Mapping[int, float]  # mean, by batch bucket
+    tokens: Mapping[int, float]  # expected tokens of the measured decode steps, by batch bucket
+    seconds: Mapping[int, float]  # of the measured decode steps, by batch bucket
+    rates: Mapping[int, Mapping[int, float]]  # where the cost is known
 
 
-def outlook(pods: Sequence[PodFigures], depths: Sequence[int]) -> Outlook:
-    """Work out the rates of `depths`, and what was done at whatever depth ran."""
-    rounds = summed_depths(pods)
-    deepest = max([*depths, *(steps for _, steps in rounds)], default=0)
-    chances, costs = rates(summed_positions(pods), deepest), Costs(rounds)
+def estimate(pods: Sequence[PodFigures], depths: Sequence[int]) -> RateEstimates:
+    """Estimate the rates of `depths` (draft steps), and the work at the draft steps that ran."""
+    totals = summed_depths(pods)
+    deepest = max([*depths, *(steps for _, steps in totals)], default=0)
+    chances, costs = rates(summed_positions(pods), deepest), Costs(totals)
     batch_size, tokens, seconds, found = {}, {}, {}, {}
-    for band in sorted({band for band, _ in rounds}):
-        here = {steps: cell for (own, steps), cell in rounds.items() if own == band}
-        total = sum(cell.rounds for cell in here.values())
+    for band in sorted({band for band, _ in totals}):
+        here = {steps: cell for (own, steps), cell in totals.items() if own == band}
+        total = sum(cell.steps for cell in here.values())
         if total <= 0:
             continue
         expected = chances.expected_tokens(band)
@@ -57,11 +57,11 @@ def outlook(pods: Sequence[PodFigures], depths: Sequence[int]) -> Outlook:
         found[band] = {
             steps: expected[steps] / each for steps, each in taken.items() if each is not None
         }
-    return Outlook(batch_size, tokens, seconds, found)
+    return RateEstimates(batch_size, tokens, seconds, found)
 
 
-def gain(view: Outlook, best: Mapping[int, int]) -> float:
-    """Share of tokens per second more if the bands in `best` decoded at its depths."""
+def gain(view: RateEstimates, best: Mapping[int, int]) -> float:
+    """Relative increase of tokens per second if the buckets in `best` used its draft steps."""
     now = then = 0.0
     for band, seconds in view.seconds.items():
         now += seconds
@@ -71,9 +71,9 @@ def gain(view: Outlook, best: Mapping[int, int]) -> float:
 
 
 def interval(pool: Pool, depths: Sequence[int], best: Mapping[int, int]) -> tuple[float, float]:
-    """Bounds that hold the gain at `LEVEL`; the same for the same pool."""
+    """The `LEVEL` interval of the gain; the same for the same pool."""
     chance = random.Random(len(pool.pods))
-    drawn = sorted(gain(outlook(_again(pool, chance), depths), best) for _ in range(DRAWS))
+    drawn = sorted(gain(estimate(_again(pool, chance), depths), best) for _ in range(DRAWS))
     cut = int(DRAWS * (1.0 - LEVEL) / 2)
     return drawn[cut], drawn[-1 - cut]
 
@@ -87,11 +87,11 @@ def _again(pool: Pool, chance: random.Random) -> Sequence[PodFigures]:
 
 
 def _retimed(cell: DepthTotals, chance: random.Random) -> DepthTotals:
-    factor = max(chance.gauss(1.0, TIME_SPREAD / max(cell.rounds, 1.0) ** 0.5), 0.1)
-    return DepthTotals(cell.rounds, cell.request_steps, cell.busy_seconds * factor)
+    factor = max(chance.gauss(1.0, TIME_SPREAD / max(cell.steps, 1.0) ** 0.5), 0.1)
+    return DepthTotals(cell.steps, cell.request_steps, cell.busy_seconds * factor)
 
 
 def _redrawn(cell: PositionTotals, chance: random.Random) -> PositionTotals:
-    kept = cell.accepted / ROUNDS_OF_A_REQUEST + 0.5
-    lost = (cell.reached - cell.accepted) / ROUNDS_OF_A_REQUEST + 0.5
+    kept = cell.accepted / STEPS_PER_REQUEST + 0.5
+    lost = (cell.reached - cell.accepted) / STEPS_PER_REQUEST + 0.5
     return PositionTotals(cell.reached, cell.reached * chance.betavariate(kept, lost))

@@ -1,4 +1,4 @@
-"""What engines of one kind measured, pod by pod, in an interval."""
+"""Measurements of engines of one kind in an interval, pod by pod."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,10 @@ Positions = Mapping[tuple[int, int], PositionTotals]
 
 @dataclass(frozen=True, slots=True)
 class ValidityKey:
-    """What acceptance and cost depend on, beside the traffic; where it changes, both are unknown.
+    """What acceptance and cost depend on, apart from the traffic.
 
-    As engines tell it: `series.FACTS` without the policy, which measures and does not matter.
+    With another key both are unknown. The fields are `metrics.FACTS` without the policy, on
+    which they do not depend.
     """
 
     version: str
@@ -29,7 +30,7 @@ class ValidityKey:
 
 @dataclass(frozen=True, slots=True)
 class PodFigures:
-    """Rounds by (band, depth) and drafted tokens by (band, position) of one pod."""
+    """Decode steps by (batch bucket, draft steps), draft tokens by (batch bucket, position)."""
 
     depths: Depths
     positions: Positions
@@ -37,37 +38,37 @@ class PodFigures:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Figures of pods that share a key; the pod is the unit of which there may be noisy ones."""
+    """Measurements of pods that share a key."""
 
     key: ValidityKey
     pods: tuple[PodFigures, ...]
 
     @property
     def depths(self) -> Depths:
-        """Rounds of all pods."""
+        """Decode steps of all pods, by batch bucket and draft steps."""
         return summed_depths(self.pods)
 
     @property
     def positions(self) -> Positions:
-        """Drafted tokens of all pods."""
+        """Draft tokens of all pods, by batch bucket and position."""
         return summed_positions(self.pods)
 
     @property
-    def rounds(self) -> float:
-        """Decode rounds of all pods."""
-        return sum(cell.rounds for cell in self.depths.values())
+    def decode_steps(self) -> float:
+        """Number of decode steps of all pods."""
+        return sum(cell.steps for cell in self.depths.values())
 
 
 def pool_of(readings: Iterable[Reading], earlier: Iterable[Reading] = ()) -> Pool | None:
-    """Pool what came between `earlier` readings and these; of a newer process, all of it.
+    """Pool the differences between `earlier` readings and these; of a newer process, its totals.
 
-    Pods of another key than most are left out: in the middle of a rollout there are two kinds.
+    Pods with another key than most are left out: during a rollout there are two kinds.
     """
     before = {reading.pod_uid: reading for reading in earlier}
     by_key: dict[ValidityKey, list[PodFigures]] = defaultdict(list)
     for reading in readings:
         if not reading.depths:
-            continue  # it has decoded nothing; one that loads does not know its device yet
+            continue  # it has decoded nothing; an engine that loads does not know its device yet
         by_key[key_of(reading)].append(_figures(before.get(reading.pod_uid), reading))
     if not by_key:
         return None
@@ -83,13 +84,13 @@ def key_of(reading: Reading) -> ValidityKey:
 
 
 def summed_depths(pods: Iterable[PodFigures]) -> Depths:
-    """Add rounds up over pods."""
+    """Add up decode steps over pods."""
     found: dict[tuple[int, int], DepthTotals] = {}
     for pod in pods:
         for at, cell in pod.depths.items():
             own = found.get(at, DepthTotals())
             found[at] = DepthTotals(
-                own.rounds + cell.rounds,
+                own.steps + cell.steps,
                 own.request_steps + cell.request_steps,
                 own.busy_seconds + cell.busy_seconds,
             )
@@ -97,7 +98,7 @@ def summed_depths(pods: Iterable[PodFigures]) -> Depths:
 
 
 def summed_positions(pods: Iterable[PodFigures]) -> Positions:
-    """Add drafted tokens up over pods."""
+    """Add up draft tokens over pods."""
     found: dict[tuple[int, int], PositionTotals] = {}
     for pod in pods:
         for at, cell in pod.positions.items():
@@ -120,7 +121,7 @@ def _less(now: DepthTotals, before: DepthTotals | None) -> DepthTotals:
     if before is None:
         return now
     return DepthTotals(
-        now.rounds - before.rounds,
+        now.steps - before.steps,
         now.request_steps - before.request_steps,
         now.busy_seconds - before.busy_seconds,
     )

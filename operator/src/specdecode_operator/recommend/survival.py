@@ -1,8 +1,9 @@
-"""How many tokens a depth adds to a request in a round, tried or not.
+"""Expected tokens of a decode step by its draft steps, measured or not.
 
-A position is accepted only behind accepted ones, so its rate among those that were reached is free
-of the depth that ran. A rate of which little is known leans on the same position over all bands,
-and that one on the position before: so depths that were never tried are extrapolated.
+A position is reached only if its predecessors were accepted, so its acceptance rate among those
+does not depend on the draft steps that ran. A rate with few observations is shrunk towards the same
+position over all batch buckets, and that one towards the position before it, which extrapolates to
+draft steps that never ran.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ def rates(positions: Mapping[tuple[int, int], PositionTotals], deepest: int) -> 
 
 
 class Rates:
-    """Rates by band and position."""
+    """Acceptance rates by batch bucket and position."""
 
     def __init__(
         self, positions: Mapping[tuple[int, int], PositionTotals], overall: tuple[float, ...]
@@ -36,7 +37,7 @@ class Rates:
         self._overall = overall
 
     def expected_tokens(self, band: int) -> tuple[float, ...]:
-        """Tokens of a round of depth 0, 1, …: one, and the chance of each drafted one."""
+        """Tokens of a decode step with 0, 1, … draft steps: 1, plus each survival probability."""
         tokens = survival = 1.0
         expected = [tokens]
         for place, rate in enumerate(self._overall, start=1):

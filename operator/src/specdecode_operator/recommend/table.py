@@ -1,4 +1,4 @@
-"""From the best depth of each band to a table: few ranges, nothing new where nothing is known."""
+"""Builds a table from the best draft steps of each batch bucket; the rest stays as it is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,26 +8,26 @@ from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 
 GOOD_ENOUGH = 0.9
-"""Part of the best rate that a depth must bring to stay a candidate of policy goodput."""
+"""Share of the best rate that draft steps need to stay candidates of policy goodput."""
 MOST_BELOW = 3
-"""Candidates of policy ema below the best depth."""
+"""Candidates of policy ema below the best draft steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What decides now: policy, entries, and the depth at start, which `static` keeps to."""
+    """The present policy, entries, and draft steps at start, which `static` keeps."""
 
     policy: Policy
     entries: Mapping[str, TableEntry]
     num_steps: int
 
     def candidates(self, batch_size: int) -> tuple[int, ...]:
-        """Depths that may be chosen for a batch, ascending."""
+        """Draft steps that may be chosen for a batch, ascending."""
         entry = self.entry(batch_size)
         return (self.num_steps,) if entry is None else tuple(sorted(entry.candidate_steps))
 
     def entry(self, batch_size: int) -> TableEntry | None:
-        """The entry that decides for a batch; None without a table."""
+        """The entry for a batch; None without a table."""
         bounds = sorted(self.entries, key=int)
         below = [bound for bound in bounds if int(bound) <= batch_size]
         return self.entries[below[-1] if below else bounds[0]] if bounds else None
@@ -35,13 +35,13 @@ class Current:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may be recommended.
+    """Limits of a recommendation.
 
-    `depths` are those that engines have prepared, or may prepare: memory is checked before.
+    `depths` are the draft steps that engines can run: their memory was checked before.
     """
 
     depths: frozenset[int]
-    least_gain: float = 0.03  # below it, what a band does now is left as it is
+    least_gain: float = 0.03  # with less, a batch bucket stays as it is
     largest_batch: int = field(default=BATCH_BUCKETS[-1])
 
 
@@ -51,11 +51,11 @@ def entries_of(
     best: Mapping[int, int],
     bounds: Bounds,
 ) -> dict[str, TableEntry]:
-    """Write the table.
+    """Build the entries.
 
     Args:
-        rates: of measured bands, tokens per second by depth.
-        best: of the bands that should change, the best depth; the others stay as they are.
+        rates: tokens per second by draft steps, of the measured batch buckets.
+        best: the best draft steps of the batch buckets that should change.
     """
     entries: dict[str, TableEntry] = {}
     latest: TableEntry | None = None
@@ -72,7 +72,7 @@ def entries_of(
 
 
 def _starts(current: Current, bounds: Bounds) -> Sequence[int]:
-    """Where something may begin to be different: at a band, or at a range of today's table."""
+    """Bounds of the ranges: those of batch buckets and those of the present table."""
     own = {int(bound) for bound in current.entries}
     return sorted(size for size in {*BATCH_BUCKETS, *own} if size <= bounds.largest_batch)
 
@@ -80,12 +80,12 @@ def _starts(current: Current, bounds: Bounds) -> Sequence[int]:
 def _candidates(
     policy: Policy, rates: Mapping[int, float], best: int, bounds: Bounds
 ) -> tuple[int, ...]:
-    """One depth where it is kept to; those that come near where a policy is to choose."""
+    """One number of draft steps for a fixed policy; those near the best if a policy chooses."""
     if policy is Policy.STATIC:
         return (best,)
     if policy is Policy.EMA:
         below = sorted(steps for steps in bounds.depths if steps < best)
         return (*below[-MOST_BELOW:], best)
     near = {steps for steps, rate in rates.items() if rate >= GOOD_ENOUGH * rates[best]}
-    # Plain decoding stays a way out where it was one: no draft can become useless by surprise.
+    # 0 stays a candidate if it was one, in case the draft becomes useless.
     return tuple(sorted({best, *near, *({0} & bounds.depths)}))

@@ -1,12 +1,10 @@
-"""Parses the metrics of an engine; names are those of `specdecode_api.metrics`."""
+"""The metrics of one engine that the plugin shows."""
 
-from collections import defaultdict
+from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from specdecode_api.metrics import MetricSpec, core, speculation
-from specdecode_operator.plugin.sample import EngineSample, RangeSample, Totals
+from specdecode_operator.fleet import exposition
 
 _TOTALS: Final = {
     "steps": (core.DECODE_STEPS, speculation.RANGE_STEPS),
@@ -17,6 +15,52 @@ _TOTALS: Final = {
     "decode_seconds": (core.DECODE_SECONDS, speculation.RANGE_DECODE_SECONDS),
 }
 """Fields of `Totals` with their metrics, of the whole engine and of a range."""
+
+_READ: Final = frozenset(
+    each.sample
+    for each in (
+        core.NUM_STEPS, core.RUNNING_REQUESTS, core.WAITING_REQUESTS,
+        core.KV_PAGES, core.CACHE_QUERIED_TOKENS, core.CACHE_HIT_TOKENS,
+        speculation.RANGE_NUM_STEPS, *(each for both in _TOTALS.values() for each in both),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Totals of decode steps since the engine's start."""
+
+    steps: float = 0.0
+    request_steps: float = 0.0
+    drafted_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    emitted_tokens: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSample:
+    """A range of batch sizes: lower bound, draft steps, totals."""
+
+    bound: int
+    num_steps: int
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """The metrics of one engine at one time."""
+
+    at_s: float
+    num_steps: int
+    running_requests: int
+    waiting_requests: int
+    kv_pages_free: float
+    kv_pages_used: float
+    queried_tokens: float
+    hit_tokens: float
+    totals: Totals
+    ranges: tuple[RangeSample, ...]
 
 
 def read(text: str, at_s: float) -> EngineSample:
@@ -34,7 +78,6 @@ def read(text: str, at_s: float) -> EngineSample:
         return EngineSample(
             at_s=at_s,
             num_steps=int(value(core.NUM_STEPS)),
-            active_range=int(value(core.ACTIVE_RANGE)),
             running_requests=int(value(core.RUNNING_REQUESTS)),
             waiting_requests=int(value(core.WAITING_REQUESTS)),
             kv_pages_free=value(core.KV_PAGES, "free"),
@@ -48,6 +91,8 @@ def read(text: str, at_s: float) -> EngineSample:
         raise ValueError(
             f"metric {error} is missing; is this an engine of this release?"
         ) from error
+    except OverflowError as error:
+        raise ValueError(f"a metric has no finite value: {error}") from error
 
 
 Values = dict[str, dict[str, float]]
@@ -55,12 +100,10 @@ Values = dict[str, dict[str, float]]
 
 
 def _values(text: str) -> Values:
-    values: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if len(sample.labels) <= 1:
-                values[sample.name]["".join(sample.labels.values())] = sample.value
-    return dict(values)
+    return {
+        name: {"".join(each.labels.values()): each.value for each in samples}
+        for name, samples in exposition.read_lines(text, _READ).items()
+    }
 
 
 def _ranges(values: Values) -> tuple[RangeSample, ...]:

@@ -10,15 +10,15 @@ import pytest
 
 from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.denials import PERMISSION_GRACE_S, Denials
-from specdecode_operator.election import REQUEST_S, Election
 from specdecode_operator.errors import StartError
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.leader_gate import STOP_S, LeaderGate, lead
-from specdecode_operator.leadership import (
+from specdecode_operator.leader_election import (
     DEADLINE_S,
     DURATION_S,
     PERIOD_S,
+    REQUEST_S,
     Attempt,
+    Election,
     Leadership,
     LeaseAction,
     ObservedLease,
@@ -27,6 +27,7 @@ from specdecode_operator.leadership import (
     see,
     written,
 )
+from specdecode_operator.leader_gate import STOP_S, LeaderGate, lead
 from specdecode_operator.observed import Key
 from specdecode_operator.queue import Queue
 
@@ -194,7 +195,7 @@ def server(monkeypatch):
 
     # Of that module alone: servers in other threads sleep too.
     own = SimpleNamespace(sleep=sleep, timeout=asyncio.timeout)
-    monkeypatch.setattr("specdecode_operator.election.asyncio", own)
+    monkeypatch.setattr("specdecode_operator.leader_election.asyncio", own)
     return found
 
 
