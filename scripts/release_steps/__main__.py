@@ -15,7 +15,7 @@ from pathlib import Path
 from localnode.errors import NodeError
 from localnode.paths import Paths
 from localnode.tools import install_more
-from localnode.versions import HELM4, RELEASES, Tool
+from localnode.versions import CHARTS, RELEASES
 from scripts.release_steps import dry_run
 from scripts.release_steps.errors import ReleaseError
 from scripts.release_steps.images import RELEASED_IMAGES, chosen_images
@@ -99,8 +99,7 @@ def _plan(options: argparse.Namespace, checkout: Path, registry: Registry, folde
 def _programs() -> tuple[Path, Path]:
     """Build crane, cosign and Helm where they are missing."""
     paths = Paths.from_environment()
-    helm = Tool("helm4", "helm4", "helm.sh/helm/v4/cmd/helm", HELM4)
-    return install_more(paths, RELEASES), install_more(paths, (helm,)) / helm.name
+    return install_more(paths, RELEASES), install_more(paths, CHARTS) / "helm4"
 
 
 def _keep(folder: Path, options: argparse.Namespace) -> None:

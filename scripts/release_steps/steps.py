@@ -14,7 +14,7 @@ from scripts.release_steps import chart, images, sbom
 from scripts.release_steps.errors import ReleaseError
 from scripts.release_steps.images import ReleasedImage
 from scripts.release_steps.layout import Layout, unite
-from scripts.release_steps.lock import PLATFORMS, locked_wheels, without_wheel
+from scripts.release_steps.lock import PLATFORMS, LockedWheel, locked_wheels, without_wheel
 from scripts.release_steps.notes import write_notes
 from scripts.release_steps.publish import Registry
 from scripts.release_steps.source import Source
@@ -198,5 +198,5 @@ def run_steps(plan: Plan, say: Callable[[str], None]) -> Made:
     return made
 
 
-def _wheels(plan: Plan, image: ReleasedImage, name: str) -> list[sbom.LockedWheel]:
+def _wheels(plan: Plan, image: ReleasedImage, name: str) -> list[LockedWheel]:
     return locked_wheels(plan.source.folder, image.package, image.extras, PLATFORMS[name])

@@ -1,5 +1,6 @@
 """A release publishes nothing before everything is made, and can be continued."""
 
+import os
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from localnode.paths import Paths
+from localnode.tools import install_more, missing_programs
+from localnode.versions import LINTERS
 from scripts.release_steps import steps
 from scripts.release_steps.__main__ import main
 from scripts.release_steps.chart import set_value
@@ -161,6 +165,20 @@ def test_values_are_pinned_and_comments_stay() -> None:
         set_value(text, "image.none", "x")
     with pytest.raises(ReleaseError, match="no value image on one line"):
         set_value(text, "image", "x")
+
+
+@pytest.mark.apiserver
+def test_actionlint_accepts_the_workflow() -> None:
+    """It needs no API server, but a program that `make cluster-tools` builds."""
+    paths = Paths.from_environment()
+    missing = missing_programs(paths, LINTERS)
+    if missing and os.environ.get("CI"):
+        pytest.fail("run `make cluster-tools` first: actionlint is missing")
+    program = install_more(paths, LINTERS) / "actionlint"
+    workflow = ROOT / ".github" / "workflows" / "release.yaml"
+    words = [str(program), "-shellcheck=", "-pyflakes=", str(workflow)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_workflow_calls_the_script_and_nothing_else() -> None:
