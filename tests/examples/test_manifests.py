@@ -19,8 +19,6 @@ ENGINE_IMAGE = "registry.example/specdecode-engine:test"
 
 Apply = Callable[[str], str]
 
-by_name = {"ids": lambda path: path.stem}
-
 
 def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
@@ -56,14 +54,14 @@ def apply(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apply]:
 
 
 @pytest.mark.apiserver
-@pytest.mark.parametrize("path", EXAMPLES, **by_name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_api_server_takes_each_document(path: Path, apply: Apply) -> None:
     applied = apply(path.read_text())
     assert applied.count("serverside-applied") == len(documents(path)) > 0
 
 
 @pytest.mark.apiserver
-@pytest.mark.parametrize("path", RESOURCES, **by_name)
+@pytest.mark.parametrize("path", RESOURCES, ids=lambda path: path.stem)
 def test_the_api_server_takes_what_the_operator_makes_of_it(path: Path, apply: Apply) -> None:
     rendered = render(str(path), path.read_text(), ENGINE_IMAGE)
     kinds = [each["kind"] for each in yaml.safe_load_all(rendered)]
@@ -71,7 +69,7 @@ def test_the_api_server_takes_what_the_operator_makes_of_it(path: Path, apply: A
     assert apply(rendered).count("serverside-applied") == len(kinds)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, **by_name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_wait_has_a_timeout_and_no_image_a_version_of_ours(path: Path) -> None:
     text = path.read_text()
     waits = [line for line in text.splitlines() if "kubectl wait" in line]
