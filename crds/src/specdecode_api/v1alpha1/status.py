@@ -9,6 +9,7 @@ from specdecode_api.report import ModelRole, ModelState
 from specdecode_api.v1alpha1.rollout_status import (
     MAX_HISTORY,
     Effective,
+    ExplorationStatus,
     HistoryEntry,
     RecommendationStatus,
     RolloutRequest,
@@ -113,6 +114,9 @@ class Status(ResourceRecord):
         max_length=4,
         json_schema_extra=map_by("verb"),
         description="Annotations that ask something of a trial, and their answers.",
+    )
+    exploration: ExplorationStatus | None = Field(
+        default=None, description="Cost of trials; absent where the operator starts none."
     )
     effective: Effective | None = Field(
         default=None,
