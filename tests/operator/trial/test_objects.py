@@ -65,6 +65,9 @@ def test_a_guarded_edit_is_a_trial_object_with_its_verdict(world, speculate):
     assert (status["phase"], status["verdict"]) == ("Ended", "RolledBack")
     assert (ended.name, status["reason"]) == (name, ended.reason)
     assert status["evidence"]
+    last = made.status["lastTrial"]
+    assert (last["name"], last["verdict"]) == (name, "RolledBack")
+    assert "activeTrial" not in made.status
     assert status["candidate"]["requests"] > 40
 
 
@@ -145,6 +148,7 @@ def test_a_trial_is_paused_resumed_and_aborted(world, try_out):
     made = world()
     try_out(made)
     assert made.run(300, until=lambda w: status_of(w).get("phase") == "Measuring")
+    assert made.status["activeTrial"] == "mine"
     made.command("mine", state="Paused")
     assert made.run(60, until=lambda w: status_of(w)["phase"] == "Paused")
     assert made.run(60, until=lambda w: depths(w) == {5})

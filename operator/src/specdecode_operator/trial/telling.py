@@ -8,6 +8,7 @@ from specdecode_api.v1alpha1 import (
     Effective,
     ExplorationStatus,
     HistoryEntry,
+    LastTrial,
     RolloutRequest,
     TrialStatus,
 )
@@ -35,6 +36,9 @@ class Told:
     effective: Effective | None = None
     exploration: ExplorationStatus | None = None
     requests: tuple[RolloutRequest, ...] = ()
+    active_trial: str | None = None
+    """SpecDecodeTrial that runs."""
+    last_trial: LastTrial | None = None
 
 
 def tell(step: Step, observed: Observed, revision: str = "") -> Told:
@@ -47,11 +51,22 @@ def tell(step: Step, observed: Observed, revision: str = "") -> Told:
     return Told(
         trial=_running(record.trial, observed) if record.trial else None,
         history=record.history,
+        active_trial=(record.trial.name or None) if record.trial else None,
+        last_trial=_last(record),
         effective=_effective(step, revision),
         exploration=_exploration(step, observed.at.timestamp()),
         requests=tuple(
             RolloutRequest.model_validate(asdict(each)) for each in record.requests.values()
         ),
+    )
+
+
+def _last(record: Record) -> LastTrial | None:
+    entry = next((each for each in record.history if each.name), None)
+    if entry is None:
+        return None
+    return LastTrial(
+        name=entry.name, verdict=entry.verdict, reason=entry.reason, ended_at=entry.ended_at
     )
 
 
@@ -96,7 +111,7 @@ def _effective(step: Step, revision: str) -> Effective | None:
     if record.accepted is None and now.tuned is None:
         return None
     return Effective(
-        revision=revision,
+        revision=revision or None,
         config_hash=now.built.config_hash,
         table_hash=now.built.arm.table_hash,
         table=steps_of(now.tuned.table) if now.tuned else None,
