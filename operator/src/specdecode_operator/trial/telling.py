@@ -8,11 +8,10 @@ from specdecode_api.v1alpha1 import (
     Effective,
     ExplorationStatus,
     HistoryEntry,
-    LastTrial,
     RolloutRequest,
     TrialStatus,
 )
-from specdecode_api.v1alpha1.rollout_status import MAX_PODS
+from specdecode_api.v1alpha1.rollout_status import MAX_PODS, LastTrial
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.wealth import spend
