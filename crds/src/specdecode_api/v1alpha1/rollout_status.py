@@ -165,6 +165,21 @@ class HistoryEntry(ResourceRecord):
     )
 
 
+class ExplorationStatus(ResourceRecord):
+    """What trials of the operator's own cost, and when the next one may start."""
+
+    trials_today: Count = Field(description="Trials that started within 24 hours.")
+    candidate_share: Number = Field(
+        description="Share of a day's pod-seconds that ran, or may still run, a candidate."
+    )
+    alpha_budget: Number = Field(
+        description="Probability of a wrong promotion that the next trial may spend."
+    )
+    not_before: Time | None = Field(
+        default=None, description="End of the rest after the latest trial, if it is not over."
+    )
+
+
 class RolloutRequest(ResourceRecord):
     """What a person asked of a trial by annotation, and what came of it."""
 
@@ -185,21 +200,6 @@ class LastTrial(ResourceRecord):
         default="", description="Reason of the verdict, in one word for programs."
     )
     ended_at: Time = Field(description="When the verdict was given.")
-
-
-class ExplorationStatus(ResourceRecord):
-    """The budget of trials that the operator starts."""
-
-    trials_today: Count = Field(description="Trials that began within the last 24 hours.")
-    candidate_share: Number = Field(
-        description="Share of the last day's pod-seconds that ran a candidate configuration."
-    )
-    alpha_budget: Number | None = Field(
-        default=None, description="Error probability that promotions may still spend."
-    )
-    not_before: Time | None = Field(
-        default=None, description="When the operator may start the next trial."
-    )
 
 
 class Effective(ResourceRecord):

@@ -125,7 +125,7 @@ class Status(ResourceRecord):
     active_trial: TrialName | None = Field(default=None, description="SpecDecodeTrial that runs.")
     last_trial: LastTrial | None = Field(default=None, description="Latest trial that ended.")
     exploration: ExplorationStatus | None = Field(
-        default=None, description="What trials have cost, and what they may still cost."
+        default=None, description="Cost of trials; absent where the operator starts none."
     )
     measured: MeasuredStatus | None = Field(
         default=None, description="Accept length and throughput; absent until they are measured."
