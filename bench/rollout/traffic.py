@@ -4,7 +4,9 @@ Each pod gets 3.5 requests per second on average. A request's batch follows from
 speed (Little's law), so a slow configuration also runs larger batches; steps take longer in them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +45,7 @@ class Turns:
 
     def ends_s(self) -> Floats:
         """End of each turn; turns 2n and 2n + 1 are pair n."""
-        lengths = []
+        lengths: list[float] = []
         while sum(lengths) < HOURS_S:
             length = WASHOUT_S + BLOCK_S * turn_stretch(self.seed, len(lengths) // 2)
             lengths += [length, length]
@@ -64,6 +66,20 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests that count, each in its turn, role (0: baseline) and stratum."""
+
+    turn: Ints
+    role: Ints
+    stratum: Ints
+    tokens: Floats
+    seconds: Floats
+    steps: Floats
+    first_s: Floats
+    failed: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A trial of two hours: its evidence, the looks at turn ends, and the candidate's requests."""
 
@@ -76,7 +92,8 @@ class Seen:
 def telegraph(dwell_s: float, columns: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """A state that flips after exponential times, [slots, columns]."""
     flips = rng.random((SLOTS, columns)) < -np.expm1(-SLOT_S / dwell_s)
-    return (np.cumsum(flips, axis=0) + rng.integers(0, 2, columns)) % 2 == 1
+    flipped = np.cumsum(flips, axis=0) + rng.integers(0, 2, columns)
+    return np.asarray(flipped % 2 == 1)
 
 
 def environment(world: World, pods: int, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
@@ -139,10 +156,11 @@ def run_turns(world: World, candidate: Candidate, pods: int, rng: np.random.Gene
     counted = takes_part & (at_s - starts_s[turn] >= WASHOUT_S)
     served = np.cumsum(np.bincount(turn[tried], minlength=len(ends_s)))
     failed = rng.random(len(slot)) < FAILED_SHARE
-    evidence, first_turn = _evidence(
-        counted, turn, tried.astype(np.int64), band * 3 + kind, tokens, seconds, steps,
-        first_s, failed, len(ends_s),
+    requests = Requests(
+        turn[counted], tried[counted].astype(np.int64), (band * 3 + kind)[counted],
+        tokens[counted], seconds[counted], steps[counted], first_s[counted], failed[counted],
     )  # fmt: skip
+    evidence, first_turn = _evidence(requests, len(ends_s))
     return Seen(evidence, ends_s, first_turn, served)
 
 
@@ -153,46 +171,42 @@ def _lengths(world: World, count: int, rng: np.random.Generator) -> Floats:
     return np.minimum(least * (1.0 + rng.pareto(world.pareto, count)), LONGEST_TOKENS)
 
 
-def _evidence(
-    counted: NDArray[np.bool_], turn: Ints, role: Ints, stratum: Ints, tokens: Floats,
-    seconds: Floats, steps: Floats, first_s: Floats, failed: NDArray[np.bool_], turns: int,
-) -> tuple[TurnEvidence, tuple[int, ...]]:  # fmt: skip
+def _evidence(seen: Requests, turns: int) -> tuple[TurnEvidence, tuple[int, ...]]:
     """Complete pairs; and the first turn alone, as the running pair."""
-    turn, role, stratum, tokens, seconds, steps, first_s, failed = (
-        each[counted] for each in (turn, role, stratum, tokens, seconds, steps, first_s, failed)
-    )
-    pairs, strata = turns // 2, len(STRATA)
-    per_token = seconds / tokens
-    is_first_pair = turn < 2
+    per_token = seen.seconds / seen.tokens
+    is_first_pair = seen.turn < 2
     tails = Tails(
-        tail_bound(_latencies(first_s[is_first_pair], FIRST_BOUNDS_S)),
+        tail_bound(_latencies(seen.first_s[is_first_pair], FIRST_BOUNDS_S)),
         tail_bound(_latencies(per_token[is_first_pair], INTER_BOUNDS_S)),
     )
-    slow_first = first_s > np.array([*FIRST_BOUNDS_S, 0.0])[tails.first_token]
+    slow_first = seen.first_s > np.array([*FIRST_BOUNDS_S, 0.0])[tails.first_token]
     slow_inter = per_token > np.array([*INTER_BOUNDS_S, 0.0])[tails.inter_token]
-    ones = np.ones(len(turn))
-    row_columns = (
-        ones, first_s * 1e6, slow_first, tokens, slow_inter * tokens, ~failed, failed,
-        0 * ones, 0 * ones, 0 * ones,
+    ones = np.ones(len(seen.turn))
+    rows = (
+        ones, seen.first_s * 1e6, slow_first, seen.tokens, slow_inter * seen.tokens, ~seen.failed,
+        seen.failed, 0 * ones, 0 * ones, 0 * ones,
     )  # fmt: skip
-    cell_columns = (ones, tokens, seconds * 1e6, steps)
+    first = _flat(seen, rows, np.where(seen.turn == 0, 0, 1), 2)[0]
+    complete = _flat(seen, rows, seen.turn // 2, turns // 2)
+    return TurnEvidence(strata=STRATA, tails=tails, pairs=tuple(complete)), first
 
-    def counts(group: Ints, groups: int) -> list[tuple[int, ...]]:
-        at_row, at_cell = group * 2 + role, (group * strata + stratum) * 2 + role
-        rows = [np.bincount(at_row, c, groups * 2) for c in row_columns]
-        cells = [np.bincount(at_cell, c, groups * strata * 2) for c in cell_columns]
-        flat = np.concatenate(
-            [
-                np.stack(rows, -1).reshape(groups, -1),
-                np.stack(cells, -1).reshape(groups, -1),
-            ],
-            axis=1,
+
+def _flat(
+    seen: Requests, rows: Sequence[NDArray[Any]], group: Ints, groups: int
+) -> list[tuple[int, ...]]:
+    """The arrays of `trial_evidence`, one for each group of requests."""
+    cells = (np.ones(len(group)), seen.tokens, seen.seconds * 1e6, seen.steps)
+    at_row = group * 2 + seen.role
+    at_cell = (group * len(STRATA) + seen.stratum) * 2 + seen.role
+    parts = [
+        np.stack([np.bincount(at, column, size) for column in columns], -1).reshape(groups, -1)
+        for at, columns, size in (
+            (at_row, rows, groups * 2),
+            (at_cell, cells, groups * len(STRATA) * 2),
         )
-        return [tuple(each) for each in np.rint(flat).astype(np.int64).tolist()]
-
-    by_turn = counts(np.where(turn == 0, 0, 1), 2)
-    complete = tuple(counts(turn // 2, pairs))
-    return TurnEvidence(strata=STRATA, tails=tails, pairs=complete), by_turn[0]
+    ]
+    flat = np.rint(np.concatenate(parts, axis=1)).astype(np.int64)
+    return [tuple(each) for each in flat.tolist()]
 
 
 def _latencies(values_s: Floats, bounds_s: tuple[float, ...]) -> Latencies:

@@ -62,6 +62,7 @@ def verdict(pairs, guard=GUARD, elapsed_s=3600.0, **fields):
 def test_a_faster_candidate_is_promoted_with_an_interval_around_its_gain():
     found = judge_turns(trial(noisy(0.93)), GUARD, 3600.0)
     assert (found.verdict, found.reason) == (Verdict.PROMOTE, "Faster")
+    assert found.gain is not None
     assert found.gain.lower < 0.07 < found.gain.upper
     assert found.pairs == 30
 
@@ -105,6 +106,7 @@ def test_a_gain_that_costs_time_to_first_token_is_not_promoted():
     assert verdict(noisy(0.9, first=1.5)) == (Verdict.ROLL_BACK, "FirstTokenSlower")
     slightly = judge_turns(trial(noisy(0.9, first=1.09)), GUARD, 3600.0)
     assert slightly.verdict is Verdict.PROMOTE
+    assert slightly.first_token is not None
     assert slightly.first_token.estimate == pytest.approx(-0.09, abs=0.01)
 
 

@@ -2,7 +2,7 @@
 
 Every effect is antisymmetric: it changes its sign, and nothing else, if the two roles of its pair
 are exchanged. Whatever a pair is adjusted by (the mean rates of strata, the slope on load) comes
-from both roles alike and from pairs up to this one, so a later pair never changes an earlier one.
+from both roles alike or from earlier pairs, and a later pair never changes an earlier one.
 """
 
 import math
@@ -24,7 +24,8 @@ FEWEST_REQUESTS = 10
 """Of each role, for a pair to count."""
 FEWEST_TOKENS = 20
 """Observations of each role, for a latency of a pair to count."""
-STEEPEST = 2.0
+DECODE_STEEPEST, FIRST_TOKEN_STEEPEST = 0.2, 1.5
+"""Largest slopes on the load: of decode time within a batch bucket, and of time to first token."""
 LOAD_PRIOR = 0.05
 """Weight of "load explains nothing" in the slope, as a sum of squared load differences."""
 
@@ -33,23 +34,32 @@ Pair = tuple[RoleRow, RoleRow]
 
 @dataclass(frozen=True, slots=True)
 class PairEffects:
-    """Effects with the effect on the load of the same pair: log of the mean batch size.
+    """Effects, each with the difference in load of its pair: log of the ratio of mean batch sizes.
 
-    Load changes within a pair, and latencies follow it. The slope on the load is fitted to the
-    pairs so far, with the assumed effect taken off.
+    Load changes within a pair, and latencies follow it. The slope on the load comes from earlier
+    pairs only, so the coin of a pair still flips the sign of its adjusted effect; around their
+    means, so that a candidate that changes the load does not hide its effect in the slope. As with
+    strata by batch size, the effect is the one at equal load.
     """
 
     pairs: tuple[tuple[float, float], ...]
+    steepest: float
 
     def shifted(self, assumed: float) -> list[float]:
         """Effects at equal load, minus the assumed effect."""
-        products, squares = 0.0, LOAD_PRIOR
+        count = effects = loads = products = squares = 0.0
         shifted = []
         for effect, load in self.pairs:
-            products += (effect - assumed) * load
+            slope = 0.0
+            if count:
+                covariance = products - effects * loads / count
+                slope = covariance / (squares - loads * loads / count + LOAD_PRIOR)
+            shifted.append(effect - assumed - min(max(slope, 0.0), self.steepest) * load)
+            count += 1.0
+            effects += effect
+            loads += load
+            products += effect * load
             squares += load * load
-            slope = min(max(products / squares, 0.0), STEEPEST)
-            shifted.append(effect - assumed - slope * load)
         return shifted
 
 
@@ -81,7 +91,7 @@ def decode_effects(evidence: TurnEvidence) -> PairEffects:
         if min(*seen, *expected) > 0.0:
             old, new = (math.log(one / other) for one, other in zip(seen, expected, strict=True))
             effects.append((new - old, _load_effect(evidence, counts)))
-    return PairEffects(tuple(effects))
+    return PairEffects(tuple(effects), DECODE_STEEPEST)
 
 
 def first_token_effects(evidence: TurnEvidence) -> PairEffects:
@@ -96,7 +106,7 @@ def first_token_effects(evidence: TurnEvidence) -> PairEffects:
         latency = math.log(new.first_token_us / new.first_tokens)
         latency -= math.log(old.first_token_us / old.first_tokens)
         effects.append((latency, _load_effect(evidence, counts)))
-    return PairEffects(tuple(effects))
+    return PairEffects(tuple(effects), FIRST_TOKEN_STEEPEST)
 
 
 def share_effects(pairs: Sequence[Counts], part: str, whole: str) -> list[float]:
