@@ -61,7 +61,7 @@ class Engine:
 
     def serve(self, requests, speed, accept, failed, rng):
         """Answer requests at `speed` seconds per token and `accept` tokens per round."""
-        strata = {}
+        strata: dict[Stratum, RequestSums] = {}
         for number in range(requests):
             tokens = rng.randint(30, 60)
             rounds = max(1.0, tokens / accept * rng.uniform(0.9, 1.1))

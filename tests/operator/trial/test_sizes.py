@@ -28,7 +28,7 @@ def test_objects_and_writes_of_a_long_trial_are_bounded(world, speculate):
     made.requests_per_s = 4.0
     made.edit(speculation=speculate(3))
     largest = written = pairs = 0
-    status = {}
+    status: dict[str, object] = {}
     while made.now_s < made.begin_s + 7300.0:
         for engine in made.engines.values():
             engine.strata = STRATA
