@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from typing import Any
 
 import pytest
 import yaml
@@ -117,7 +118,7 @@ def places(document, path=()):
 def test_evidence_with_a_wrong_value_is_an_error_and_never_a_traceback(deciding):
     """One value of the evidence at a time, as an editor or another release may leave it."""
     generator = random.Random(7)
-    wrong = (None, "x", -1, 1.5, float("nan"), float("inf"), True, [], {}, 10**30)
+    wrong: tuple[Any, ...] = (None, "x", -1, 1.5, float("nan"), float("inf"), True, [], {}, 10**30)
     refusals = []
     for trial in json.loads(json.dumps(list(deciding.trials.values()))):
         paths = list(places(trial["status"]["evidence"]))

@@ -76,6 +76,6 @@ def _guard(document: Any) -> Guard:
         if type(value) not in (int, float):
             raise BadEvidence(f"evidence.guard.{name} is {value!r:.80}; it must be a number")
     try:
-        return Guard(**numbers, aim=Aim(document.get("aim")))
+        return Guard(**numbers, aim=Aim(str(document.get("aim"))))
     except (ValueError, TypeError) as error:
         raise BadEvidence(f"evidence.guard: {error}") from None
