@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 from specdecode_api import metrics
 from specdecode_api.metrics import MetricSpec
@@ -35,8 +36,7 @@ READ = frozenset(
 """Names of the samples that a reading is made of."""
 
 
-@dataclass(frozen=True, slots=True)
-class DepthTotals:
+class DepthTotals(NamedTuple):
     """Decode steps with one number of draft steps in one batch bucket."""
 
     steps: float = 0.0
@@ -44,8 +44,7 @@ class DepthTotals:
     busy_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PositionTotals:
+class PositionTotals(NamedTuple):
     """Draft tokens at one position whose predecessors were accepted, and those accepted."""
 
     reached: float = 0.0
