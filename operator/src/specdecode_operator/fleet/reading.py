@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from specdecode_api import metrics
-from specdecode_api.metrics import MetricSpec
+from specdecode_api.metrics import MetricSpec, core
 from specdecode_operator.fleet.exposition import BadScrape, Sample, Samples
 from specdecode_operator.judge.evidence import (
     ArmEvidence,
@@ -29,8 +29,8 @@ LATENCIES = (metrics.FIRST_TOKEN_SECONDS, metrics.INTER_TOKEN_SECONDS)
 READ = frozenset(
     each.sample
     for each in (
-        *metrics.IDENTITY, *DECODE_STEPS, *POSITIONS, *metrics.REQUEST_SUMS, *LATENCIES,
-        metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
+        *metrics.IDENTITY, core.EMITTED_TOKENS, *DECODE_STEPS, *POSITIONS, *metrics.REQUEST_SUMS,
+        *LATENCIES, metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
     )
 )  # fmt: skip
 """Names of the samples that a reading is made of."""
@@ -71,6 +71,8 @@ class Reading:
         default_factory=lambda: MappingProxyType({})
     )
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    emitted_tokens: float = 0.0
+    """Output tokens of decode steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def _reading(pod_uid: str, found: Samples) -> Reading:
         depths={at: DepthTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),
+        emitted_tokens=_amount(core.EMITTED_TOKENS, _only(found, core.EMITTED_TOKENS)),
     )
 
 
