@@ -11,6 +11,7 @@ from demo.chat import MODEL, QUESTION, accept_length, ask_inside, ask_streaming
 from demo.checkpoints import load_checkpoints
 from demo.console import Console, DemoFailed
 from demo.kubernetes import ROOT, Cluster, wait_until
+from specdecode_api import names
 
 NAMESPACE = "specdecode-system"
 OPERATOR_IMAGE = "specdecode-operator:dev"
@@ -57,6 +58,7 @@ def _run(cluster: Cluster, console: Console) -> dict[str, object]:
         cluster.port_forward(f"service/{MODEL}", 80) as url,
     ):
         streamed = ask_streaming(url, console)
+    with cluster.port_forward(f"deployment/{MODEL}", names.MANAGEMENT_PORT) as url:
         accepted = accept_length(httpx.get(f"{url}/metrics", timeout=10).text)
     if streamed.text != inside.text:
         raise DemoFailed("the two answers differ, and greedy decoding must not")

@@ -108,10 +108,10 @@ class Fleet:
         address = f"127.44.{number // 250}.{number % 250 + 1}"
         self._engines[address] = engine
         try:
-            await web.TCPSite(self._runner, address, names.ENGINE_PORT).start()
+            await web.TCPSite(self._runner, address, names.MANAGEMENT_PORT).start()
         except OSError as error:
             raise RuntimeError(
-                f"{address}:{names.ENGINE_PORT}: {error}; the operator queries engines at this "
+                f"{address}:{names.MANAGEMENT_PORT}: {error}; the operator queries engines at this "
                 "port, so end what listens on it"
             ) from error
         return address

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specdecode_operator.judge.blocks import Role, schedule
+from specdecode_operator.judge.blocks import schedule
+from specdecode_operator.judge.evidence import Role
 
 SLOT_S = 15
 HORIZON_S = 7200

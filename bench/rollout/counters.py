@@ -15,8 +15,8 @@ from rollout.rules import ENDS, End
 from rollout.scrape import counted, elapsed_s
 from specdecode_operator.fleet.ledger import Ledger
 from specdecode_operator.fleet.reading import Reading
-from specdecode_operator.judge.blocks import Block, Role, judge_blocks
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
+from specdecode_operator.judge.blocks import Block, judge_blocks
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.pooled import pool

@@ -7,8 +7,8 @@ import numpy as np
 
 from rollout.arrangements import SLOT_S
 from rollout.fleet import BANDS, CLASSES, FIRST_TOKEN_S, INTER_TOKEN_S, STRATA, Floats, Seen
-from specdecode_operator.judge.blocks import Block, Role
-from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum
+from specdecode_operator.judge.blocks import Block
+from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Role, Stratum
 
 CLASS_STRATA = (
     ("greedy", "free", "short"),

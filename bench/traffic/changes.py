@@ -90,7 +90,7 @@ def _stale_engines(seen: Seen, alpha: float) -> str | None:
     """Ask each engine for its table."""
     told = []
     for pod in seen.ready_pods:
-        address = f"http://{pod['status']['podIP']}:{names.ENGINE_PORT}{names.PATH_TABLE}"
+        address = f"http://{pod['status']['podIP']}:{names.MANAGEMENT_PORT}{names.PATH_TABLE}"
         entries = httpx.get(address, timeout=10, trust_env=False).json()["entries"]
         if entries["1"]["ema_alpha"] != alpha:
             told.append(pod["metadata"]["name"])

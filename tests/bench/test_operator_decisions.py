@@ -10,7 +10,8 @@ from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import exposition
 from specdecode_operator.fleet.reading import READ, reading_of
-from specdecode_operator.judge.blocks import Block, Role, judge_blocks
+from specdecode_operator.judge.blocks import Block, judge_blocks
+from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Verdict
 

@@ -69,6 +69,9 @@ EVERYTHING = {
     "server": {
         "host": "127.0.0.1",
         "port": 0,
+        "management_port": 8001,
+        "management_host": "127.0.0.2",
+        "drain_socket": "/run/specdecode/engine.sock",
         "drain_seconds": 0.5,
         "step_timeout_seconds": 60,
         "api_key_path": "/keys",
@@ -130,8 +133,8 @@ BAD = {
     ),
     "unlike any field": (
         {"server": {"xyzzy": 1}},
-        "server.xyzzy: no such field; remove it, or use one of host, port, drain_seconds, "
-        "step_timeout_seconds",
+        "server.xyzzy: no such field; remove it, or use one of host, port, management_port, "
+        "management_host, drain_socket, drain_seconds, step_timeout_seconds",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

@@ -97,9 +97,17 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "strategy": ({}, {"strategy": "Hot"}, "strategy cannot be changed"),
     "origin": ({}, {"origin": "Edit"}, "origin cannot be changed"),
-    "after an abort": ({"state": "Aborted"}, {"state": "Running"}, "state is final"),
-    "promotion taken back": ({"promote": True}, {"promote": False}, "promote is final"),
-    "promotion removed": ({"promote": True}, {"promote": None}, "promote is final"),
+    "after an abort": (
+        {"state": "Aborted"},
+        {"state": "Running"},
+        "an aborted trial cannot be resumed",
+    ),
+    "promotion taken back": (
+        {"promote": True},
+        {"promote": False},
+        "a promotion cannot be withdrawn",
+    ),
+    "promotion removed": ({"promote": True}, {"promote": None}, "a promotion cannot be withdrawn"),
 }
 
 

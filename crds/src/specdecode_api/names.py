@@ -54,6 +54,8 @@ ENGINE_CONTAINER: Final = "engine"
 FETCH_CONTAINER: Final = "fetch"
 ENGINE_PORT: Final = 8000
 ENGINE_PORT_NAME: Final = "http"
+MANAGEMENT_PORT: Final = 8001
+MANAGEMENT_PORT_NAME: Final = "management"
 SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
@@ -67,11 +69,16 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 # Path of the file for the termination message, see `report.TerminationMessage`.
 VARIABLE_TERMINATION_MESSAGE_PATH: Final = "SPECDECODE_TERMINATION_MESSAGE_PATH"
 
-PATH_STARTUP: Final = "/health/startup"
-PATH_READY: Final = "/health/ready"
-PATH_LIVE: Final = "/health/live"
-PATH_DEGRADED: Final = "/health/degraded"
-PATH_DRAIN: Final = "/drain"
+# On the API port.
+PATH_HEALTH: Final = "/health"
+PATH_PING: Final = "/ping"
+PATH_VERSION: Final = "/version"
+
+# On the management port.
+PATH_STARTUP: Final = "/startup"
+PATH_READY: Final = "/ready"
+PATH_LIVE: Final = "/live"
+PATH_DEGRADED: Final = "/degraded"
 PATH_PROGRESS: Final = "/progress"
 PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"

@@ -82,13 +82,18 @@ def _rule_lines(kind: str, schema: Mapping[str, Any]) -> Iterator[list[str]]:
     yield from ([kind, rule["message"]] for rule in schema.get(VALIDATIONS_KEY, ()))
     for row in field_descriptions(schema):
         for rule in row.rules:
-            yield [f"{_name(row)[:-1]}{rule.get('fieldPath', '')}`", rule["message"]]
+            place = f"{_dotted(row)}{rule.get('fieldPath', '')}".removeprefix(".")
+            yield [f"`{place}`", rule["message"]]
 
 
 def _name(row: FieldDescription) -> str:
+    return f"`{_dotted(row)}`"
+
+
+def _dotted(row: FieldDescription) -> str:
     words = row.path[1:] if row.path[0] in ("spec", "status") else row.path
     dotted = ".".join("<key>" if word == ANY_KEY else word for word in words)
-    return f"`{dotted.replace(f'.{ANY_ITEM}', ANY_ITEM)}`"
+    return dotted.replace(f".{ANY_ITEM}", ANY_ITEM)
 
 
 def _type(schema: Mapping[str, Any]) -> str:

@@ -66,9 +66,9 @@ def unchangeable(field: str, why: str) -> Rule[Any]:
     )
 
 
-def irreversible(field: str, cel: str, why: str) -> Rule[Any]:
+def irreversible(field: str, cel: str, message: str) -> Rule[Any]:
     """Have the API server refuse a change back from a final value; see `unchangeable`."""
-    return Rule(cel=cel, holds=lambda _: True, message=f"{field} is final: {why}", field=field)
+    return Rule(cel=cel, holds=lambda _: True, message=message, field=field)
 
 
 def refuse(rules: Sequence[Rule[Any]], value: Any) -> None:

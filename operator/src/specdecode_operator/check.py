@@ -7,7 +7,7 @@ import httpx
 from specdecode_api import names
 from specdecode_operator import served
 from specdecode_operator.cluster import Cluster, KubeApiError, connect
-from specdecode_operator.kinds import RESOURCE, Manifest
+from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.settings import version
 
@@ -47,12 +47,18 @@ async def check(kubeconfig: str | None, namespace: str, health_url: str | None) 
 
 
 async def _definition(cluster: Cluster) -> Finding:
-    subject = f"the API server serves {RESOURCE.plural}.{RESOURCE.group} with status and scale"
+    subject = (
+        f"the API server serves {RESOURCE.plural}.{RESOURCE.group} with status and scale, "
+        f"and {TRIAL.plural} with status"
+    )
     try:
         found = await cluster.served_kinds(RESOURCE.group, RESOURCE.version)
     except KubeApiError as error:
         return Finding(subject, f"{error}; install the chart with crds.install=true")
-    wanted = [RESOURCE.plural, f"{RESOURCE.plural}/status", f"{RESOURCE.plural}/scale"]
+    wanted = [
+        *(f"{RESOURCE.plural}{part}" for part in ("", "/status", "/scale")),
+        *(f"{TRIAL.plural}{part}" for part in ("", "/status")),
+    ]
     missing = [each for each in wanted if each not in found]
     return Finding(subject, f"missing: {', '.join(missing)}" if missing else None)
 

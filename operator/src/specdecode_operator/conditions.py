@@ -26,6 +26,7 @@ class Type(StrEnum):
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
     DEFINITION_CURRENT = "DefinitionCurrent"
+    STATE_LOST = "StateLost"
     CANARY_HEALTHY = "CanaryHealthy"
     RECOMMENDATION_READY = "RecommendationReady"
 
@@ -70,6 +71,8 @@ class Facts:
     """Fields and values that the served CRD would drop or reject."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
+    lost: str = ""
+    """Message of condition StateLost."""
     trial: Check | None = None
     """None without a trial."""
     recommendation: Check | None = None
@@ -88,6 +91,8 @@ def checks(facts: Facts) -> dict[Type, Check]:
     if facts.lacking:
         check = Check(False, "DefinitionOutdated", served.sentence(facts.lacking))
         found[Type.DEFINITION_CURRENT] = check
+    if facts.lost:
+        found[Type.STATE_LOST] = Check(True, "ConfigurationUnexplained", facts.lost)
     optional = {
         Type.MODEL_READY: _model_ready(facts),
         Type.CANARY_HEALTHY: facts.trial,

@@ -47,7 +47,7 @@ class ResponseTooLong(ValueError):
 class EngineClient:
     """Requests to the engines of any custom resource. A missing response is not an error."""
 
-    def __init__(self, http: httpx.AsyncClient, port: int = names.ENGINE_PORT) -> None:
+    def __init__(self, http: httpx.AsyncClient, port: int = names.MANAGEMENT_PORT) -> None:
         self._http = http
         self._port = port
         self._scrapes = asyncio.Semaphore(CONCURRENT_SCRAPES)
@@ -177,7 +177,7 @@ def _error_of(response: httpx.Response) -> str:
 
 
 @asynccontextmanager
-async def open_engine_client(port: int = names.ENGINE_PORT) -> AsyncIterator[EngineClient]:
+async def open_engine_client(port: int = names.MANAGEMENT_PORT) -> AsyncIterator[EngineClient]:
     """Open a connection pool without proxies; redirects are not followed."""
     async with httpx.AsyncClient(timeout=METRICS_TIMEOUT_S, trust_env=False) as http:
         yield EngineClient(http, port)

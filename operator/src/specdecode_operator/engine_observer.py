@@ -1,68 +1,114 @@
 """Reads the metrics of a resource's engines, and sends them the tables of a trial.
 
 Level-triggered: the table that a pod should run is compared with the table that it reports, so a
-restarted pod receives its table again. Each resource is observed at the interval of its phase.
+restarted pod receives its table again. Each look runs in a task of its own: a pod without a
+response delays no reconcile, and reconciles of other resources not at all.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
-from specdecode_operator import pods as reading_pods
 from specdecode_operator.engine_client import EngineClient
 from specdecode_operator.fleet import Reading
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Key
+from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.sight import Sight
 
-MAX_PODS = 64
 SLACK_S = 0.25
-"""An observation that is due within this time is made now."""
+"""A look that is due within this time starts now."""
 
 Tables = Mapping[str, Mapping[str, TableEntry]]
 
 
 class EngineObserver:
-    """Observes engines. Owns the time of the latest observation of each resource (in memory)."""
+    """Looks at engines. Owns the looks that run, and the finished ones until they are taken."""
 
-    def __init__(self, engines: EngineClient, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engines: EngineClient,
+        clock: Callable[[], float],
+        wake: Callable[[Key], None] = lambda key: None,
+    ) -> None:
+        """Start with no look.
+
+        Args:
+            clock: monotonic, in seconds.
+            wake: called with the key of a resource when a look at its engines is complete.
+        """
         self._engines = engines
         self._clock = clock
+        self._wake = wake
         self._latest: dict[Key, float] = {}
+        self._tables: dict[Key, Tables] = {}
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._finished: dict[Key, Sight] = {}
 
-    def due_s(self, key: Key, every_s: float) -> float:
-        """Seconds until the next observation of a resource; 0 if it is due now."""
+    def since_s(self, key: Key) -> float:
+        """Seconds since the latest look at a resource began; infinite if none did."""
         latest = self._latest.get(key)
-        rest_s = 0.0 if latest is None else latest + every_s - self._clock()
-        return 0.0 if rest_s < SLACK_S else rest_s
+        return math.inf if latest is None else self._clock() - latest
+
+    def is_running(self, key: Key) -> bool:
+        """Whether a look at a resource is not complete yet."""
+        return key in self._running
+
+    def take(self, key: Key) -> Sight | None:
+        """The result of a complete look, once."""
+        return self._finished.pop(key, None)
+
+    def tables(self, key: Key) -> Tables:
+        """The tables of the latest look; a look with other ones is due at once."""
+        return self._tables.get(key, {})
 
     def forget(self, key: Key) -> None:
-        """Drop the time of the latest observation, so that the next one is due at once."""
+        """Drop everything about a resource."""
         self._latest.pop(key, None)
+        self._finished.pop(key, None)
+        self._tables.pop(key, None)
+        if task := self._running.pop(key, None):
+            task.cancel()
 
-    async def observe(
-        self,
-        key: Key,
-        owner: str,
-        pods: Sequence[Manifest],
-        tables: Tables,
-        now_s: Callable[[], float],
-    ) -> Sight:
-        """Read the serving pods, and send a table to each pod that runs a wrong one.
+    def start(self, key: Key, owner: str, look: Look, now_s: Callable[[], float]) -> None:
+        """Start a look at a resource at which none is running.
 
         Args:
             owner: uid of the resource; engines with API keys accept a table with this owner.
-            tables: the required table by uid of the pod.
             now_s: seconds since 1970.
         """
-        self._latest[key] = self._clock()
-        serving = [pod for pod in pods if reading_pods.is_ready(pod)][:MAX_PODS]
-        scraped = await self._engines.scrape(serving)
+        self._latest[key], self._tables[key] = self._clock(), look.tables
+        task = asyncio.create_task(self._finish(key, owner, look, now_s))
+        self._running[key] = task
+
+    async def complete(self, key: Key) -> None:
+        """Wait for the look at a resource that is running, if any."""
+        if task := self._running.get(key):
+            await asyncio.wait([task])
+
+    async def _finish(self, key: Key, owner: str, look: Look, now_s: Callable[[], float]) -> None:
+        try:
+            self._finished[key] = await self.observe(owner, look, now_s)
+        finally:
+            if self._running.get(key) is asyncio.current_task():
+                del self._running[key]
+        self._wake(key)
+
+    async def observe(self, owner: str, look: Look, now_s: Callable[[], float]) -> Sight:
+        """Read pods, and send a table to each pod that runs a wrong one.
+
+        Args:
+            owner: uid of the resource.
+            now_s: seconds since 1970.
+        """
+        tables = look.tables
+        scraped = await self._engines.scrape(look.pods)
         readings = {each.pod_uid: each for each in scraped.readings}
         failures = dict(scraped.failures)
-        wrong = [pod for pod in serving if _is_wrong(readings.get(_uid(pod)), tables)]
+        wrong = [pod for pod in look.pods if _is_wrong(readings.get(_uid(pod)), tables)]
         if not wrong:
             return Sight(now_s(), readings, failures)
         results = await asyncio.gather(

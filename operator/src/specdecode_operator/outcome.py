@@ -30,3 +30,5 @@ class Outcome:
     written: tuple[Manifest, ...] = ()
     removed: tuple[ChildId, ...] = ()
     blocked: Blocked | None = None
+    trial_error: str = ""
+    """Why an object of a trial was not written; everything else was."""

@@ -1,7 +1,7 @@
 """Decides which objects to write and to delete. Pure: (observed, settings) → plan."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specdecode_api import names
@@ -15,7 +15,8 @@ from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
-from specdecode_operator.trial.record import BadRecord, read, write
+from specdecode_operator.trial.loss import lost_state
+from specdecode_operator.trial.record import BadRecord, Memory, read, write
 from specdecode_operator.trial.state import Table
 from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
 
@@ -66,22 +67,34 @@ class Plan:
     is_ending: bool = False
     step: Step | None = None
     """State of trials; None for a rejected spec."""
+    trial_writes: tuple[Write, ...] = ()
+    """Objects of trials, written after all others."""
+    memory: Memory | None = None
+    """State of trials for the next reconcile."""
+    lost: str = ""
+    """Message of condition StateLost."""
     strategy: UpdateStrategy = SURGE
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
 
 
-def recorded(observed: Observed) -> Record:
-    """The record of trials.
+def recorded(observed: Observed, memory: Memory | None = None) -> Record:
+    """The record of trials, with what is only in memory where that is still valid.
 
     Raises:
         BadRecord: the record was edited.
     """
+    live = _live_record(observed)
+    text = (live.get("data") or {}).get(names.RECORD_FILE_NAME, "") if live else ""
+    if memory is not None and memory.text == text:
+        return memory.record
+    return read(text)
+
+
+def _live_record(observed: Observed) -> Manifest | None:
     name = children.record_name(observed.resource["metadata"]["name"])
     live = observed.children.get(ChildId(CONFIG_MAP.kind, name))
-    if live is None or not is_controlled_by(live, observed.uid):
-        return Record()
-    return read((live.get("data") or {}).get(names.RECORD_FILE_NAME, ""))
+    return live if live is not None and is_controlled_by(live, observed.uid) else None
 
 
 def plan(
@@ -89,6 +102,7 @@ def plan(
     settings: Settings,
     now_s: float = 0.0,
     sight: Sight | None = None,
+    memory: Memory | None = None,
 ) -> Plan:
     """Compare the observed state with the desired state.
 
@@ -97,6 +111,7 @@ def plan(
     Args:
         now_s: seconds since 1970.
         sight: the readings of the pods, if they were observed.
+        memory: what the previous plan returned.
     """
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
@@ -104,7 +119,9 @@ def plan(
         wanted = parse_stored(observed.resource)
         if missing := missing_in_release(wanted):
             return Plan(refused=Refused(RefusalReason.NOT_AVAILABLE, missing))
-        record, image = recorded(observed), settings.engine_image
+        record, image = recorded(observed, memory), settings.engine_image
+        if lost := lost_state(observed, wanted, record, image):
+            return Plan(lost=lost, ignored=wanted.ignored)
         step = trial.advance(observed, record, sight, now_s, image)
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
@@ -115,33 +132,44 @@ def plan(
             built = children.build(
                 resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
             )
-        trial_objects = _trial_objects(observed, step, image, pins, tuned)
+        text = write(step.record)
+        trial_objects = _trial_objects(observed, step, text, image, pins, tuned)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
     except BadRecord as error:
         return Plan(refused=Refused(RefusalReason.BAD_RECORD, (str(error),)))
-    desired = _desired(built, trial_objects)
-    is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
     usual = {identify(child) for child in built.children}
-    writes = (_write(observed, child, is_known and identify(child) in usual) for child in desired)
+    others = {identify(child): child for child in trial_objects if identify(child) not in usual}
+    is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
+    writes = (_write(observed, child, is_known) for child in built.children)
+    trial_writes = (_write(observed, child, False) for child in others.values())
     return Plan(
         config_hash=built.config_hash,
         writes=tuple(write for write in writes if write is not None),
-        prunes=tuple(_prunes(observed, desired, built.config_hash)),
+        trial_writes=tuple(
+            _of_version(write, observed) for write in trial_writes if write is not None
+        ),
+        prunes=tuple(_prunes(observed, (*built.children, *others.values()), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
+        memory=Memory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,
     )
 
 
 def _trial_objects(
-    observed: Observed, step: Step, image: str, pins: Mapping[str, str], tuned: Table
+    observed: Observed,
+    step: Step,
+    text: str,
+    image: str,
+    pins: Mapping[str, str],
+    tuned: Table,
 ) -> list[Manifest]:
     """Owned objects of trials: their record, and pods of other roles."""
     found: list[Manifest] = []
-    if not step.record.is_empty:
-        record = children.record_map(step.now.resource.name, write(step.record))
+    if text:
+        record = children.record_map(step.now.resource.name, text)
         found.append(children.finished(record, step.now.resource))
     if step.baseline is not None:
         built = children.build(step.baseline, image, pins, tuned=tuned, role=names.ROLE_BASELINE)
@@ -153,9 +181,14 @@ def _trial_objects(
     return found
 
 
-def _desired(built: children.Built, others: Iterable[Manifest]) -> tuple[Manifest, ...]:
-    """Every owned object once: arms of one configuration share its boot file."""
-    return tuple({identify(child): child for child in (*others, *built.children)}.values())
+def _of_version(write: Write, observed: Observed) -> Write:
+    """Restrict a write of the record to the version that was read: a newer one must stay."""
+    live = _live_record(observed)
+    manifest = write.manifest
+    if live is None or identify(manifest) != identify(live):
+        return write
+    version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+    return replace(write, manifest={**manifest, "metadata": manifest["metadata"] | version})
 
 
 def missing_in_release(resource: Resource) -> tuple[str, ...]:

@@ -14,27 +14,22 @@ from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, KubeApiError
 from specdecode_operator.concurrent_changes import changed_concurrently
 from specdecode_operator.denials import Denials
-from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.engine_observer import SLACK_S, EngineObserver
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome
-from specdecode_operator.plan import Cause, Plan, Write, plan, recorded
-from specdecode_operator.resource import ResourceError
+from specdecode_operator.plan import Cause, Plan, Write, plan
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
-from specdecode_operator.trial import Sight
-from specdecode_operator.trial.record import BadRecord
+from specdecode_operator.trial.record import Memory
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
 """After a block: unowned objects are not watched, so their deletion causes no event."""
-
-LOOK_SOON_S = 0.5
-"""After a step of a trial that changes the tables of pods."""
 
 LOOK_AT_PROGRESS_S = 10.0
 """While models are downloaded: progress is only available by polling."""
@@ -54,6 +49,8 @@ class Reconciler:
     served_crd: ServedCrd = field(default_factory=ServedCrd)
     degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
+    memories: dict[Key, Memory] = field(default_factory=dict)
+    """What trials keep in memory between reconciles."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns the seconds until the next reconcile, if one is due."""
@@ -61,50 +58,53 @@ class Reconciler:
         if observed is None:
             self.observer.forget(key)
             self.denials.clear(key)
+            self.memories.pop(key, None)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
-        look_again_s, sight = await self._look(key, observed)
-        now_s = sight.at_s if sight else self.now().timestamp()
-        decided = plan(observed, self.settings, now_s, sight)
+        sight = self.observer.take(key)
+        now_s = sight.at_s if sight else self._now_s()
+        decided = plan(observed, self.settings, now_s, sight, self.memories.get(key))
+        if decided.memory is not None:
+            self.memories[key] = decided.memory
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
+        # What is not stored must not be tried: its tables are not sent.
+        look_again_s = None if outcome.trial_error else self._look(key, observed, decided)
         answers = await self._report(observed, decided, outcome)
-        has_new_tables = _has_new_tables(decided, observed)
-        if has_new_tables:
-            self.observer.forget(
-                key
-            )  # the next observation, which sends the tables, is due at once
         waits_s = (
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
-            LOOK_AGAIN_S if outcome.blocked else None,
+            LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
+            0.0 if decided.trial_writes and not outcome.trial_error else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
-            LOOK_SOON_S if has_new_tables else None,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    async def _look(self, key: Key, observed: Observed) -> tuple[float | None, Sight | None]:
-        """Observe the engines if due; returns the seconds until the next observation, if any."""
-        try:
-            record = recorded(observed)
-            every_s = trial.look_every_s(observed, record)
-        except (ResourceError, BadRecord):
-            return None, None
-        if every_s is None:
+    def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
+        """Start a look at the engines if one is due; returns the seconds until the next one.
+
+        A running look wakes the resource when it is complete.
+        """
+        if decided.step is None:
             self.observer.forget(key)
-            return None, None
-        due_s = self.observer.due_s(key, every_s)
-        if due_s > 0:
-            return due_s, None
-        tables = trial.tables(observed, record)
-        sight = await self.observer.observe(key, observed.uid, observed.pods, tables, self._now_s)
-        return every_s, sight
+            return None
+        since_s = self.observer.since_s(key)
+        look = trial.next_look(observed, decided.step.record, self._now_s(), since_s)
+        if look is None:
+            self.observer.forget(key)
+            return None
+        if self.observer.is_running(key):
+            return None
+        if look.due_s > SLACK_S and look.tables == self.observer.tables(key):
+            return look.due_s
+        self.observer.start(key, observed.uid, look, self._now_s)
+        return None
 
     def _now_s(self) -> float:
         return self.now().timestamp()
@@ -114,13 +114,7 @@ class Reconciler:
         written: list[Manifest] = []
         removed: list[ChildId] = []
         for writes in _stages(decided.writes):
-            # Concurrently: sequential requests would add up to the latency of a reconcile.
-            answers = await asyncio.gather(
-                *(self._write(key, observed, write) for write in writes), return_exceptions=True
-            )
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    raise answer
+            answers = await self._write_all(key, observed, writes)
             written += [answer for answer in answers if isinstance(answer, dict)]
             blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
             if blocked is not None:
@@ -131,7 +125,40 @@ class Reconciler:
             self.metrics.prunes.labels(kind=child["kind"]).inc()
             removed.append(child_id(child))
             log.info("pruned", extra=_fields(child))
-        return Outcome(tuple(written), tuple(removed))
+        error = await self._write_trial(key, observed, decided, written)
+        return Outcome(tuple(written), tuple(removed), trial_error=error)
+
+    async def _write_trial(
+        self, key: Key, observed: Observed, decided: Plan, written: list[Manifest]
+    ) -> str:
+        """Write the objects of trials after all others; returns why that failed, if it did.
+
+        A trial never blocks the resource: whatever fails here is tried again later.
+        """
+        for writes in _stages(decided.trial_writes):
+            try:
+                answers = await self._write_all(key, observed, writes)
+            except KubeApiError as error:
+                log.warning("trial not written", extra={"why": str(error)})
+                return str(error)
+            written += [answer for answer in answers if isinstance(answer, dict)]
+            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
+            if blocked is not None:
+                log.warning("trial blocked", extra={"why": blocked.message})
+                return blocked.message
+        return ""
+
+    async def _write_all(
+        self, key: Key, observed: Observed, writes: Iterable[Write]
+    ) -> list[Manifest | Blocked]:
+        """Write concurrently: sequential requests would add up to the latency of a reconcile."""
+        answers = await asyncio.gather(
+            *(self._write(key, observed, write) for write in writes), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     async def _write(self, key: Key, observed: Observed, write: Write) -> Manifest | Blocked:
         manifest = write.manifest
@@ -192,18 +219,6 @@ def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> 
     return any(
         before is not None and changed_concurrently(before, answer) for before, answer in befores
     )
-
-
-def _has_new_tables(decided: Plan, observed: Observed) -> bool:
-    """Whether the tables of pods differ from those before this reconcile."""
-    if decided.step is None:
-        return False
-    try:
-        before = recorded(observed)
-    except BadRecord:
-        return True
-    after = decided.step.record
-    return trial.tables(observed, before) != trial.tables(observed, after)
 
 
 def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:

@@ -120,7 +120,7 @@ def _build(
         metrics,
         lambda: datetime.now(UTC),
         engines.progress,
-        EngineObserver(engines, time.monotonic),
+        EngineObserver(engines, time.monotonic, gate.add),
         served_crd,
         poller.of,
     )

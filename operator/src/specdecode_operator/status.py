@@ -110,7 +110,9 @@ def _routable(slices: Iterable[Manifest]) -> int:
     )
 
 
-def _trial_check(plan: Plan) -> Check | None:
+def _trial_check(plan: Plan, outcome: Outcome) -> Check | None:
+    if outcome.trial_error:
+        return Check(False, "WriteFailed", outcome.trial_error)
     if plan.step is None or plan.step.record.trial is None:
         return None
     return Check(*trial_telling.health(plan.step.record.trial))
@@ -189,6 +191,7 @@ def _facts(
         ),
         has_fetched_models=bool(plan.models)
         and all(model.state is ModelState.READY for model in plan.models),
-        trial=_trial_check(plan),
+        lost=plan.lost,
+        trial=_trial_check(plan, outcome),
         recommendation=_recommendation_check(plan, seen.resource),
     )

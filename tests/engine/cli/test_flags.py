@@ -183,7 +183,7 @@ def test_help_describes_each_flag_by_its_field_of_the_boot_file(capsys) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "Port to listen on; 0 selects a free port (boot file: server.port)." in said
+    assert "Port of the API; 0 selects a free port (boot file: server.port)." in said
     assert "Policy that chooses the draft steps (one of static, ema, goodput; boot file:" in said
 
 

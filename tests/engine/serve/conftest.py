@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import openai
@@ -15,11 +18,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
-from specdecode_engine.serve.server import SignalledServer, listen
+from specdecode_engine.serve.listeners import Listeners
+from specdecode_engine.serve.server import SignalledServer
 from specdecode_engine.serve.service import Service
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from tests.engine.serve.echo_core import EchoCore
+from tests.engine.serve.echo_process import EchoProcess
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -130,11 +135,13 @@ class RunningServer:
         self.exit_code: Future[int] = Future()
         self._boot = boot
         self._load = load
-        self._socket = listen("127.0.0.1", 0)
+        self.listeners = Listeners.open(boot.server)
         self._made: Future[tuple[Service, asyncio.AbstractEventLoop]] = Future()
-        self.address: tuple[str, int] = self._socket.getsockname()
+        self.address: tuple[str, int] = self.listeners.api.getsockname()
         host, port = self.address
         self.url = f"http://{host}:{port}"
+        self.management_url = f"http://{host}:{self.listeners.management_port or port}"
+        self.drain_socket = self.listeners.drain.path
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         self.service, self._loop = self._made.result(10)
@@ -148,7 +155,10 @@ class RunningServer:
     async def _main(self) -> int:
         service = Service(self._boot, self._keep, on_failure=self.failures.append)
         self._made.set_result((service, asyncio.get_running_loop()))
-        code = await SignalledServer(service, self._socket).run_until_end()
+        try:
+            code = await SignalledServer(service, self.listeners).run_until_end()
+        finally:
+            self.listeners.close()
         assert await service.engine.close(5)
         return code
 
@@ -192,13 +202,10 @@ class RunningServer:
         return self
 
     def _is_ready(self) -> bool:
-        try:
-            return self.get("/health/ready").status_code == 200
-        except httpx.ConnectError:
-            return False  # bound and not listening yet
+        return httpx.get(self.management_url + "/ready", timeout=10).status_code == 200
 
     def stop(self) -> None:
-        if self._thread.is_alive():
+        with suppress(RuntimeError):  # the loop may have ended already
             self._loop.call_soon_threadsafe(self.service.lifecycle.stop)
 
     def close(self) -> None:
@@ -230,7 +237,7 @@ def echo_boot(folder: Path, **server: object) -> EngineBoot:
         {
             "model": {"path": str(folder), "served_name": "echo"},
             "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
-            "server": server,
+            "server": {"host": "127.0.0.1", "port": 0, **server},
         }
     )
 
@@ -247,10 +254,13 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
         is_ready: bool = True,
         api_key_path: Path | None = None,
         owner: str | None = None,
+        management_port: int = 0,
         **core: object,
     ) -> RunningServer:
         keys = {} if api_key_path is None else {"api_key_path": str(api_key_path), "owner": owner}
-        boot = echo_boot(folder, drain_seconds=drain_seconds, **keys)
+        boot = echo_boot(
+            folder, drain_seconds=drain_seconds, management_port=management_port, **keys
+        )
         server = RunningServer(
             boot,
             load or (lambda progress: LoadedEngine(EchoCore(**core), folder)),  # type: ignore[arg-type]
@@ -261,6 +271,38 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
     yield start
     for server in running:
         server.close()
+
+
+@pytest.fixture
+def start_process(model_folder: Path, tmp_path: Path) -> Iterator[Callable[..., EchoProcess]]:
+    """Start processes on echo cores, with drain sockets of their own; they end with the test."""
+    running: list[EchoProcess] = []
+
+    def start(
+        step_seconds: float = 0.05,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        is_ready: bool = True,
+        **server: object,
+    ) -> EchoProcess:
+        folders = {"XDG_RUNTIME_DIR": str(tmp_path)}
+        engine = EchoProcess(model_folder, {**folders, **environment}, step_seconds, **server)
+        running.append(engine)
+        if is_ready:
+            engine.read_port()
+            wait_until(engine.is_ready, 60)
+        return engine
+
+    yield start
+    for engine in running:
+        engine.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of the loopback address that nothing uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def real_server(speculation: dict[str, object]) -> RunningServer:
@@ -278,6 +320,7 @@ def real_server(speculation: dict[str, object]) -> RunningServer:
             "memory": {"kv_cache_bytes": 64 * 2**20},
             "device": "cpu",
             "threads": 1,
+            "server": {"host": "127.0.0.1", "port": 0},
         }
     )
     return RunningServer(

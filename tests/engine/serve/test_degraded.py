@@ -7,15 +7,15 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import Degradations, Degraded
 from specdecode_engine.graphs.plan import GraphReport
-from specdecode_engine.serve.admin import missed_graphs
 from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.health import missed_graphs
 from specdecode_kernels.cpu import library
 from tests.engine.serve.conftest import EXAMPLES
 from tests.engine.serve.echo_core import EchoCore
 
 
 def reported(server):
-    answer = server.get("/health/degraded")
+    answer = server.get("/degraded")
     assert answer.status_code == 200
     found = Degradations.model_validate_json(answer.text).degraded
     return {each.reason: each.message for each in found}

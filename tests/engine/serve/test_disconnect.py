@@ -64,7 +64,7 @@ def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
     address = urlparse(slow.url)
     with socket.create_connection((address.hostname, address.port)) as sock:
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
-    assert slow.get("/health/live").status_code == 200
+    assert slow.get("/live").status_code == 200
     error = f'http_errors_total{{status="499",table="{slow.service.tables.table_hash}"}} 1.0'
     eventually(lambda: error in slow.get("/metrics").text)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

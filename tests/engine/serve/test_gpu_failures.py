@@ -14,9 +14,9 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.report import Degradations, Degraded, TerminationReason
 from specdecode_engine.batch.request import Output
 from specdecode_engine.process import termination_message_for
+from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.engine.core import LoadedEngine, Progress
 from specdecode_engine.serve.engine.engine_thread import EngineThread
-from specdecode_engine.serve.server import build_app
 from specdecode_engine.serve.service import Service
 from specdecode_engine.startup.build import build_core
 from tests.engine.gpu_failures import break_capture
@@ -113,12 +113,12 @@ def test_a_capture_failure_is_reported_and_the_engine_serves_eagerly(
     reason = "capturing failed: AcceleratorError: CUDA error: invalid argument"
     facts = server.get("/server_info").json()["facts"]
     assert (facts["graphs"], facts["graphs_reason"]) == ("off", reason)
-    report = Degradations.model_validate_json(server.get("/health/degraded").text)
+    report = Degradations.model_validate_json(server.get("/degraded").text)
     (found,) = report.degraded
     assert found.reason == Degraded.CUDA_GRAPHS_MISSED
     assert reason in found.message
     assert metric(server, "specdecode_graph_capture_failed") == 1
-    assert server.get("/health/live").status_code == 200
+    assert server.get("/live").status_code == 200
 
 
 def test_out_of_memory_in_a_step_costs_no_client_its_answer(
@@ -129,7 +129,7 @@ def test_out_of_memory_in_a_step_costs_no_client_its_answer(
     gpu.failures.fail_allocation(40)
     assert answer(server) == text
     assert metric(server, 'specdecode_out_of_memory_steps_total{outcome="retried"}') == 1
-    assert server.get("/health/live").status_code == 200
+    assert server.get("/live").status_code == 200
 
 
 def test_a_sticky_error_ends_requests_with_500_and_the_process_with_the_last_graph(
@@ -186,10 +186,10 @@ class FailingCore(EchoCore):
 async def test_after_a_sticky_error_no_step_runs_and_liveness_fails(service: Service) -> None:
     transport = httpx.ASGITransport(build_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        assert (await client.get("/health/live")).status_code == 200
+        assert (await client.get("/live")).status_code == 200
         response = await client.post("/v1/completions", json=BODY)
         assert response.status_code == 500
-        live = await client.get("/health/live")
+        live = await client.get("/live")
         assert live.status_code == 503
         failure = "CUDA error: unspecified launch failure; the newest step is number 1"
         assert live.json()["reason"] == failure
@@ -208,12 +208,12 @@ def test_a_slow_step_fails_liveness_until_it_ends_and_the_answer_is_equal(
     gpu.failures.stall()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.ERROR):
         waiting = pool.submit(answer, server)
-        eventually(lambda: server.get("/health/live").status_code == 503)
-        reason = server.get("/health/live").json()["reason"]
+        eventually(lambda: server.get("/live").status_code == 503)
+        reason = server.get("/live").json()["reason"]
         assert "the limit is 0.3 s (lifecycle.stepTimeoutSeconds" in reason
         gpu.failures.release()
         assert waiting.result(30) == text
-    assert server.get("/health/live").status_code == 200
+    assert server.get("/live").status_code == 200
     logged = [one for one in caplog.records if "the liveness probe fails" in one.getMessage()]
     assert len(logged) == 1
     assert metric(server, 'specdecode_engine_failures_total{reason="StepTimedOut"}') == 1
@@ -226,7 +226,7 @@ def test_a_pod_that_is_stopped_in_a_slow_step_ends_at_once_with_the_reason(
     gpu.failures.stall()
     with ThreadPoolExecutor() as pool:
         waiting: Any = pool.submit(server.post, "/v1/completions", json=BODY)
-        eventually(lambda: server.get("/health/live").status_code == 503)
+        eventually(lambda: server.get("/live").status_code == 503)
         server.stop()
         response: httpx.Response = waiting.result(10)
         gpu.failures.release()

@@ -14,9 +14,9 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics.core import RUNNING_REQUESTS
-from specdecode_engine.serve.admin import is_loopback
+from specdecode_engine.drain_socket import DRAIN, DrainClient
+from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.engine.core import LoadedEngine
-from specdecode_engine.serve.server import build_app
 from specdecode_engine.serve.service import Service
 from tests.engine.serve.echo_core import EchoCore
 
@@ -58,17 +58,17 @@ def test_probes_answer_while_the_model_loads(start_server, model_folder, eventua
         return LoadedEngine(EchoCore(), model_folder, {"device": "cpu"})
 
     server = start_server(load, is_ready=False)
-    eventually(lambda: "weights 2 of 5" in server.get("/health/startup").text)
-    assert server.get("/health/startup").status_code == 503
-    assert server.get("/health/ready").status_code == 503
-    assert server.get("/health/live").status_code == 200
+    eventually(lambda: "weights 2 of 5" in server.get("/startup").text)
+    assert server.get("/startup").status_code == 503
+    assert server.get("/ready").status_code == 503
+    assert server.get("/live").status_code == 200
     with pytest.raises(openai.InternalServerError) as caught:
         ask(server)
     assert caught.value.status_code == 503
     assert caught.value.code == "loading"
     may_go_on.set()
     server.wait_ready()
-    assert server.get("/health/startup").status_code == 200
+    assert server.get("/startup").status_code == 200
     assert server.get("/server_info").json()["facts"] == {"device": "cpu"}
 
 
@@ -86,64 +86,13 @@ def test_a_failed_load_ends_the_process_with_one_line(start_server, caplog):
     assert lines[0].exc_info is None
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-forwarded-for": "10.1.2.3"}])
-def test_drain_is_not_ready_but_serves(start_server, headers):
-    server = start_server()
-    answer = server.post("/drain", headers=headers)
-    assert answer.json() == {"status": "draining", "calls": 0}
-    ready = server.get("/health/ready")
-    assert (ready.status_code, ready.json()["reason"]) == (503, "draining")
-    assert server.get("/health/live").status_code == 200
-    assert ask(server).choices[0].text
-
-
-def test_drain_is_refused_to_get_and_to_peers_outside_the_pod_whatever_they_claim(echo_server):
-    assert echo_server.get("/drain").status_code == 405
-
-    async def post(peer: str, headers: dict[str, str]) -> httpx.Response:
-        transport = httpx.ASGITransport(build_app(echo_server.service), client=(peer, 40000))
-        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-            return await client.post("/drain", headers=headers)
-
-    for peer in ("10.1.2.3", "fe80::1", "::ffff:10.1.2.3", "128.0.0.1"):
-        for headers in ({}, {"x-forwarded-for": "127.0.0.1", "forwarded": "for=127.0.0.1"}):
-            answer = asyncio.run(post(peer, headers))
-            assert answer.status_code == 403
-            assert "loopback" in answer.json()["error"]["message"]
-    assert echo_server.get("/health/ready").status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("peer", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.0.9", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("::ffff:10.0.0.1", False),
-        ("10.0.0.1", False),
-        ("localhost", False),
-        ("", False),
-    ],
-)
-def test_is_loopback_covers_both_families_and_mapped_addresses(peer, expected):
-    assert is_loopback(peer) is expected
-
-
-def test_drain_can_hold_its_answer_until_routers_know(start_server):
-    server = start_server()
-    started = time.monotonic()
-    server.post("/drain?wait_seconds=0.3")
-    assert time.monotonic() - started >= 0.3
-
-
 def test_stop_lets_running_calls_finish_and_refuses_new_ones(start_server, pool, eventually):
     server = start_server(step_seconds=0.02, tokens_per_step=1)
     stream = pool.submit(read_stream, server)
     whole = pool.submit(ask, server)
     eventually(lambda: server.service.lifecycle.running_requests == 2)
     server.stop()
-    eventually(lambda: server.get("/health/ready").status_code == 503)
+    eventually(lambda: server.get("/ready").status_code == 503)
     with pytest.raises(openai.InternalServerError) as caught:
         ask(server)
     assert caught.value.status_code == 503
@@ -161,7 +110,8 @@ def test_a_draining_pod_answers_on_kept_connections_and_gives_them_up(start_serv
     body = {key: FIELDS[key] for key in ("prompt", "max_tokens")}
     with httpx.Client(base_url=server.url) as client:
         assert "connection" not in client.post("/v1/completions", json=body).headers
-        server.post("/drain")
+        with DrainClient(server.drain_socket) as drain:
+            drain.send(DRAIN)
         for is_stream in (False, True):
             answer = client.post("/v1/completions", json=body | {"stream": is_stream})
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
@@ -174,7 +124,7 @@ def test_a_stopping_pod_closes_idle_connections_before_they_are_used(
     server = start_server(step_seconds=0.02, tokens_per_step=1)
     host, port = server.address
     with closing(HTTPConnection(host, port, timeout=10)) as idle:
-        idle.request("GET", "/health/live")
+        idle.request("GET", "/live")
         assert idle.getresponse().read()
         running = pool.submit(ask, server)
         wait_running(server, eventually)
@@ -253,11 +203,12 @@ BODY = {"prompt": "the fox", "max_tokens": 3}
 
 @pytest.mark.parametrize("service", [{"failing_step": 1}], indirect=True)
 async def test_after_a_failure_live_and_ready_are_false_and_calls_fail_at_once(http):
-    assert (await http.get("/health/live")).status_code == 200
+    assert (await http.get("/live")).status_code == 200
     assert (await http.post("/v1/completions", json=BODY)).status_code == 500
-    assert (await http.get("/health/live")).status_code == 503
-    assert (await http.get("/health/ready")).status_code == 503
-    assert (await http.get("/health/startup")).status_code == 503
+    assert (await http.get("/live")).status_code == 503
+    assert (await http.get("/ready")).status_code == 503
+    assert (await http.get("/startup")).status_code == 503
+    assert (await http.get("/health")).json() == {"status": "unavailable", "reason": "failed"}
     answer = await http.post("/v1/completions", json=BODY)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "engine_failed"
@@ -266,14 +217,14 @@ async def test_after_a_failure_live_and_ready_are_false_and_calls_fail_at_once(h
 @pytest.mark.parametrize("service", [{"step_seconds": 0.6}], indirect=True)
 async def test_a_stuck_step_is_not_live_until_it_ends(http, service, eventually):
     call = asyncio.create_task(http.post("/v1/completions", json=BODY))
-    assert (await http.get("/health/live")).status_code == 200
+    assert (await http.get("/live")).status_code == 200
     await asyncio.to_thread(eventually, lambda: service.dead_reason() is not None)
-    assert "step has been running" in (await http.get("/health/live")).json()["reason"]
+    assert "step has been running" in (await http.get("/live")).json()["reason"]
     assert (await call).status_code == 200
-    assert (await http.get("/health/live")).status_code == 200
+    assert (await http.get("/live")).status_code == 200
 
 
 @pytest.mark.parametrize("service", [{}], indirect=True)
 async def test_an_idle_engine_is_live(http):
     await asyncio.sleep(0.3)
-    assert (await http.get("/health/live")).status_code == 200
+    assert (await http.get("/live")).status_code == 200

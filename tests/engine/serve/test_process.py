@@ -1,61 +1,21 @@
-"""The whole process: real signals, real exit codes."""
+"""The whole process: real signals, real exit codes, sockets that others use."""
 
-import os
-import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
+import socket
 
 import httpx
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PROGRAM = """
-import logging, sys
-sys.modules["torch"] = None  # the server does without, and starts sooner
-from pathlib import Path
-from specdecode_api.boot import EngineBoot
-from specdecode_engine.serve.engine.core import LoadedEngine
-from specdecode_engine.serve.server import serve
-from tests.engine.serve.echo_core import EchoCore
-
-logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-folder = Path(sys.argv[1])
-server = {"host": "127.0.0.1", "port": 0, "drain_seconds": 20}
-boot = EngineBoot.model_validate({"model": {"path": str(folder)}, "server": server})
-core = EchoCore(step_seconds=float(sys.argv[2]), tokens_per_step=1)
-sys.exit(serve(boot, lambda progress: LoadedEngine(core, folder)))
-"""
+from specdecode_api.report import TerminationMessage, TerminationReason
 
 
 @pytest.fixture
-def start(model_folder, eventually):
-    processes: list[subprocess.Popen[str]] = []
-
+def start(start_process):
     def run(step_seconds=0.05):
-        command = [sys.executable, "-c", PROGRAM, str(model_folder), str(step_seconds)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        processes.append(process)
-        assert process.stdout is not None
-        listening = re.search(r"port (\d+)", process.stdout.readline())
-        assert listening is not None
-        url = f"http://127.0.0.1:{listening[1]}"
-        eventually(lambda: is_ready(url), 60)
-        return process, url
+        engine = start_process(step_seconds)
+        return engine.process, engine.url
 
-    yield run
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def is_ready(url):
-    try:
-        return httpx.get(url + "/health/ready").status_code == 200
-    except httpx.TransportError:
-        return False
+    return run
 
 
 def test_sigterm_finishes_the_running_stream_and_exits_with_0(start):
@@ -79,3 +39,25 @@ def test_a_step_that_never_ends_cannot_keep_the_process(start):
         assert "stopped before" in answer.read().decode()
     assert process.wait(20) == 0
     assert "still busy" in process.stdout.read()
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"), [("port", "--port"), ("management_port", "--management-port")]
+)
+def test_a_port_in_use_ends_the_process_with_the_remedy(start_process, tmp_path, field, flag):
+    words = tmp_path / "words"
+    environment = {"SPECDECODE_TERMINATION_MESSAGE_PATH": str(words)}
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        engine = start_process(environment=environment, is_ready=False, **{field: port})
+        assert engine.process.wait(60) == 1
+    log = engine.process.stdout.read()
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in log
+    assert f"with {flag} (boot file: server.{field})" in log
+    assert "Traceback" not in log
+    message = TerminationMessage.decode(words.read_text())
+    assert message is not None
+    assert message.reason == TerminationReason.ENGINE_FAILED
+    assert str(port) in message.message

@@ -71,7 +71,7 @@ def test_a_scrape_in_a_long_step_returns_the_last_figures_in_time(server, core, 
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.client.completions.create, **FIELDS, max_tokens=3)
         eventually(lambda: server.service.engine.step_seconds() > 0)
-        for path in ("/metrics", "/server_info", "/health/degraded"):
+        for path in ("/metrics", "/server_info", "/degraded"):
             started_s = time.monotonic()
             answer = server.get(path)
             assert time.monotonic() - started_s < 2 * SNAPSHOT_WAIT_SECONDS
@@ -81,7 +81,7 @@ def test_a_scrape_in_a_long_step_returns_the_last_figures_in_time(server, core, 
             if path == "/server_info":
                 assert answer.json()["snapshot_age_seconds"] >= SNAPSHOT_WAIT_SECONDS
         started_s = time.monotonic()
-        assert server.get("/health/live").status_code == 200
+        assert server.get("/live").status_code == 200
         assert time.monotonic() - started_s < SNAPSHOT_WAIT_SECONDS
         asked.result()
     assert emitted(server) == 15
@@ -114,7 +114,7 @@ def test_nobody_waits_for_a_snapshot_before_the_engine_is_loaded(
         return LoadedEngine(core, model_folder)
 
     server = start_server(load, is_ready=False)
-    eventually(lambda: server.get("/health/live").status_code == 200)
+    eventually(lambda: server.get("/live").status_code == 200)
     started_s = time.monotonic()
     assert emitted(server) == 0
     assert time.monotonic() - started_s < SNAPSHOT_WAIT_SECONDS

@@ -214,7 +214,7 @@ def test_a_grammar_that_gives_up_is_an_error_of_its_call_alone(built_server) -> 
         ):  # fmt: skip
             pass
     assert ask(built_server, response_format=FORMAT).choices[0].finish_reason == "stop"
-    assert built_server.get("/health/ready").status_code == 200
+    assert built_server.get("/ready").status_code == 200
 
 
 def test_a_grammar_that_takes_too_long_is_refused(built_server, monkeypatch) -> None:

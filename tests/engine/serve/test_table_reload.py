@@ -79,7 +79,7 @@ class Engine:
 
     def is_ready(self) -> bool:
         try:
-            return self.url() is not None and self.get("/health/ready").status_code == 200
+            return self.url() is not None and self.get("/ready").status_code == 200
         except httpx.TransportError:
             return False
 

@@ -384,7 +384,7 @@ def parts(kubeconfig, namespace):
 
     @asynccontextmanager
     async def wired(
-        fetch_progress=None, now=lambda: datetime.now(UTC), engine_port=names.ENGINE_PORT
+        fetch_progress=None, now=lambda: datetime.now(UTC), engine_port=names.MANAGEMENT_PORT
     ):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))

@@ -48,11 +48,11 @@ def pod(api, namespace):
     """Create an engine pod with a status."""
     api.client.post(kinds.SERVICE_ACCOUNT.path(namespace), json={"metadata": {"name": "default"}})
 
-    def create(name, port=8000, node=None, **status):
+    def create(name, port=8001, node=None, **status):
         engine = {
             "name": "engine",
             "image": "none",
-            "ports": [{"name": "http", "containerPort": port}],
+            "ports": [{"name": "management", "containerPort": port}],
         }
         spec = {"containers": [engine]} | ({"nodeName": node} if node else {})
         metadata = {

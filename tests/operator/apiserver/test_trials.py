@@ -118,7 +118,7 @@ class Kubelet:
         boot["model"] |= {"path": str(MODELS / "target"), "context_length": 256}
         draft = boot["speculation"]["draft_path"].rpartition("/")[2]
         boot["speculation"] |= {"draft_path": str(MODELS / draft), "profile_seconds": 1.0}
-        boot["server"] |= {"host": address, "port": self.port}
+        boot["server"] |= {"host": address, "port": self.port, "management_port": 0}
         boot |= {"device": "cpu", "threads": 1}
         boot["memory"]["kv_cache_bytes"] = 32 * 2**20
         return boot

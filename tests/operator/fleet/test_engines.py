@@ -85,7 +85,7 @@ class Engine:
 
     def is_ready(self):
         try:
-            return HTTP.get(f"{self.url}/health/ready", timeout=10).status_code == 200
+            return HTTP.get(f"{self.url}/ready", timeout=10).status_code == 200
         except httpx.TransportError:
             return False
 

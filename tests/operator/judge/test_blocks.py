@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdecode_operator.judge.blocks import Block, Role, complete_pairs, judge_blocks, schedule
-from specdecode_operator.judge.evidence import ArmEvidence
+from specdecode_operator.judge.blocks import Block, complete_pairs, judge_blocks, schedule
+from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_operator.judge.blocks import Block, Role, judge_blocks
-from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Stratum
+from specdecode_operator.judge.blocks import Block, judge_blocks
+from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role, Stratum
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Verdict

@@ -47,7 +47,7 @@ def pod():
             "spec": {
                 "nodeName": "node-1",
                 "containers": [
-                    {"name": "engine", "ports": [{"name": "http", "containerPort": 8000}]}
+                    {"name": "engine", "ports": [{"name": "management", "containerPort": 8001}]}
                 ],
             },
             "status": status,

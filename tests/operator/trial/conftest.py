@@ -1,9 +1,10 @@
 """A small world around the real plan: an API server's memory, Deployments' pods, engines' counters.
 
-Every step reads the record from its ConfigMap, as a new operator process would.
+Every step reads the record from its ConfigMap; `end_operator` drops what was only in memory.
 """
 
 import copy
+import math
 import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -88,11 +89,14 @@ class World:
         self.fails = {}
         self.is_silent = False
         self.refuses = ""
+        self.refuses_trials = False  # the API server refuses to write objects of trials
         self.cannot_start = set()  # config hashes
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
         self.requests_per_s = 2.0
         self.seconds_by_num_steps = {}
         self.statuses = []
+        self.memory = None
+        self._latest_s = -math.inf
         self._numbers = iter(range(1, 10**6))
 
     # --- what an operator does
@@ -105,7 +109,7 @@ class World:
 
     @property
     def record(self):
-        return recorded(self.observed)
+        return recorded(self.observed, self.memory)
 
     @property
     def status(self):
@@ -113,10 +117,12 @@ class World:
 
     def reconcile(self):
         observed = self.observed
-        sight = self._look(observed) if trial.look_every_s(observed, self.record) else None
-        decided = plan(observed, SETTINGS, self.now_s, sight)
+        sight = self._look(observed)
+        decided = plan(observed, SETTINGS, self.now_s, sight, self.memory)
         assert decided.refused is None, decided.refused
-        for write in decided.writes:
+        self.memory = decided.memory
+        trial_writes = () if self.refuses_trials else decided.trial_writes
+        for write in (*decided.writes, *trial_writes):
             self._apply(write.manifest)
         for child in decided.prunes:
             self.children.pop(child_id(child))
@@ -127,10 +133,26 @@ class World:
         self._run_controllers()
         return decided
 
+    def end_operator(self):
+        """The next step is one of a new process."""
+        self.memory = None
+        self._latest_s = -math.inf
+
     def _look(self, observed):
+        since_s = self.now_s - self._latest_s
+        look = trial.next_look(observed, self.record, self.now_s, since_s)
+        if look is None or look.due_s > 0:
+            return None
+        self._latest_s = self.now_s
+        return self.look_at(look)
+
+    def look_at(self, look):
+        """What `EngineObserver.observe` returns for these engines."""
         refusals = {}
-        wanted = trial.tables(observed, self.record)
-        for engine in self._serving():
+        wanted = look.tables
+        taking = {pod["metadata"]["name"] for pod in look.pods}
+        serving = [each for each in self._serving() if each.pod["metadata"]["name"] in taking]
+        for engine in serving:
             entries = wanted.get(engine.pod["metadata"]["uid"])
             if entries is None:
                 continue
@@ -139,9 +161,9 @@ class World:
             else:
                 engine.entries = dict(entries)
         if self.is_silent:
-            failures = {e.pod["metadata"]["name"]: "does not answer" for e in self._serving()}
+            failures = {e.pod["metadata"]["name"]: "does not answer" for e in serving}
             return Sight(self.now_s, {}, failures, refusals)
-        readings = {engine.pod["metadata"]["uid"]: self._read(engine) for engine in self._serving()}
+        readings = {engine.pod["metadata"]["uid"]: self._read(engine) for engine in serving}
         return Sight(self.now_s, readings, {}, refusals)
 
     def _read(self, engine):

@@ -12,7 +12,7 @@ HAPPENINGS = st.lists(
     st.sampled_from([
         "table", "deep", "page", "revert", "scale up", "scale down", "pause", "resume", "abort",
         "promote", "restart", "kill", "silence", "speech", "slower", "faster", "refuse", "full",
-        "unguard", "guard", "wait", "wait long",
+        "unguard", "guard", "end operator", "wait", "wait long",
     ]),
     min_size=1,
     max_size=10,
@@ -54,6 +54,8 @@ def happen(made, what, speculate, first):
             made.has_room = {names.ROLE_STABLE}
         case "unguard" | "guard":
             made.edit(rollout=rollout | {"guarded": what == "guard"})
+        case "end operator":
+            made.end_operator()
         case "wait long":
             made.run(200, step_s=20)
 
@@ -64,7 +66,8 @@ def check(made, spec):
     stable = made.children[("Deployment", "chat-standalone")]
     assert stable["spec"]["replicas"] == made.resource["spec"]["replicas"]
     assert made.resource["spec"] == spec
-    assert read(write(made.record)) == made.record
+    text = write(made.record)
+    assert write(read(text)) == text
     assert len(made.status.get("history") or []) <= 10
 
 

@@ -14,7 +14,7 @@ def conditions(made):
 def test_manual_asks_nobody(world):
     made = world(mode="Manual", guarded=False)
     made.seconds_by_num_steps = FASTER_AT_1
-    made._look = lambda observed: pytest.fail("pods were looked at")
+    made.look_at = lambda look: pytest.fail("pods were looked at")
     made.run(600)
     assert "recommendation" not in made.status
     assert "RecommendationReady" not in conditions(made)

@@ -138,14 +138,30 @@ RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_
 
 
 class ServerBoot(FileRecord):
-    """Address, drain time and authorization of the HTTP server."""
+    """Addresses, drain time and authorization of the HTTP server."""
 
-    host: str = Field(default="0.0.0.0", description="Address to listen on.")
+    host: str = Field(default="0.0.0.0", description="Address of the API to listen on.")
     port: int = Field(
         default=names.ENGINE_PORT,
         ge=0,
         le=65535,
-        description="Port to listen on; 0 selects a free port.",
+        description="Port of the API; 0 selects a free port.",
+    )
+    management_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port of probes, metrics, /server_info and the speculation table, which the "
+        "API port then does not serve; 0 or the API's port serves them there too.",
+    )
+    management_host: str | None = Field(
+        default=None, description="Address of the management port; host if null."
+    )
+    drain_socket: Annotated[str, StringConstraints(min_length=1, max_length=107)] | None = Field(
+        default=None,
+        description="Path of the Unix socket for specdecode-engine drain and undrain; if null, "
+        "HOST-PORT.sock in $XDG_RUNTIME_DIR/specdecode, or else in specdecode-UID in the folder "
+        "for temporary files.",
     )
     drain_seconds: float = Field(
         default=30.0,

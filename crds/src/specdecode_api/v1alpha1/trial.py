@@ -192,11 +192,16 @@ class SpecDecodeTrialSpec(ResourceRecord):
             unchangeable(field, _NEW_TRIAL)
             for field in ("deployment", "candidate", "strategy", "origin")
         ),
-        irreversible("state", "oldSelf.state != 'Aborted' || self.state == 'Aborted'", _NEW_TRIAL),
+        irreversible(
+            "state",
+            "oldSelf.state != 'Aborted' || self.state == 'Aborted'",
+            f"an aborted trial cannot be resumed: {_NEW_TRIAL}",
+        ),
         irreversible(
             "promote",
             "!oldSelf.promote || self.promote",
-            "`kubectl specdecode rollback` returns to an earlier revision",
+            "a promotion cannot be withdrawn: `kubectl specdecode rollback` returns to an earlier "
+            "revision",
         ),
     )
 

@@ -39,11 +39,24 @@ class ServerLifecycle:
         self.is_draining = True
         self._notify()
 
+    def undrain(self) -> bool:
+        """Report ready again, unless the pod is stopping; return whether it was possible."""
+        if self.is_stopping:
+            return False
+        self.is_draining = False
+        self._notify()
+        return True
+
     def stop(self) -> None:
         """Refuse new requests; on the second call, end the running ones too."""
         self.is_immediate = self.is_stopping
         self.is_draining = self.is_stopping = True
         self._notify()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process should end: it was stopped, or the engine failed."""
+        return self.is_stopping or self.failure is not None
 
     def not_ready_reason(self) -> str | None:
         """Return why no traffic should be routed here, or None when the pod is ready."""
@@ -76,8 +89,8 @@ class ServerLifecycle:
             self._notify()
 
     async def wait_for_end(self) -> None:
-        """Wait until the process should end: it was stopped, or the engine failed."""
-        while not self.is_stopping and self.failure is None:
+        """Wait until `has_ended`."""
+        while not self.has_ended:
             await self.wait_for_change()
 
     async def wait_until_idle(self) -> None:

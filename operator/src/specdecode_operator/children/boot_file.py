@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from specdecode_api import names
 from specdecode_api.boot import (
     EngineBoot,
     MemoryBoot,
@@ -44,6 +45,7 @@ def boot_file(
             chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
         ),
         server=ServerBoot(
+            management_port=names.MANAGEMENT_PORT,
             drain_seconds=spec.lifecycle.drain_seconds,
             step_timeout_seconds=spec.lifecycle.step_timeout_seconds,
             api_key_path=api_keys.path(spec),

@@ -92,7 +92,7 @@ def _arguments(spec: Spec) -> list[str]:
         "--cache": names.CACHE_FOLDER,
         "--links": LINKS_FOLDER,
         "--pins": f"{names.BOOT_FOLDER}/{names.PINS_FILE_NAME}",
-        "--port": str(names.ENGINE_PORT),
+        "--port": str(names.MANAGEMENT_PORT),
     }
     return [word for option in options.items() for word in option]
 

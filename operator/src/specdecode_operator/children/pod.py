@@ -15,21 +15,12 @@ from specdecode_operator.resource import ResourceError
 
 USER_ID = 65532
 STARTUP_PERIOD_SECONDS = 2
+PORTS = {
+    names.ENGINE_PORT_NAME: names.ENGINE_PORT,
+    names.MANAGEMENT_PORT_NAME: names.MANAGEMENT_PORT,
+}
 
 _GROUP = {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch"}
-
-PRE_STOP = """\
-import time, urllib.request
-try:
-    drain = urllib.request.Request("http://127.0.0.1:{port}{path}", method="POST")
-    urllib.request.urlopen(drain, timeout=5).read()
-finally:
-    time.sleep({seconds})
-"""
-"""Makes the pod unready at once, and keeps serving while endpoints are updated.
-
-A `sleep` action alone would leave the pod ready, an `httpGet` alone would not wait.
-"""
 
 
 def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
@@ -86,11 +77,7 @@ def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
         "args": ["--boot", f"{names.BOOT_FOLDER}/{names.BOOT_FILE_NAME}"],
         "env": _environment(spec),
         "ports": [
-            {
-                "name": names.ENGINE_PORT_NAME,
-                "containerPort": names.ENGINE_PORT,
-                "protocol": "TCP",
-            }
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
         ],
         "resources": _resources(spec.resources, on_gpu),
         "securityContext": {
@@ -148,7 +135,7 @@ def _probes(lifecycle: LifecycleSpec) -> Manifest:
 
 def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
     return {
-        "httpGet": {"path": path, "port": names.ENGINE_PORT_NAME},
+        "httpGet": {"path": path, "port": names.MANAGEMENT_PORT_NAME},
         "periodSeconds": period_seconds,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
@@ -156,7 +143,8 @@ def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
 
 
 def _pre_stop(lifecycle: LifecycleSpec) -> list[str]:
-    script = PRE_STOP.format(
-        port=names.ENGINE_PORT, path=names.PATH_DRAIN, seconds=lifecycle.pre_stop_seconds
-    )
-    return ["python3", "-c", script]
+    """The pod is not ready at once, and serves while endpoints are updated.
+
+    The action `sleep` alone would leave it ready.
+    """
+    return ["specdecode-engine", "drain", "--timeout", str(lifecycle.pre_stop_seconds)]

@@ -127,11 +127,16 @@ def evidence_of(document: Document) -> ArmEvidence:
     """Read what `evidence_document` wrote."""
     return ArmEvidence(
         strata={Stratum(*row[:5]): RequestSums(*row[5:]) for row in document["strata"]},
-        first_token=Latencies(*map(tuple, document["first"])),
-        inter_token=Latencies(*map(tuple, document["inter"])),
+        first_token=_latencies_of(document["first"]),
+        inter_token=_latencies_of(document["inter"]),
         **dict(zip(_COUNTS, document["counts"], strict=True)),
     )
 
 
-def _latencies(latencies: Latencies) -> list[tuple[float, ...]]:
-    return [latencies.bounds_s, latencies.counts]
+def _latencies(latencies: Latencies) -> list[Any]:
+    return [latencies.bounds_s, latencies.counts, latencies.sum_s]
+
+
+def _latencies_of(row: list[Any]) -> Latencies:
+    bounds_s, counts, sum_s = row
+    return Latencies(tuple(bounds_s), tuple(counts), sum_s)

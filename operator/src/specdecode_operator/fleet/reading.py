@@ -33,6 +33,7 @@ READ = frozenset(
         *LATENCIES, metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
     )
 )  # fmt: skip
+READ |= {f"{each.family}_sum" for each in LATENCIES}
 """Names of the samples that a reading is made of."""
 
 
@@ -183,15 +184,19 @@ def _latencies(found: Samples, wanted: MetricSpec) -> dict[str, Latencies]:
         cumulative[sample.labels[metrics.TABLE]][float(sample.labels["le"])] = _amount(
             wanted, sample
         )
-    return {table: _by_bucket(wanted, below) for table, below in cumulative.items()}
+    sums_s = {
+        sample.labels[metrics.TABLE]: _amount(wanted, sample)
+        for sample in found.get(f"{wanted.family}_sum", ())
+    }
+    return {table: _by_bucket(wanted, below, sums_s[table]) for table, below in cumulative.items()}
 
 
-def _by_bucket(wanted: MetricSpec, below: Mapping[float, float]) -> Latencies:
+def _by_bucket(wanted: MetricSpec, below: Mapping[float, float], sum_s: float) -> Latencies:
     if tuple(sorted(below)) != (*wanted.bounds_s, math.inf):
         raise ValueError(f"{wanted.sample} has the bounds {sorted(below)}")
     totals = [0.0, *(below[bound] for bound in sorted(below))]
     counts = tuple(above - under for under, above in pairwise(totals))
-    return Latencies(wanted.bounds_s, counts)
+    return Latencies(wanted.bounds_s, counts, sum_s)
 
 
 def _by_table(

@@ -73,4 +73,5 @@ def _grown_latencies(since: Latencies, now: Latencies) -> Latencies:
     if not since.counts:
         return now
     pairs = zip(since.counts, now.counts, strict=True)
-    return Latencies(now.bounds_s, tuple(later - earlier for earlier, later in pairs))
+    counts = tuple(later - earlier for earlier, later in pairs)
+    return Latencies(now.bounds_s, counts, now.sum_s - since.sum_s)

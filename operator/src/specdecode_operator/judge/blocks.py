@@ -11,12 +11,11 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from specdecode_operator.judge.accept import check_accept
 from specdecode_operator.judge.confidence import radius, student_radius, tuned_information
 from specdecode_operator.judge.decision import Findings, conclude
-from specdecode_operator.judge.evidence import ArmEvidence
+from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import as_gain, stratum_effects, unmet_floors
 from specdecode_operator.judge.judgement import Interval, Judgement
@@ -30,13 +29,6 @@ from specdecode_operator.judge.standardised import (
     seen_to_expected,
 )
 from specdecode_operator.judge.stratified import contrast
-
-
-class Role(StrEnum):
-    """Which arm a pod runs."""
-
-    BASELINE = "baseline"
-    CANDIDATE = "candidate"
 
 
 @dataclass(frozen=True, slots=True)

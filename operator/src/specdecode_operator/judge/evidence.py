@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from types import MappingProxyType
+
+
+class Role(StrEnum):
+    """Which configuration a pod runs."""
+
+    BASELINE = "baseline"
+    CANDIDATE = "candidate"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,10 +74,14 @@ class RequestSums:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Observations by bucket: `counts[i]` lie in (bounds_s[i-1], bounds_s[i]], the last above."""
+    """Observations by bucket: `counts[i]` lie in (bounds_s[i-1], bounds_s[i]], the last above.
+
+    `sum_s` is the sum of all observations in seconds.
+    """
 
     bounds_s: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
+    sum_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

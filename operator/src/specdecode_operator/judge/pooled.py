@@ -60,4 +60,5 @@ def _add(parts: Iterable[Latencies]) -> Latencies:
             f"latencies in buckets {[part.bounds_s for part in known]}: count them all in the same"
         )
     counts = zip(*(part.counts for part in known), strict=True)
-    return Latencies(bounds_s, tuple(sum(count) for count in counts))
+    sum_s = sum(part.sum_s for part in known)
+    return Latencies(bounds_s, tuple(sum(count) for count in counts), sum_s)

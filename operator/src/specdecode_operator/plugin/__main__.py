@@ -15,6 +15,7 @@ from rich.text import Text
 
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
+from specdecode_operator.plugin.trial_arguments import add_trial_commands
 from specdecode_operator.plugin.wording import seconds_of
 from specdecode_operator.settings import version
 
@@ -67,7 +68,7 @@ class Unpadded(io.StringIO):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kubectl specdecode",
-        description="Show SpecDecodeDeployment resources and their engines.",
+        description="Show SpecDecodeDeployment resources and their engines; try configurations.",
     )
     parser.add_argument("--version", action="version", version=version())
     common = _common()
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     top.set_defaults(action=_top)
     _add_logs(logs)
+    add_trial_commands(actions, common)
     return parser
 
 

@@ -3,9 +3,9 @@
 from http import HTTPStatus
 
 from specdecode_api import names
-from specdecode_operator.kinds import RESOURCE
+from specdecode_operator.kinds import RESOURCE, TRIAL
 
-CRD = f"{RESOURCE.plural}.{RESOURCE.group}"
+CRDS = tuple(f"{kind.plural}.{kind.group}" for kind in (RESOURCE, TRIAL))
 
 
 class PluginError(Exception):
@@ -17,15 +17,16 @@ class PluginError(Exception):
         """HTTP status of the response, if there was one."""
 
 
-def refusal(code: int, message: str, what: str, user: str) -> PluginError:
+def refusal(code: int, message: str, what: str, user: str, verb: str = "read") -> PluginError:
     """Explain why the API server rejected a request for `what`, with a remedy."""
     if code == HTTPStatus.UNAUTHORIZED:
         text = f"the API server does not accept {user}; log in again, or use another --context"
     elif code == HTTPStatus.FORBIDDEN:
-        text = f"{user} may not read {what}: {message}; request {_role(what)} in that namespace"
-    elif code == HTTPStatus.NOT_FOUND and what.startswith(CRD):
+        role = _role(what, verb)
+        text = f"{user} may not {verb} {what}: {message}; request {role} in that namespace"
+    elif code == HTTPStatus.NOT_FOUND and what in CRDS:
         text = (
-            f"this cluster has no CRD {CRD}; install it with the chart "
+            f"this cluster has no CRD {what}; install it with the chart "
             "(helm install … --set crds.install=true), or use another --context"
         )
     else:
@@ -50,6 +51,8 @@ def nobody(name: str, namespace: str, others: list[str]) -> PluginError:
     )
 
 
-def _role(what: str) -> str:
+def _role(what: str, verb: str) -> str:
+    if verb != "read":
+        return "the ClusterRole …-trial-editor of the chart"
     # The built-in role view lacks pods/proxy, because a proxy allows more than reading.
     return "the role edit (or get on pods/proxy)" if "proxy" in what else "the role view"

@@ -1,4 +1,4 @@
-"""The only I/O of the plugin: reads from the API server, as the kubeconfig's user."""
+"""The only I/O of the plugin: requests to the API server, as the kubeconfig's user."""
 
 import json
 import os
@@ -41,7 +41,10 @@ async def connect(kubeconfig: str | None, context: str | None) -> AsyncIterator[
 
 
 class Reader:
-    """Reads; `namespace` is that of the context, `user` is the user's name in messages."""
+    """Reads, and sends the changes that a command makes.
+
+    `namespace` is that of the context, `user` is the user's name in messages.
+    """
 
     def __init__(self, client: ApiClient, namespace: str, user: str) -> None:
         self._client = client
@@ -78,6 +81,41 @@ class Reader:
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(response.status, _message(text), what, self.user)
         return text
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        body: Manifest,
+        content_type: str = "application/json",
+        **query: str,
+    ) -> Manifest:
+        """Create or change an object; returns it as stored.
+
+        Raises:
+            PluginError: there is no response, or its status is an error.
+        """
+        query.setdefault("fieldManager", "kubectl-specdecode")
+        try:
+            verb, url, headers, _, _ = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(
+                verb, url, headers, body, _request_timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
+            )
+            text = (await response.read()).decode(errors="replace")  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            verb = "create" if method == "POST" else "patch"
+            raise refusal(response.status, _message(text), what, self.user, verb)
+        stored: Manifest = json.loads(text)
+        return stored
 
     async def lines(self, path: str, what: str, **query: str) -> AsyncIterator[str]:
         """The lines of a streamed response, without line ends."""

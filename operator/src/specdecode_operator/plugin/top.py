@@ -58,9 +58,9 @@ async def _engine(reader: Reader, pod: Manifest, memory: Memory) -> Engine:
 
 
 def _port(pod: Manifest) -> int:
-    """The container port with the name of the engine's port; else the default."""
+    """The container port with the name of the management port; else the default."""
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():
-            if port.get("name") == names.ENGINE_PORT_NAME:
+            if port.get("name") == names.MANAGEMENT_PORT_NAME:
                 return int(port["containerPort"])
-    return names.ENGINE_PORT
+    return names.MANAGEMENT_PORT

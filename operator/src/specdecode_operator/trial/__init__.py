@@ -7,8 +7,9 @@ written from the record and never read.
 """
 
 from specdecode_operator.trial.beginning import Proposal
-from specdecode_operator.trial.machine import Step, advance, look_every_s, tables
+from specdecode_operator.trial.looks import Look, next_look
+from specdecode_operator.trial.machine import Step, advance
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.sight import Sight
 
-__all__ = ["Proposal", "Record", "Sight", "Step", "advance", "look_every_s", "tables"]
+__all__ = ["Look", "Proposal", "Record", "Sight", "Step", "advance", "next_look"]

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 from specdecode_api.v1alpha1 import HistoryEntry
 from specdecode_api.v1alpha1.rollout_status import MAX_EVIDENCE, MAX_HISTORY, MAX_STRATA
-from specdecode_operator.judge.blocks import Role
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Stratum
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role, Stratum
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Interval, Judgement
 from specdecode_operator.judge.pooled import pool, request_count
@@ -40,6 +39,9 @@ def rule(record: Record, trial: Trial, ruling: Ruling, base: ArmKey, now_s: floa
         ruling=ruling,
         is_paused=False,
         hold="",
+        blocks=trial.observed,
+        first_half=(),
+        partial=(),
     )
     record = replace(record, trial=ending)
     if not is_promoted:

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from specdecode_api import names
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.blocks import Block, Role, judge_blocks, schedule
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
+from specdecode_operator.judge.blocks import Block, judge_blocks, schedule
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.scene import Scene, name_of, uid_of
@@ -38,6 +38,8 @@ def arm_of(trial: Trial, uid: str) -> ArmKey:
     """What a stable pod should run now."""
     if trial.phase is Phase.PROMOTING:
         return trial.target.arm
+    if trial.is_paused:
+        return trial.old
     if trial.phase is Phase.MEASURING and role_in(trial, uid) is Role.CANDIDATE:
         return trial.target.arm
     return trial.old
@@ -110,12 +112,21 @@ def _measure(trial: Trial, scene: Scene) -> Trial:
         return _cut(replace(trial, turn=replace(turn, counted_s=sight.at_s)))
     if sight.at_s - turn.counted_s < scene.pace.block_s:
         return _judged(trial, scene)
-    done = replace(
+    return _judged(_next_turn(_cut(_closed(trial, sight.at_s)), scene, is_broken=False), scene)
+
+
+def _closed(trial: Trial, at_s: float) -> Trial:
+    """End a turn; a pair counts when both of its turns are complete."""
+    turn, blocks = trial.turn, (*trial.first_half, *_blocks(trial))
+    turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
+    if turn.number % 2 == 0:
+        return replace(trial, first_half=blocks, turn=replace(turn, first_half_s=turn_s))
+    return replace(
         trial,
-        blocks=(*trial.blocks, *_blocks(trial)),
-        measured_s=trial.measured_s + sight.at_s - turn.counted_s,
+        blocks=(*trial.blocks, *blocks),
+        first_half=(),
+        measured_s=trial.measured_s + turn_s,
     )
-    return _judged(_next_turn(_cut(done), scene, is_broken=False), scene)
 
 
 def is_over(trial: Trial, scene: Scene) -> bool:
@@ -171,9 +182,9 @@ def _next_turn(trial: Trial, scene: Scene, *, is_broken: bool) -> Trial:
     number = trial.turn.number + 1
     if is_broken:
         number = 2 * (trial.turn.pair + 1)
-    after = replace(trial, turn=Turn(number))
     if number % 2:
-        return after
+        return replace(trial, turn=Turn(number, first_half_s=trial.turn.first_half_s))
+    after = replace(trial, turn=Turn(number), first_half=())
     taking = _participants(after, scene)
     return replace(
         after,

@@ -8,7 +8,7 @@ from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
 LOOK_S = 15.0
-"""Between looks at the pods of a running trial, or sooner where its turns are short."""
+"""Between looks at a trial that has no complete pair yet, or sooner if its turns are short."""
 LOOKS_PER_TURN = 4
 PROMOTE_ALPHA = 0.01
 
@@ -24,9 +24,13 @@ class Pace:
 
     @property
     def look_s(self) -> float:
-        """How often to look at the pods."""
-        shortest = min(self.block_s, self.washout_s or self.block_s, self.warm_up_s or LOOK_S)
-        return min(LOOK_S, max(1.0, shortest / LOOKS_PER_TURN))
+        """Least time between looks at pods that take turns."""
+        return min(LOOK_S, max(1.0, (self.washout_s or self.block_s) / LOOKS_PER_TURN))
+
+    @property
+    def canary_look_s(self) -> float:
+        """Time between looks at arms on separate pods."""
+        return min(LOOK_S, max(1.0, (self.warm_up_s or self.block_s) / LOOKS_PER_TURN))
 
 
 def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
-from specdecode_operator.judge.blocks import Block, Role, judge_blocks
-from specdecode_operator.judge.evidence import ArmEvidence
+from specdecode_operator.judge.blocks import Block, judge_blocks
+from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.pods import Pods, judge_pods

@@ -4,7 +4,6 @@ Pure and level-triggered: called again with the same world it says the same, and
 process it goes on where the record stands.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specdecode_api import names
@@ -34,7 +33,7 @@ from specdecode_operator.trial.configuration import (
 from specdecode_operator.trial.guard import guard_of, pace_of
 from specdecode_operator.trial.learning import Advice, advise, proposal_of
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.scene import Scene, uid_of
+from specdecode_operator.trial.scene import Scene
 from specdecode_operator.trial.sight import Sight
 from specdecode_operator.trial.state import (
     End,
@@ -42,15 +41,11 @@ from specdecode_operator.trial.state import (
     Origin,
     Phase,
     Ruling,
-    Table,
     Target,
     Trial,
     Turn,
 )
 from specdecode_operator.trial.verbs import Asked, answers, asked
-
-REST_LOOK_S = 60.0
-"""Between looks at pods whose tables are only learned about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +64,6 @@ class Step:
     """What the pods' figures speak for; None where they were not asked."""
     held: str = ""
     """Why a recommended table is not tried."""
-
-
-def look_every_s(observed: Observed, record: Record) -> float | None:
-    """How often the pods have to be looked at; None where nobody needs to know."""
-    resource = parse_stored(observed.resource)
-    if record.trial is not None:
-        return pace_of(resource.spec.rollout).look_s
-    learns = resource.spec.rollout.mode != "Manual"
-    has_table = resource.spec.speculation.algorithm != "NONE"
-    return REST_LOOK_S if learns and has_table and any(map(pods.is_ready, observed.pods)) else None
-
-
-def tables(observed: Observed, record: Record) -> Mapping[str, Table]:
-    """The table that each pod must run, by its uid; pods that are not named keep theirs."""
-    trial = record.trial
-    if trial is None or trial.kind is Kind.CANARY:
-        return {}
-    by_arm = {trial.old: trial.old_table, trial.target.arm: trial.target.table or {}}
-    return {
-        uid_of(pod): by_arm[crossover.arm_of(trial, uid_of(pod))]
-        for pod in observed.pods
-        if pods.is_ready(pod) and pods.config_hash_of(pod) == trial.old.config_hash
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +120,8 @@ def advance(
     resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
     situation = Situation(observed, resource, sight, asked(annotations), now_s, image)
+    # What is stored serves; what this step decides serves once it is stored.
+    serving = situation.in_force(record)
     record, target, now = _wanted(record, situation)
     record = _hear(record, situation.asked, target)
     if record.trial is not None:
@@ -161,7 +135,7 @@ def advance(
     held = ""
     if record.trial is None:
         record, held = _begin(record, target, advice, now, situation)
-    step = _with_pods(record, target, situation.in_force(record, now), situation)
+    step = _with_pods(record, target, serving, situation)
     return replace(step, advice=advice, held=held)
 
 
@@ -255,7 +229,8 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             trial,
             is_paused=True,
             pause_began_s=situation.now_s,
-            turn=Turn(trial.turn.number),
+            turn=Turn(2 * trial.turn.pair),
+            first_half=(),
             hold="paused by annotation",
         )
     if trial.is_paused and not wants_pause:

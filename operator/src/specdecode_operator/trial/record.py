@@ -1,7 +1,7 @@
-"""All that is kept of trials, as one JSON text in a ConfigMap of the resource.
+"""The state of trials that outlives the process: one JSON text in a ConfigMap of the resource.
 
-It is the only memory: the status is written from it. Whoever removes it begins anew, with the spec
-as it stands.
+The status is written from it. It changes at ends of pairs and phases; what happens in between is
+kept in memory (`Memory`), and is measured again by a process that has no memory of it.
 """
 
 import json
@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from specdecode_api.v1alpha1 import HistoryEntry
 from specdecode_operator.fleet import BadCheckpoint, dump, load
 from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
-from specdecode_operator.judge.blocks import Block, Role
-from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.blocks import Block
+from specdecode_operator.judge.evidence import ArmKey, Role
 from specdecode_operator.judge.wealth import Wealth
 from specdecode_operator.trial.state import End, Origin, Table, Trial
 
@@ -83,6 +83,17 @@ class Record:
         return ended is not None and ended.verdict in REJECTED
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The record as the latest reconcile left it, with what is not stored.
+
+    It is valid while `text`, which was to be stored, is what is stored.
+    """
+
+    text: str
+    record: Record
+
+
 REJECTED = frozenset({End.ROLLED_BACK, End.INCONCLUSIVE, End.ABORTED})
 
 _TRIAL = TypeAdapter(Trial)
@@ -92,7 +103,9 @@ _REQUESTS = TypeAdapter(dict[str, Request])
 
 
 def write(record: Record) -> str:
-    """Write a record."""
+    """Write a record; an empty one as an empty text."""
+    if record.is_empty:
+        return ""
     document: Document = {
         "version": VERSION,
         "accepted": record.accepted,
@@ -115,6 +128,8 @@ def read(text: str) -> Record:
     Raises:
         BadRecord: it is something else.
     """
+    if not text:
+        return Record()
     try:
         document = json.loads(text)
         if document["version"] != VERSION:
@@ -130,19 +145,19 @@ def read(text: str) -> Record:
         )
     except (ValueError, KeyError, TypeError, BadCheckpoint, ValidationError) as error:
         raise BadRecord(
-            f"the record of trials cannot be read: {error}; delete the ConfigMap, and the operator "
-            "begins anew with the spec as it stands"
+            f"the record of trials cannot be read: {error}; restore it, or delete the ConfigMap: "
+            "running engines then keep their configuration until the spec is put in force"
         ) from error
 
 
 def _trial_document(trial: Trial) -> Document:
-    bare = replace(trial, ledgers={}, blocks=(), partial=())
+    trial = trial.kept
+    bare = replace(trial, ledgers={}, blocks=())
     limit = LEDGER_BYTES // max(1, len(trial.ledgers))
     return {
         **_TRIAL.dump_python(bare, mode="json"),
         "ledgers": {name: json.loads(dump(each, limit)) for name, each in trial.ledgers.items()},
         "blocks": _blocks_document(trial.blocks),
-        "partial": _blocks_document(trial.partial),
     }
 
 
@@ -167,10 +182,9 @@ def _blocks(document: Iterable[list[Any]]) -> tuple[Block, ...]:
 
 
 def _trial(document: Document) -> Trial:
-    bare = _TRIAL.validate_python({**document, "ledgers": {}, "blocks": (), "partial": ()})
+    bare = _TRIAL.validate_python({**document, "ledgers": {}, "blocks": ()})
     return replace(
         bare,
         ledgers={name: load(json.dumps(each)) for name, each in document["ledgers"].items()},
         blocks=_blocks(document["blocks"]),
-        partial=_blocks(document["partial"]),
     )

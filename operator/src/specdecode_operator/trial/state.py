@@ -1,7 +1,7 @@
 """What is known of a trial while it runs; frozen, each step makes a new one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -74,6 +74,8 @@ class Turn:
     number: int = 0
     placed_s: float | None = None
     counted_s: float | None = None
+    first_half_s: float = 0.0
+    """Measured time of the pair's first turn."""
 
     @property
     def pair(self) -> int:
@@ -119,8 +121,11 @@ class Trial:
     ledgers: Mapping[str, Ledger] = field(default_factory=lambda: MappingProxyType({}))
     """By the uid of the pod."""
     blocks: tuple[Block, ...] = ()
+    """Of complete pairs."""
+    first_half: tuple[Block, ...] = ()
+    """Of the open pair's first turn, while its second turn runs."""
     partial: tuple[Block, ...] = ()
-    """Of the turn that ran when the judge was asked last, where it was told of them."""
+    """Of the open pair's first turn so far, while it runs; for alarms."""
     judgement: Judgement | None = None
     hold: str = ""
     """Why it does not go on."""
@@ -128,8 +133,25 @@ class Trial:
 
     @property
     def observed(self) -> tuple[Block, ...]:
-        """The blocks that the judge was told of last."""
-        return (*self.blocks, *self.partial)
+        """The blocks of the latest judgement."""
+        return (*self.blocks, *self.first_half, *self.partial)
+
+    @property
+    def kept(self) -> "Trial":
+        """The part that outlives the process: it changes at ends of pairs and phases only.
+
+        A process that continues from it repeats the open pair.
+        """
+        bare = replace(
+            self,
+            turn=Turn(2 * self.turn.pair),
+            first_half=(),
+            partial=(),
+            judgement=self.judgement if self.phase.is_ending else None,
+            hold="",
+        )
+        # Windows of arms on separate pods are cumulative.
+        return bare if self.kind is Kind.CANARY else replace(bare, ledgers=MappingProxyType({}))
 
     def elapsed_s(self, now_s: float) -> float:
         """Time since it began, without pauses."""

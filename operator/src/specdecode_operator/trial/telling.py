@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Effective, HistoryEntry, RolloutRequest, TrialStatus
 from specdecode_api.v1alpha1.rollout_status import MAX_PODS
-from specdecode_operator.judge.blocks import Role
+from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.observed import Observed
 from specdecode_operator.trial import crossover

@@ -3,16 +3,16 @@
 Only digests are kept, all of the same length, and a request's key is compared with each of them,
 so that the time of a refusal reveals nothing about any key. No key is ever logged or shown.
 
-Protected are the client API, `/v1/…`, and writes to the speculation table; the operator replaces
-the table without a key by naming the custom resource that owns the engine. Probes, metrics and
-`/server_info` are open: the kubelet and Prometheus have no key, and a NetworkPolicy can restrict
-them. `/drain` needs no key and is accepted from loopback only.
+Protected are the client API, `/v1/…`, and changes of the speculation table; the operator changes
+the table without a key by naming the custom resource that owns the engine. Reading the management
+port requires no key, because the kubelet and Prometheus have none; a NetworkPolicy restricts it.
 """
 
 import asyncio
 import hashlib
 import hmac
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -105,9 +105,16 @@ class ApiKeyStore:
 class Authorization:
     """ASGI middleware that refuses requests without a valid API key before their body is read."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeyStore, owner: str | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeyStore,
+        needs_key: Callable[[str, str], bool],
+        owner: str | None = None,
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._needs_key = needs_key
         self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +127,7 @@ class Authorization:
         await response(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> errors.HttpError | None:
-        if not is_guarded(scope["method"], scope["path"]) or self._is_owner(scope):
+        if not self._needs_key(scope["method"], scope["path"]) or self._is_owner(scope):
             return None
         header = Headers(scope=scope).get("authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
@@ -138,13 +145,18 @@ class Authorization:
         return errors.HttpError(401, message, code="invalid_api_key")
 
     def _is_owner(self, scope: Scope) -> bool:
-        """Whether the operator, which wrote the boot file, replaces the table."""
+        """Whether the operator, which wrote the boot file, changes the table."""
         if self._owner is None or scope["path"] != names.PATH_TABLE:
             return False
         header = Headers(scope=scope).get(names.HEADER_OWNER, "")
         return hmac.compare_digest(header.encode(), self._owner.encode())
 
 
-def is_guarded(method: str, path: str) -> bool:
-    is_client_api = path == "/v1" or path.startswith("/v1/")
-    return is_client_api or (path == names.PATH_TABLE and method not in ("GET", "HEAD"))
+def is_client_api(method: str, path: str) -> bool:
+    """Whether a request of any method is one of the client API."""
+    return path == "/v1" or path.startswith("/v1/")
+
+
+def is_table_change(method: str, path: str) -> bool:
+    """Whether a request changes the speculation table."""
+    return path == names.PATH_TABLE and method not in ("GET", "HEAD")

@@ -1,0 +1,89 @@
+"""The ASGI applications: the API, the management port, or both on one port."""
+
+from collections.abc import Callable, Sequence
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specdecode_engine.batch.request import RequestRefused
+from specdecode_engine.serve import errors, health, management
+from specdecode_engine.serve.control.api_keys import (
+    Authorization,
+    is_client_api,
+    is_table_change,
+)
+from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_engine.serve.lifecycle import ServerLifecycle
+from specdecode_engine.serve.openai import chat, completions, models
+from specdecode_engine.serve.service import Service
+
+API = (completions.router, chat.router, models.router, health.api_router)
+MANAGEMENT = (health.router, management.router)
+CLOSE = (b"connection", b"close")
+
+
+def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
+    """Return the application of the server; with a management port, each has its own routes."""
+    if management_port is None:
+        return _build(
+            service,
+            (*API, *MANAGEMENT),
+            lambda method, path: is_client_api(method, path) or is_table_change(method, path),
+        )
+    api = _build(service, API, is_client_api)
+    return PortRouter(api, _build(service, MANAGEMENT, is_table_change), management_port)
+
+
+def _build(
+    service: Service, routers: Sequence[APIRouter], needs_key: Callable[[str, str], bool]
+) -> FastAPI:
+    app = FastAPI(title="specdecode", openapi_url=None)
+    app.state.service = service
+    app.add_middleware(ConnectionDrain, lifecycle=service.lifecycle)
+    for router in routers:
+        app.include_router(router)
+    known = (errors.HttpError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
+    for kind in (*known, Exception):
+        app.add_exception_handler(kind, errors.respond_to_error)
+    if service.keys is not None:
+        owner = service.boot.server.owner
+        app.add_middleware(Authorization, keys=service.keys, needs_key=needs_key, owner=owner)
+    return app
+
+
+class PortRouter:
+    """ASGI application of two listeners: the local port of a connection decides, no header does."""
+
+    def __init__(self, api: ASGIApp, management: ASGIApp, management_port: int) -> None:
+        self._api = api
+        self._management = management
+        self._port = management_port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        server = scope.get("server")
+        is_management = server is not None and server[1] == self._port
+        app = self._management if is_management else self._api
+        await app(scope, receive, send)
+
+
+class ConnectionDrain:
+    """ASGI middleware that adds `Connection: close` to the responses of a draining pod.
+
+    A Service balances connections, not requests: a client with an open connection returns to this
+    pod until the connection ends, even after the pod's endpoint was removed. Idle connections are
+    closed when the pod stops. A request can still be lost if it is on its way meanwhile.
+    """
+
+    def __init__(self, app: ASGIApp, lifecycle: ServerLifecycle) -> None:
+        self._app = app
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_close(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._lifecycle.is_draining:
+                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_close)

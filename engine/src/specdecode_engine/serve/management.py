@@ -1,0 +1,71 @@
+"""The routes of the management port, apart from probes: /server_info, /metrics and the table."""
+
+import json
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+
+from specdecode_api import names
+from specdecode_api.table import TableError
+from specdecode_engine.adaptive.policy import TableRefused
+from specdecode_engine.serve import errors
+from specdecode_engine.serve.service import service_of
+
+router = APIRouter()
+
+TABLE_SOURCE = f"PUT {names.PATH_TABLE}"
+
+
+@router.get(names.PATH_SERVER_INFO)
+async def server_info(request: Request) -> dict[str, object]:
+    service = service_of(request)
+    snapshot = await service.engine.refresh_snapshot()
+    return {
+        "version": version("specdecode-engine"),
+        "model": service.served_name,
+        "state": service.lifecycle.not_ready_reason() or "ready",
+        "context_length": service.engine.context_length,
+        "boot": service.boot.model_dump(mode="json", exclude={"server": {"owner"}}),
+        "facts": dict(service.facts),
+        "speculation_table": service.tables.describe(),
+        "needs_restart": list(service.watch.needs_restart) if service.watch else [],
+        "snapshot": snapshot.document(),
+        "snapshot_age_seconds": service.engine.snapshot_age(),
+    }
+
+
+@router.get(names.PATH_METRICS)
+async def metrics(request: Request) -> Response:
+    service = service_of(request)
+    await service.engine.refresh_snapshot()
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    body = encode(service.metrics.registry)
+    return Response(body, headers={"content-type": content_type})
+
+
+@router.get(names.PATH_TABLE)
+async def get_table(request: Request) -> dict[str, object]:
+    return service_of(request).tables.describe()
+
+
+@router.put(names.PATH_TABLE)
+async def put_table(request: Request) -> dict[str, object]:
+    """Choose draft steps by another table from the next step on; running requests continue.
+
+    The body is a table in any of its forms. An invalid table is answered with 400 and all its
+    errors, a table that requires a restart with 409; the old table then stays in force.
+    """
+    service = service_of(request)
+    service.lifecycle.check_admission()
+    try:
+        document = json.loads(await request.body())
+    except ValueError as error:
+        raise errors.HttpError(400, f"the body is not valid JSON: {error}; send a table") from None
+    try:
+        await service.tables.apply_document(document, TABLE_SOURCE)
+    except TableError as error:
+        raise errors.HttpError(400, str(error), code="bad_table") from None
+    except TableRefused as error:
+        raise errors.HttpError(409, str(error), code="needs_restart") from None
+    return service.tables.describe()

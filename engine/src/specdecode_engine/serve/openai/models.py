@@ -1,0 +1,32 @@
+"""GET /v1/models: the model that is served."""
+
+from fastapi import APIRouter, Request
+
+from specdecode_engine.serve import errors
+from specdecode_engine.serve.service import Service, service_of
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> dict[str, object]:
+    return {"object": "list", "data": [_describe_model(service_of(request))]}
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(name: str, request: Request) -> dict[str, object]:
+    service = service_of(request)
+    if name != service.served_name:
+        raise errors.model_not_found(name, service.served_name)
+    return _describe_model(service)
+
+
+def _describe_model(service: Service) -> dict[str, object]:
+    service.lifecycle.check_admission()
+    return {
+        "id": service.served_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "specdecode",
+        "max_model_len": service.engine.context_length,
+    }

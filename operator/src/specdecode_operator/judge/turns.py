@@ -1,0 +1,45 @@
+"""Order and length of turns: the randomization that the judge's error rates rest on.
+
+Arms that take turns come in pairs of turns. `turn_order` draws the order of the two roles of each
+pair by a fair coin, independent of all other pairs; of several pods the first half follows it, and
+the second half runs the other role (`role_in_turn`). Nothing but this coin may decide which role
+runs first: it must not depend on load, pods or time.
+
+`turn_stretch` multiplies the length of both turns of a pair, so that no load with a fixed period
+stays aligned with the pairs. The first pair is a probe: it is short, and at most `PROBE_PODS` pods
+take part, so that a broken candidate has answered few requests when its first alarm is due.
+"""
+
+import random
+
+from specdecode_operator.judge.evidence import Role
+
+PROBE_PODS = 2
+PROBE_STRETCH = 0.4
+SHORTEST, LONGEST = 0.75, 1.25
+
+_BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)
+
+
+def turn_order(seed: int, pair: int) -> tuple[Role, Role]:
+    """Role of the first half of the pods in the first and in the second turn of a pair."""
+    is_swapped = random.Random(f"order {seed} {pair}").random() < 0.5
+    return _BASELINE_FIRST[::-1] if is_swapped else _BASELINE_FIRST
+
+
+def turn_stretch(seed: int, pair: int) -> float:
+    """Factor of the configured turn length, the same for both turns of a pair."""
+    if pair == 0:
+        return PROBE_STRETCH
+    return random.Random(f"stretch {seed} {pair}").uniform(SHORTEST, LONGEST)
+
+
+def pods_in_pair(pair: int, pods: int) -> int:
+    """How many of the available pods take part in a pair: one, or an even number."""
+    most = min(pods, PROBE_PODS) if pair == 0 else pods
+    return most if most <= 1 else most // 2 * 2
+
+
+def role_in_turn(seed: int, pair: int, turn: int, pod: int) -> Role:
+    """Role of the pod with this index (0, 1, …) in turn 0 or 1 of a pair; odd ones are reversed."""
+    return turn_order(seed, pair)[(turn + pod) % 2]

@@ -1,0 +1,108 @@
+"""When to look at which engines, and the tables that they must run then. Pure.
+
+A trial in turns needs three looks per turn: when its tables are sent, at the end of the washout and
+at the end of the block. Until a first pair is complete there are more, so that alarms are early.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from specdecode_api import names
+from specdecode_operator import pods
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.observed import Observed
+from specdecode_operator.resource import parse_stored
+from specdecode_operator.trial import crossover
+from specdecode_operator.trial.guard import LOOK_S, Pace, pace_of
+from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.scene import is_alive, role_of, uid_of
+from specdecode_operator.trial.state import Kind, Phase, Table, Trial
+
+REST_LOOK_S = 60.0
+"""Between looks at engines that take part in no trial."""
+MAX_PODS_AT_REST = 64
+MAX_PODS_PER_ARM = 8
+"""Of arms on separate pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The next look at the engines of a resource."""
+
+    due_s: float
+    """Seconds until it is due; at most 0: now."""
+    pods: tuple[Manifest, ...] = ()
+    tables: Mapping[str, Table] = field(default_factory=lambda: MappingProxyType({}))
+    """The table that a pod must run, by its uid; the other pods keep theirs."""
+
+
+def next_look(observed: Observed, record: Record, now_s: float, since_s: float) -> Look | None:
+    """The next look, or None if nothing depends on the engines' metrics.
+
+    Args:
+        now_s: seconds since 1970.
+        since_s: seconds since the latest look; infinite if there was none.
+
+    Raises:
+        ResourceError: the spec is invalid.
+    """
+    spec = parse_stored(observed.resource).spec
+    ready = tuple(pod for pod in observed.pods if pods.is_ready(pod) and is_alive(pod))
+    trial = record.trial
+    if trial is None:
+        learns = spec.rollout.mode != "Manual" and spec.speculation.algorithm != "NONE"
+        serving = ready[:MAX_PODS_AT_REST]
+        return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
+    due_s = _due_s(trial, pace_of(spec.rollout), now_s, since_s)
+    return Look(due_s, _participants(trial, ready), _tables(trial, ready))
+
+
+def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:
+    if trial.is_paused:
+        return REST_LOOK_S - since_s
+    if trial.kind is Kind.CANARY:
+        return pace.canary_look_s - since_s
+    retry_s = pace.look_s - since_s
+    turn = trial.turn
+    if trial.phase is not Phase.MEASURING or turn.placed_s is None:
+        return retry_s
+    if turn.counted_s is None:
+        return max(turn.placed_s + pace.washout_s - now_s, retry_s)
+    border_s = turn.counted_s + pace.block_s - now_s
+    if not trial.blocks:
+        border_s = min(border_s, LOOK_S - since_s)
+    return max(border_s, retry_s)
+
+
+def _participants(trial: Trial, ready: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    if trial.kind is Kind.CANARY:
+        role = names.ROLE_BASELINE if trial.has_fresh_baseline else names.ROLE_STABLE
+        return (
+            *_of_role(ready, names.ROLE_CANARY, trial.target.arm.config_hash),
+            *_of_role(ready, role, trial.old.config_hash),
+        )
+    if trial.phase is Phase.MEASURING:
+        return tuple(pod for pod in ready if uid_of(pod) in trial.pods)
+    if trial.phase.is_ending:
+        return tuple(pod for pod in ready if pods.config_hash_of(pod) == trial.old.config_hash)
+    return ()
+
+
+def _of_role(ready: tuple[Manifest, ...], role: str, config_hash: str) -> tuple[Manifest, ...]:
+    found = (
+        pod for pod in ready if role_of(pod) == role and pods.config_hash_of(pod) == config_hash
+    )
+    return tuple(found)[:MAX_PODS_PER_ARM]
+
+
+def _tables(trial: Trial, ready: tuple[Manifest, ...]) -> Mapping[str, Table]:
+    """Of the participants, and of all stable pods once there is a verdict."""
+    if trial.kind is Kind.CANARY:
+        return {}
+    by_arm = {trial.old: trial.old_table, trial.target.arm: trial.target.table or {}}
+    return {
+        uid_of(pod): by_arm[crossover.arm_of(trial, uid_of(pod))]
+        for pod in _participants(trial, ready)
+        if pods.config_hash_of(pod) == trial.old.config_hash
+    }

@@ -1,0 +1,68 @@
+"""Looks at block borders, at participants only; state is stored at ends of pairs and phases."""
+
+from specdecode_operator.trial import next_look
+
+
+def in_turns(made, speculate):
+    made.edit(speculation=speculate(3))
+    assert made.run(200, step_s=1, until=lambda w: w.record.trial and w.record.trial.blocks)
+    return made.record.trial
+
+
+def look(made, since_s=1.0):
+    return next_look(made.observed, made.record, made.now_s, since_s)
+
+
+def test_looks_fall_on_the_borders_of_a_turn_once_a_pair_is_complete(world, speculate):
+    made = world()
+    in_turns(made, speculate)
+    assert made.run(60, step_s=1, until=lambda w: w.record.trial.turn.counted_s)
+    turn = made.record.trial.turn
+    assert look(made).due_s == turn.counted_s + 20 - made.now_s
+    assert look(made, since_s=100.0).due_s == turn.counted_s + 20 - made.now_s
+
+
+def test_a_trial_in_turns_looks_at_its_participants_only(world, speculate):
+    made = world(replicas=11)
+    in_turns(made, speculate)
+    trial = made.record.trial
+    assert len(trial.pods) == 8
+    assert {pod["metadata"]["uid"] for pod in look(made).pods} == set(trial.pods)
+    assert look(made).tables.keys() == set(trial.pods)
+
+
+def test_state_is_stored_at_ends_of_pairs_and_phases_only(world, speculate):
+    made = world()
+    made.speeds = {3: 0.03}
+    made.edit(speculation=speculate(3))
+    stored = []
+    for _ in range(600):
+        made.pass_time(1.0)
+        names = [each.manifest["metadata"]["name"] for each in made.reconcile().trial_writes]
+        stored += [name for name in names if name.endswith("-rollout")]
+        if stored and made.record.trial is None:
+            break
+    pairs = made.record.history[0].measured_seconds // 40
+    assert 0 < len(stored) <= pairs + 4  # begin, first turn, verdict, end
+
+
+def test_a_paused_trial_runs_the_table_in_force_everywhere(world, speculate):
+    made = world()
+    in_turns(made, speculate)
+    made.annotate(pause=made.record.trial.target.id)
+    made.reconcile()
+    made.run(130)
+    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+
+
+def test_a_new_process_repeats_the_open_pair_and_keeps_the_complete_ones(world, speculate):
+    made = world()
+    before = in_turns(made, speculate)
+    assert made.run(60, step_s=1, until=lambda w: w.record.trial.turn.number % 2)
+    made.end_operator()
+    after = made.record.trial
+    assert after.blocks == before.blocks
+    assert after.turn.number == 2 * made.record.trial.turn.pair
+    assert after.first_half == ()
+    ended = made.run_to_end()
+    assert ended.verdict in ("Promoted", "Inconclusive")
