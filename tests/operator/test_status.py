@@ -538,3 +538,12 @@ def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
     observed = world()
     observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
     assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")
+
+
+def test_activity_is_written_as_observed(example):
+    activity = {"until": "2026-11-23T01:30:00Z", "tokensPerSecond": [5], "draftSteps": []}
+    activity["acceptLengthHundredths"] = [210]
+    seen = Observed(example(), {}, activity=activity)
+    decided = plan(seen, SETTINGS)
+    assert status(seen, decided, Outcome(), NOW)["activity"] == activity
+    assert "activity" not in status(replace(seen, activity=None), decided, Outcome(), NOW)

@@ -84,12 +84,8 @@ def extended(previous: Manifest | None, window: Window | None) -> Manifest | Non
     if ended is None:
         return previous
     end_s, work = ended
-    known = Activity.from_resource(previous) if previous else None
-    rows: list[Work] = _rows(known) if known else []
-    missing = 1
-    if known:
-        known_s = datetime.fromisoformat(known.until).timestamp()
-        missing = round((end_s - known_s) / PERIOD_S)
+    known_s, rows = _read(previous) if previous else (end_s - PERIOD_S, [])
+    missing = round((end_s - known_s) / PERIOD_S)
     if missing < 1:
         return previous
     gap = min(missing - 1, MAX_PERIODS)
@@ -144,10 +140,12 @@ def _work(window: Window) -> Work:
     )
 
 
-def _rows(known: Activity) -> list[Work]:
+def _read(shown: Manifest) -> tuple[float, list[Work]]:
+    """End of the newest half hour in seconds since 1970, and all half hours."""
+    known = Activity.from_resource(shown)
     tenths = {each.from_: each.tenths for each in known.draft_steps}
     columns = zip(known.tokens_per_second, known.accept_length_hundredths, strict=True)
-    return [
+    return datetime.fromisoformat(known.until).timestamp(), [
         Work(tokens, accept, {at: each[place] for at, each in tenths.items() if each[place] >= 0})
         for place, (tokens, accept) in enumerate(columns)
     ]
@@ -160,13 +158,14 @@ def _shown(end_s: float, rows: list[Work]) -> Manifest:
         tokens_per_second=[each.tokens_per_second for each in rows],
         accept_length_hundredths=[each.accept_length_hundredths for each in rows],
         draft_steps=[
-            DraftStepsActivity(
-                from_=bucket,
-                tenths=[each.draft_steps_tenths.get(bucket, NO_STEPS) for each in rows],
-            )
+            DraftStepsActivity.model_validate({"from": bucket, "tenths": _column(rows, bucket)})
             for bucket in BATCH_BUCKETS
             if bucket in buckets
         ],
     )
     manifest: dict[str, Any] = shown.model_dump(mode="json", by_alias=True)
     return manifest
+
+
+def _column(rows: Iterable[Work], bucket: int) -> list[int]:
+    return [each.draft_steps_tenths.get(bucket, NO_STEPS) for each in rows]

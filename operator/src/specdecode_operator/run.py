@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +38,9 @@ from specdecode_operator.watching import EventHandler, obey_signals, register, w
 
 log = logging.getLogger(__name__)
 
+THREAD_SWITCH_S = 0.001
+"""Longest time that the event loop waits for a thread that parses metrics (default: 5 ms)."""
+
 
 async def run(settings: Settings) -> None:
     """Run until a signal stops the process.
@@ -44,6 +48,7 @@ async def run(settings: Settings) -> None:
     Raises:
         StartError: a check at the start fails for too long, or workers outlive a lost Lease.
     """
+    sys.setswitchinterval(THREAD_SWITCH_S)
     stop = asyncio.Event()
     obey_signals(stop)
     disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -61,6 +61,7 @@ def status(
                 "models": _models(plan, previous),
                 **_rollout(told, previous),
                 "recommendation": recommendation,
+                "activity": observed.activity,
                 "hold": conditions.hold(checks, previous.get("hold"), now),
                 "conditions": merged,
             }

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from specdecode_api.base import ResourceRecord
 from specdecode_api.report import ModelRole, ModelState
+from specdecode_api.v1alpha1.activity import Activity
 from specdecode_api.v1alpha1.rollout_status import (
     MAX_HISTORY,
     Effective,
@@ -122,6 +123,10 @@ class Status(ResourceRecord):
     effective: Effective | None = Field(
         default=None,
         description="The configuration in force; absent where nothing is guarded or tuned.",
+    )
+    activity: Activity | None = Field(
+        default=None,
+        description="Work of the engines in the last day, by half hours; not kept in mode Manual.",
     )
     conditions: list[Condition] | None = Field(
         default=None,
