@@ -68,12 +68,12 @@ def counters(age_s: float) -> Values:
         found[metrics.BUCKET_BUSY_SECONDS][at] = steps * cost_s
         reached = steps * batch
         for position in range(1, num_steps + 1):
-            place = (str(bucket), str(position))
+            where = (str(bucket), str(position))
             for each, grown in (
                 (metrics.POSITION_REACHED, reached),
                 (metrics.POSITION_ACCEPTED, reached * ACCEPTANCE),
             ):
-                found[each][place] = found[each].get(place, 0.0) + grown
+                found[each][where] = found[each].get(where, 0.0) + grown
             reached *= ACCEPTANCE
     for stratum in STRATA:
         for place, each in enumerate(metrics.REQUEST_SUMS, start=1):

@@ -31,7 +31,7 @@ from specdecode_operator.kinds import DEPLOYMENT, POD, Manifest, child_id
 from specdecode_operator.observed import Key, Observed
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan
-from specdecode_operator.run import THREAD_SWITCH_S
+from specdecode_operator.run import THREAD_SWITCH_S, freeze_heap
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.looks import REST_LOOK_S
@@ -70,6 +70,7 @@ async def _measure(client: EngineClient, fleet: Sequence[Observed], periods: flo
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work.look_forever(key)) for key in work.observed]
         tasks.append(group.create_task(work.reconcile_forever()))
+        freeze_heap()
         await asyncio.sleep(REST_LOOK_S)  # every resource once, with new connections
         work.looks = 0
         with _timed_callbacks() as callbacks:
@@ -102,11 +103,11 @@ class _Work:
 
     async def look_forever(self, key: Key) -> None:
         """Look once per interval, at a random moment of it."""
+        step = plan(self.observed[key], SETTINGS, time.time()).step
+        assert step is not None, "the spec is valid"
         await asyncio.sleep(random.uniform(0, REST_LOOK_S))
         while True:
             observed = self.observed[key]
-            step = plan(observed, SETTINGS, time.time()).step
-            assert step is not None, "the spec is valid"
             look = trial.next_look(observed, step.record, time.time(), REST_LOOK_S)
             assert look is not None, "mode Recommend looks at rest"
             self.observer.start(key, observed.uid, look, time.time)
@@ -175,7 +176,7 @@ def _timed_callbacks() -> Iterator[Callbacks]:
         run(handle)
         found.cpu_ms.append(1000 * (time.thread_time() - started_s))
 
-    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
     try:
         yield found
     finally:
