@@ -129,7 +129,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
 
     async def take(request: web.Request) -> web.Response:
         engine = _asked(request, engines)
-        engine.take(await request.json())
+        engine.take((await request.json())["table"])
         return web.json_response({"table_hash": engine.table})
 
     application = web.Application()

@@ -76,16 +76,25 @@ class EngineClient:
         )
 
     async def put_table(
-        self, pod: Manifest, owner: str, table: Mapping[str, TableEntry]
+        self,
+        pod: Manifest,
+        owner: str,
+        table: Mapping[str, TableEntry],
+        expires_after_s: float | None,
     ) -> tuple[bool, str]:
-        """Replace the speculation table of an engine that has an address.
+        """Replace the speculation table of an engine that has an address, or renew its expiry.
+
+        Args:
+            owner: uid of the resource, which engines with API keys require.
+            expires_after_s: the engine then returns to its last table without expiry.
 
         Returns:
             whether the engine needs a restart for this table, and the error; ("" if replaced).
         """
         url = url_of(pod, self._port, names.PATH_TABLE)
         assert url is not None, "its metrics were read at this address"
-        document = {bound: entry.model_dump(mode="json") for bound, entry in table.items()}
+        entries = {bound: entry.model_dump(mode="json") for bound, entry in table.items()}
+        document = {"table": entries, "expiresAfterSeconds": expires_after_s}
         headers = {names.HEADER_OWNER: owner}
         try:
             response = await self._http.put(

@@ -1,8 +1,9 @@
 """Reads the metrics of a resource's engines, and sends them the tables of a trial.
 
-Level-triggered: the table that a pod should run is compared with the table that it reports, so a
-restarted pod receives its table again. Each look runs in a task of its own: a pod without a
-response delays no reconcile, and reconciles of other resources not at all.
+Level-triggered: every look sends each pod the table that it should run. A restarted pod receives
+its table again, and a pod keeps the table of a trial only as long as looks renew it. Each look runs
+in a task of its own: a pod without a response delays no reconcile, and reconciles of other
+resources not at all.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ class EngineObserver:
         self._wake(key)
 
     async def observe(self, owner: str, look: Look, now_s: Callable[[], float]) -> Sight:
-        """Read pods, and send a table to each pod that runs a wrong one.
+        """Read pods, and send each its table: a wrong one is replaced, an expiry renewed.
 
         Args:
             owner: uid of the resource.
@@ -108,27 +109,28 @@ class EngineObserver:
         scraped = await self._engines.scrape(look.pods)
         readings = {each.pod_uid: each for each in scraped.readings}
         failures = dict(scraped.failures)
-        wrong = [pod for pod in look.pods if _is_wrong(readings.get(_uid(pod)), tables)]
-        if not wrong:
-            return Sight(now_s(), readings, failures)
+        sent = [pod for pod in look.pods if _uid(pod) in readings and _uid(pod) in tables]
+        wrong = [pod for pod in sent if _is_wrong(readings[_uid(pod)], tables[_uid(pod)])]
         results = await asyncio.gather(
-            *(self._engines.put_table(pod, owner, tables[_uid(pod)]) for pod in wrong)
+            *(
+                self._engines.put_table(pod, owner, tables[_uid(pod)], look.expires_after_s)
+                for pod in sent
+            )
         )
         refusals: dict[str, str] = {}
-        for pod, (needs_restart, error) in zip(wrong, results, strict=True):
+        for pod, (needs_restart, error) in zip(sent, results, strict=True):
             if error:
                 (refusals if needs_restart else failures)[pod["metadata"]["name"]] = error
+        if not wrong:
+            return Sight(now_s(), readings, failures, refusals)
         again = await self._engines.scrape(wrong)
         readings |= {each.pod_uid: each for each in again.readings}
         return Sight(now_s(), readings, failures, refusals)
 
 
-def _is_wrong(reading: Reading | None, tables: Tables) -> bool:
+def _is_wrong(reading: Reading, table: Mapping[str, TableEntry]) -> bool:
     """Whether a pod runs a table other than the required one."""
-    if reading is None or reading.pod_uid not in tables:
-        return False
-    wanted = table_hash(Policy(reading.facts["policy"]), tables[reading.pod_uid])
-    return reading.key.table_hash != wanted
+    return reading.key.table_hash != table_hash(Policy(reading.facts["policy"]), table)
 
 
 def _uid(pod: Manifest) -> str:

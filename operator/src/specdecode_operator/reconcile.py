@@ -53,6 +53,8 @@ class Reconciler:
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, Memory] = field(default_factory=dict)
     """What trials keep in memory between reconciles."""
+    progress: dict[Key, float] = field(default_factory=dict)
+    """Monotonic time of the latest progress of each running trial."""
     activities: ActivityLog = field(default_factory=ActivityLog)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -62,6 +64,7 @@ class Reconciler:
             self.observer.forget(key)
             self.denials.clear(key)
             self.memories.pop(key, None)
+            self.progress.pop(key, None)
             self.activities.forget(key)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
@@ -75,8 +78,7 @@ class Reconciler:
         shown = (observed.resource.get("status") or {}).get("activity")
         observed = replace(observed, activity=self.activities.extended(key, shown))
         decided = await self._decide(key, observed, now_s, sight)
-        if decided.memory is not None:
-            self.memories[key] = decided.memory
+        self._remember(key, decided.memory)
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
@@ -100,6 +102,23 @@ class Reconciler:
         """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
         given = (observed, self.settings, now_s, sight, self.memories.get(key))
         return plan(*given) if sight is None else await asyncio.to_thread(plan, *given)
+
+    def stalled_s(self) -> float:
+        """Longest time since a running trial made progress, in seconds; 0 without trials."""
+        now_s = time.monotonic()
+        # copied first: metrics are read by another thread
+        return max((now_s - latest_s for latest_s in list(self.progress.values())), default=0.0)
+
+    def _remember(self, key: Key, memory: Memory | None) -> None:
+        """Keep the state of trials; what is to be stored changes when a trial makes progress."""
+        if memory is None:
+            return
+        before = self.memories.get(key)
+        self.memories[key] = memory
+        if memory.record.trial is None:
+            self.progress.pop(key, None)
+        elif before is None or before.text != memory.text:
+            self.progress[key] = time.monotonic()
 
     def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
         """Start a look at the engines if one is due; returns the seconds until the next one.

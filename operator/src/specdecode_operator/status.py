@@ -77,13 +77,14 @@ def as_manifest(record: Status) -> Manifest:
 def _rollout(told: Told | None, previous: Manifest) -> Manifest:
     """Status of trials; unchanged for a rejected spec."""
     if told is None:
-        kept = ("trial", "history", "rolloutRequests", "effective")
+        kept = ("trial", "history", "rolloutRequests", "effective", "exploration")
         return {name: previous.get(name) for name in kept}
     return {
         "trial": told.trial,
         "history": list(told.history) or None,
         "rolloutRequests": list(told.requests) or None,
         "effective": told.effective,
+        "exploration": told.exploration,
     }
 
 

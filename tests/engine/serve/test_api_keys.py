@@ -86,7 +86,7 @@ def test_what_clients_call_and_what_changes_the_engine_is_guarded_and_nothing_el
         assert server.get(path).status_code == 200, path
     assert server.get("/v1/models").status_code == 401
     assert server.get("/speculation/table").status_code == 200
-    put = {"url": server.url + "/speculation/table", "json": {"1": [0]}}
+    put = {"url": server.url + "/speculation/table", "json": {"table": {"1": [0]}}}
     assert httpx.put(**put).status_code == 401
     headers = {"authorization": f"Bearer {KEY}"}
     assert httpx.put(**put, headers=headers).json()["error"]["code"] == "bad_table"
@@ -97,7 +97,9 @@ def test_the_owner_may_exchange_the_table_and_nothing_else(start_server, file):
     server = start_server(api_key_path=file, owner="3f6c-uid")
     for owner, status in (("3f6c-uid", 400), ("3f6c-ui", 401), ("", 401)):
         headers = {"x-specdecode-owner": owner}
-        put = httpx.put(server.url + "/speculation/table", json={"1": [0]}, headers=headers)
+        put = httpx.put(
+            server.url + "/speculation/table", json={"table": {"1": [0]}}, headers=headers
+        )
         assert put.status_code == status
     asked = httpx.get(server.url + "/v1/models", headers={"x-specdecode-owner": "3f6c-uid"})
     assert asked.status_code == 401

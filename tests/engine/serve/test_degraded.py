@@ -40,7 +40,7 @@ def test_keys_that_are_gone_and_come_back(tmp_path, start_server, eventually):
 def test_a_table_that_was_refused(start_server):
     server = start_server()
     assert isinstance(server.core, EchoCore)
-    answer = httpx.put(server.url + "/speculation/table", json={"1": [1]})
+    answer = httpx.put(server.url + "/speculation/table", json={"table": {"1": [1]}})
     assert answer.status_code == 400
     text = reported(server)[Degraded.TABLE_REFUSED]
     assert text.startswith("the old table stays in force: PUT /speculation/table: ")

@@ -1,5 +1,6 @@
 """A running engine takes another table: by its admin endpoint, by its mounted file, under load."""
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+
+from specdecode_api.boot import SpeculationBoot
+from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.serve.control.tables import Tables
 
 ROOT = Path(__file__).parents[3]
 MODELS = ROOT / "examples" / "models"
@@ -74,8 +79,26 @@ class Engine:
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url()}{path}", timeout=10)
 
-    def put(self, table: object) -> httpx.Response:
-        return httpx.put(f"{self.url()}/speculation/table", json=table, timeout=10)
+    def put(self, table: object, expires_after_s: float | None = None) -> httpx.Response:
+        return self.put_body({"table": table, "expiresAfterSeconds": expires_after_s})
+
+    def put_body(self, body: object) -> httpx.Response:
+        return httpx.put(f"{self.url()}/speculation/table", json=body, timeout=10)
+
+    def delete(self) -> httpx.Response:
+        return httpx.delete(f"{self.url()}/speculation/table", timeout=10)
+
+    def results(self) -> dict[str, float]:
+        """What became of tables, by result."""
+        lines = re.findall(
+            r'table_reloads_total\{result="(\w+)"\} (\S+)', self.get("/metrics").text
+        )
+        return {result: float(count) for result, count in lines}
+
+    def remaining_s(self) -> float:
+        """Seconds until the table in force expires; infinite if it does not."""
+        left = self.get("/speculation/table").json()["expiresAfterSeconds"]
+        return float("inf") if left is None else float(left)
 
     def is_ready(self) -> bool:
         try:
@@ -245,6 +268,116 @@ def test_what_only_a_restart_takes_up_is_said(engine, eventually):
     eventually(lambda: engine.get("/server_info").json()["needs_restart"] == ["threads"], 30)
     engine.write(WIDE)
     eventually(lambda: engine.get("/server_info").json()["needs_restart"] == [], 30)
+
+
+def test_a_table_with_an_expiry_returns_to_the_lasting_one_under_load(engine, load, eventually):
+    lasting = engine.put(WIDE).json()["table_hash"]
+    before = engine.results().get("expired", 0)
+    answer = engine.put(PLAIN, expires_after_s=2).json()
+    assert 0 < answer["expiresAfterSeconds"] <= 2
+    assert answer["lasting_table_hash"] == lasting != answer["table_hash"]
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
+    eventually(lambda: engine.num_steps() == 3, 30)
+    assert engine.results()["expired"] == before + 1
+    assert engine.remaining_s() == float("inf")
+
+
+def test_an_expiry_is_renewed_without_a_reload(engine, eventually):
+    engine.put(WIDE)
+    engine.put(PLAIN, expires_after_s=30)
+    before = engine.results()
+    for _ in range(3):
+        eventually(lambda: engine.remaining_s() < 29.5, 30)
+        assert engine.put(PLAIN, expires_after_s=30).json()["expiresAfterSeconds"] > 29.5
+    after = engine.results()
+    assert after["renewed"] == before.get("renewed", 0) + 3
+    assert after["applied"] == before["applied"]
+    assert engine.delete().json()["table_hash"] == engine.put(WIDE).json()["table_hash"]
+
+
+def test_a_table_without_expiry_becomes_the_lasting_one(engine):
+    engine.put(WIDE)
+    engine.put(PLAIN, expires_after_s=30)
+    engine.put(PLAIN)
+    assert engine.remaining_s() == float("inf")
+    assert engine.delete().json()["entries"]["1"]["candidate_steps"] == [0]
+
+
+def test_a_removed_table_ends_at_once_and_once(engine):
+    engine.put(WIDE)
+    engine.put(PLAIN, expires_after_s=600)
+    before = engine.results().get("removed", 0)
+    for _ in range(2):
+        answer = engine.delete()
+        assert answer.status_code == 200
+        assert answer.json()["entries"]["1"]["candidate_steps"] == [0, 1, 3]
+    assert engine.results()["removed"] == before + 1
+
+
+def test_a_changed_file_ends_a_table_with_an_expiry(engine, eventually):
+    engine.put(PLAIN, expires_after_s=600)
+    engine.write(SHALLOW)
+    eventually(lambda: engine.table() == {"1": [1], "7": [3]}, 30)
+    assert engine.remaining_s() == float("inf")
+    engine.write(WIDE)
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, "table is missing"),
+        (WIDE, "table is missing"),
+        ([], "body is []"),
+        ({"table": WIDE, "expiresAfterSeconds": 0}, "expiresAfterSeconds is 0"),
+        ({"table": WIDE, "expiresAfterSeconds": -1}, "expiresAfterSeconds is -1"),
+        ({"table": WIDE, "expiresAfterSeconds": "5"}, 'expiresAfterSeconds is "5"'),
+        ({"table": WIDE, "expiresAfterSeconds": True}, "expiresAfterSeconds is true"),
+        ({"table": WIDE, "expiresAfterSeconds": 604801}, "less than or equal to 604800"),
+        ({"table": WIDE, "expires": 5}, "expires is 5"),
+    ],
+)
+def test_a_bad_offer_of_a_table_is_refused_with_the_field(engine, body, error):
+    engine.put(WIDE)
+    answer = engine.put_body(body)
+    assert answer.status_code == 400
+    assert error in answer.json()["error"]["message"]
+    assert engine.remaining_s() == float("inf")
+
+
+def test_a_refused_table_leaves_the_expiry_of_the_one_in_force(engine):
+    engine.put(WIDE)
+    engine.put(PLAIN, expires_after_s=600)
+    assert engine.put(DEEP, expires_after_s=5).status_code == 409
+    assert 500 < engine.remaining_s() <= 600
+    engine.delete()
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_parsed(engine):
+    answer = engine.put_body({"table": WIDE, "padding": "x" * (256 * 1024)})
+    assert answer.status_code == 413
+    assert "larger than 262144 bytes" in answer.json()["error"]["message"]
+
+
+async def test_an_engine_without_a_table_returns_to_its_steps_at_start():
+    speculation = SpeculationBoot(
+        algorithm="STANDALONE", draft_path="/d", num_steps=2, policy="static"
+    )
+    reloaded: list[RangeTable] = []
+    results: list[str] = []
+
+    async def reload(table: RangeTable) -> None:
+        reloaded.append(table)
+
+    tables = Tables(speculation, reload, results.append)
+    at_start = tables.table_hash
+    await tables.apply_document(PLAIN, "test", expires_after_s=0.05)
+    async with asyncio.timeout(10):
+        while results != ["applied", "expired"]:
+            await asyncio.sleep(0.01)
+    assert reloaded[-1].candidates() == (2,)
+    assert reloaded[-1].table_hash == tables.table_hash == at_start
+    assert tables.describe()["source"] == "boot file or flags"
 
 
 def test_no_json_is_said_to_be_none(engine):

@@ -4,15 +4,19 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator.engine_client import open_engine_client
+from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmKey, RequestSums
 from specdecode_operator.recommend import (
@@ -23,6 +27,7 @@ from specdecode_operator.recommend import (
     pool_of,
     recommend,
 )
+from specdecode_operator.trial.looks import Look
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 HASH = "v1-0011223344556677"
@@ -105,7 +110,7 @@ class Engine:
         return now["running_requests"] == 1 and before is not None and self._steps > before
 
     def exchange(self, table):
-        answer = HTTP.put(f"{self.url}/speculation/table", json=table, timeout=10)
+        answer = HTTP.put(f"{self.url}/speculation/table", json={"table": table}, timeout=10)
         return answer.raise_for_status().json()["table_hash"]
 
 
@@ -196,6 +201,31 @@ async def test_a_request_across_an_exchange_counts_for_neither(engines, read, ev
     assert "specdecode_request_sum_mixed_requests_total 1.0" in text
     assert engine.exchange({"1": {"candidate_steps": [3]},
                             "200": {"candidate_steps": [0, 1, 3]}}) == old.table_hash  # fmt: skip
+
+
+async def test_looks_renew_the_table_of_a_trial_and_without_them_it_expires(
+    engines, port, eventually
+):
+    engine = engines[0]
+    table = {"1": TableEntry(candidate_steps=(1,))}
+    wanted = table_hash(Policy.STATIC, table)
+
+    def shown():
+        return HTTP.get(f"{engine.url}/speculation/table", timeout=10).json()
+
+    before = shown()["table_hash"]
+    look = Look(0.0, (engine.pod,), {engine.address: table}, expires_after_s=20.0)
+    async with open_engine_client(port) as client:
+        observer = EngineObserver(client, time.monotonic)
+        first = await observer.observe("uid", look, time.time)
+        assert first.readings[engine.address].key.table_hash == wanted
+        eventually(lambda: shown()["expiresAfterSeconds"] < 19.5, 30)
+        again = await observer.observe("uid", look, time.time)
+        assert (again.failures, again.refusals) == ({}, {})
+        assert shown()["expiresAfterSeconds"] > 19.5
+        await observer.observe("uid", replace(look, expires_after_s=0.2), time.time)
+    eventually(lambda: shown()["table_hash"] == before, 30)
+    assert shown()["expiresAfterSeconds"] is None
 
 
 async def test_a_killed_engine_counts_anew_and_once(engines, read, eventually):

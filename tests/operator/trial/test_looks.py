@@ -66,3 +66,14 @@ def test_a_new_process_repeats_the_open_pair_and_keeps_the_complete_ones(world, 
     assert after.first_half == ()
     ended = made.run_to_end()
     assert ended.verdict in ("Promoted", "Inconclusive")
+
+
+def test_the_table_of_a_trial_expires_and_that_of_a_verdict_stays(world, speculate):
+    made = world()
+    in_turns(made, speculate)
+    assert look(made).expires_after_s == 3 * 60
+    made.speeds = {3: 0.03}
+    assert made.run(600, step_s=1, until=lambda w: w.record.trial.phase.is_ending)
+    ending = look(made)
+    assert ending.tables
+    assert ending.expires_after_s is None

@@ -81,7 +81,10 @@ HTTP_ERRORS = counter(
     "http_errors", "HTTP requests that failed, broken streams included.", "status", TABLE
 )
 TABLE_RELOADS = counter(
-    "table_reloads", "Speculation tables received while running, by result.", "result"
+    "table_reloads",
+    "Speculation tables received while running, by result: applied, renewed, refused, removed, "
+    "expired.",
+    "result",
 )
 ENGINE_FAILURES = counter(
     "engine_failures",

@@ -164,6 +164,21 @@ class HistoryEntry(ResourceRecord):
     )
 
 
+class ExplorationStatus(ResourceRecord):
+    """What trials of the operator's own cost, and when the next one may start."""
+
+    trials_today: Count = Field(description="Trials that started within 24 hours.")
+    candidate_share: Number = Field(
+        description="Share of a day's pod-seconds that ran, or may still run, a candidate."
+    )
+    alpha_budget: Number = Field(
+        description="Probability of a wrong promotion that the next trial may spend."
+    )
+    not_before: Time | None = Field(
+        default=None, description="End of the rest after the latest trial, if it is not over."
+    )
+
+
 class RolloutRequest(ResourceRecord):
     """What a person asked of a trial by annotation, and what came of it."""
 

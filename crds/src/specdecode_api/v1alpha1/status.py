@@ -10,6 +10,7 @@ from specdecode_api.v1alpha1.activity import Activity
 from specdecode_api.v1alpha1.rollout_status import (
     MAX_HISTORY,
     Effective,
+    ExplorationStatus,
     HistoryEntry,
     RecommendationStatus,
     RolloutRequest,
@@ -114,6 +115,9 @@ class Status(ResourceRecord):
         max_length=4,
         json_schema_extra=map_by("verb"),
         description="Annotations that ask something of a trial, and their answers.",
+    )
+    exploration: ExplorationStatus | None = Field(
+        default=None, description="Cost of trials; absent where the operator starts none."
     )
     effective: Effective | None = Field(
         default=None,

@@ -1,20 +1,24 @@
 """The routes of the management port, apart from probes: /server_info, /metrics and the table."""
 
-import json
 from importlib.metadata import version
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdecode_api import names
 from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.limits import read_limited
 from specdecode_engine.serve.service import service_of
 
 router = APIRouter()
 
 TABLE_SOURCE = f"PUT {names.PATH_TABLE}"
+MAX_TABLE_BYTES = 256 * 1024
+MAX_EXPIRY_SECONDS = 7 * 86_400
 
 
 @router.get(names.PATH_SERVER_INFO)
@@ -49,23 +53,44 @@ async def get_table(request: Request) -> dict[str, object]:
     return service_of(request).tables.describe()
 
 
+class TableOffer(BaseModel):
+    """The body of a PUT: a table in any of its forms, and how long it is valid."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    table: Any
+    expires_after_s: Annotated[float, Field(gt=0, le=MAX_EXPIRY_SECONDS)] | None = Field(
+        default=None, alias="expiresAfterSeconds"
+    )
+
+
 @router.put(names.PATH_TABLE)
 async def put_table(request: Request) -> dict[str, object]:
     """Choose draft steps by another table from the next step on; running requests continue.
 
-    The body is a table in any of its forms. An invalid table is answered with 400 and all its
-    errors, a table that requires a restart with 409; the old table then stays in force.
+    An invalid table is answered with 400 and all its errors, a table that requires a restart with
+    409; the old table then stays in force.
     """
     service = service_of(request)
     service.lifecycle.check_admission()
+    data = await read_limited(request, MAX_TABLE_BYTES, "a table has one entry per batch size")
     try:
-        document = json.loads(await request.body())
-    except ValueError as error:
-        raise errors.HttpError(400, f"the body is not valid JSON: {error}; send a table") from None
+        offer = TableOffer.model_validate_json(data)
+    except ValidationError as error:
+        raise errors.from_validation(error) from None
     try:
-        await service.tables.apply_document(document, TABLE_SOURCE)
+        await service.tables.apply_document(offer.table, TABLE_SOURCE, offer.expires_after_s)
     except TableError as error:
         raise errors.HttpError(400, str(error), code="bad_table") from None
     except TableRefused as error:
         raise errors.HttpError(409, str(error), code="needs_restart") from None
+    return service.tables.describe()
+
+
+@router.delete(names.PATH_TABLE)
+async def delete_table(request: Request) -> dict[str, object]:
+    """Return to the last table without expiry now; without effect while that is in force."""
+    service = service_of(request)
+    service.lifecycle.check_admission()
+    await service.tables.remove()
     return service.tables.describe()

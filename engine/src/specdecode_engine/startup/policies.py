@@ -27,9 +27,7 @@ def make_policy(
     """
     num_steps = speculation.num_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
-        only = BatchRange(1, (num_steps,))
-        name = table_hash(speculation.policy, speculation.entries)
-        return StaticPolicy(num_steps, RangeTable([only], name))
+        return StaticPolicy(num_steps, table_without_entries(speculation))
     match speculation.policy:
         case Policy.STATIC:
             return StaticPolicy(num_steps, table)
@@ -37,6 +35,12 @@ def make_policy(
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
             return GoodputPolicy(table, CostModel(costs), num_steps)
+
+
+def table_without_entries(speculation: SpeculationBoot) -> RangeTable:
+    """Return the table of an engine that has none: always the draft steps at start."""
+    name = table_hash(speculation.policy, speculation.entries)
+    return RangeTable([BatchRange(1, (speculation.num_steps,))], name)
 
 
 def range_table(entries: Mapping[str, TableEntry], policy: Policy) -> RangeTable | None:

@@ -61,7 +61,7 @@ class EngineMetrics:
         self._errors.labels(status=str(status), table=self._table()).inc()
 
     def count_table(self, result: str) -> None:
-        """Count a table that was offered: "applied" or "refused"."""
+        """Count what became of a table; `Tables` lists the results."""
         self._reloads.labels(result=result).inc()
 
     def count_failure(self, reason: str) -> None:

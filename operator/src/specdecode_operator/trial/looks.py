@@ -24,6 +24,8 @@ REST_LOOK_S = 60.0
 MAX_PODS_AT_REST = 64
 MAX_PODS_PER_ARM = 8
 """Of arms on separate pods."""
+MISSED_LOOKS = 3
+"""Looks after which pods give up the table of a trial: the operator is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Look:
     pods: tuple[Manifest, ...] = ()
     tables: Mapping[str, Table] = field(default_factory=lambda: MappingProxyType({}))
     """The table that a pod must run, by its uid; the other pods keep theirs."""
+    expires_after_s: float | None = None
+    """When pods return to their last table without expiry, unless a look renews it."""
 
 
 def next_look(observed: Observed, record: Record, now_s: float, since_s: float) -> Look | None:
@@ -54,8 +58,18 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
         learns = spec.rollout.mode != "Manual" and spec.speculation.algorithm != "NONE"
         serving = ready[:MAX_PODS_AT_REST]
         return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
-    due_s = _due_s(trial, pace_of(spec.rollout), now_s, since_s)
-    return Look(due_s, _participants(trial, ready), _tables(trial, ready))
+    pace = pace_of(spec.rollout)
+    due_s = _due_s(trial, pace, now_s, since_s)
+    return Look(
+        due_s, _participants(trial, ready), _tables(trial, ready), _expires_after_s(trial, pace)
+    )
+
+
+def _expires_after_s(trial: Trial, pace: Pace) -> float | None:
+    """Three times the longest time between looks; the table of a verdict stays."""
+    if trial.phase.is_ending:
+        return None
+    return MISSED_LOOKS * max(pace.block_s, REST_LOOK_S)
 
 
 def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:

@@ -3,18 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
-from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Algorithm
 from specdecode_api.table import TableEntry, TableError, read_table, table_warnings
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.process import ConfigurationError
 from specdecode_engine.serve.engine.core import Core, EngineFailed
-from specdecode_engine.startup.policies import range_table
+from specdecode_engine.startup.policies import range_table, table_without_entries
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +23,27 @@ TUNED = "tuned table of the boot file"
 CHANGED_FILE = "changed file"
 
 
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A table, as its entries and as policies use it, and where it came from."""
+
+    entries: Mapping[str, TableEntry]
+    table: RangeTable
+    source: str
+
+
 class Tables:
     """Applies new tables, one at a time; a refused table leaves the old one in force.
+
+    A table may expire. The engine then returns to the last table without expiry, so that the table
+    of a trial does not outlive an operator that is gone. Owned by the event loop, whose monotonic
+    clock ends the time: no step pays for it.
 
     Args:
         speculation: the configuration at start, with its table.
         reload: passes a table to the engine.
-        count: called with "applied" or "refused", once per attempt.
+        count: called once per attempt with "applied", "renewed" (its expiry only) or "refused",
+            and with "expired" or "removed" when the table of a limited time ends.
     """
 
     def __init__(
@@ -41,11 +55,21 @@ class Tables:
         self._speculation = speculation
         self._reload = reload
         self._count = count
-        self.entries: Mapping[str, TableEntry] = speculation.entries
-        self.table_hash = table_hash(speculation.policy, self.entries)
-        self.source = AT_START
-        self.warnings = table_warnings(self.entries, speculation.policy)
+        table = range_table(speculation.entries, speculation.policy)
+        at_start = TableSource(
+            speculation.entries, table or table_without_entries(speculation), AT_START
+        )
+        self._lasting = self._in_force = at_start
+        self._deadline_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._changing = asyncio.Lock()
+        self._returning: asyncio.Task[None] | None = None
         self.latest_refusal: str | None = None
+
+    @property
+    def table_hash(self) -> str:
+        """Hash of the table in force, as metrics name it."""
+        return self._in_force.table.table_hash
 
     def start(self, core: Core) -> None:
         """Apply the tuned table before the first request; an invalid one is refused."""
@@ -58,7 +82,8 @@ class Tables:
         table = range_table(entries, self._speculation.policy)
         assert table is not None, "a tuned table has entries"
         core.reload(table)
-        self._record(entries, table, TUNED)
+        self._record(TableSource(entries, table, TUNED), None)
+        self._count("applied")
 
     async def apply_boot(self, speculation: SpeculationBoot, source: str) -> None:
         """Apply the table of a changed boot file: the tuned one where it can be used.
@@ -77,8 +102,14 @@ class Tables:
         if refusal is not None:
             self.refuse(TUNED, refusal)
 
-    async def apply_document(self, document: object, source: str) -> None:
+    async def apply_document(
+        self, document: object, source: str, expires_after_s: float | None = None
+    ) -> None:
         """Read a table in any of its forms, and choose draft steps by it from the next step on.
+
+        Args:
+            expires_after_s: return to the last table without expiry after this time, unless the
+                same or another table comes earlier.
 
         Raises:
             TableError: the table is not valid; the message lists all errors.
@@ -93,7 +124,13 @@ class Tables:
                     f"the table requires policy {table.policy}, and policy {policy} is running; "
                     f"remove the policy from the table, or restart with policy {table.policy}"
                 )
-            await self._apply(table.entries, source)
+            await self._apply(table.entries, source, expires_after_s)
+
+    async def remove(self) -> None:
+        """End the time of the table in force now, if it is limited; raises `EngineFailed`."""
+        async with self._changing:
+            if self._deadline_s is not None:
+                await self._return("removed")
 
     def refuse(self, source: str, reason: str) -> None:
         """Record that a source had no usable table."""
@@ -102,31 +139,77 @@ class Tables:
 
     def describe(self) -> dict[str, object]:
         """Return the table, its source, and why the latest refused table was refused."""
+        now, policy = self._in_force, self._speculation.policy
         return {
-            "policy": self._speculation.policy.value,
+            "policy": policy.value,
             "table_hash": self.table_hash,
-            "source": self.source,
-            "entries": {at: entry.model_dump(mode="json") for at, entry in self.entries.items()},
-            "warnings": list(self.warnings),
+            "source": now.source,
+            "entries": {at: entry.model_dump(mode="json") for at, entry in now.entries.items()},
+            "expiresAfterSeconds": self._remaining_s(),
+            "lasting_table_hash": self._lasting.table.table_hash,
+            "warnings": list(table_warnings(now.entries, policy)),
             "latest_refusal": self.latest_refusal,
         }
 
-    async def _apply(self, entries: Mapping[str, TableEntry], source: str) -> None:
+    def _remaining_s(self) -> float | None:
+        if self._deadline_s is None:
+            return None
+        return max(round(self._deadline_s - asyncio.get_running_loop().time(), 3), 0.0)
+
+    async def _apply(
+        self,
+        entries: Mapping[str, TableEntry],
+        source: str,
+        expires_after_s: float | None = None,
+    ) -> None:
         if self._speculation.algorithm is Algorithm.NONE:
             raise TableRefused("algorithm NONE does not speculate; restart with another algorithm")
         table = range_table(entries, self._speculation.policy)
         if table is None:
             raise TableRefused("it contains no table; restart to run without one")
-        await self._reload(table)
-        self._record(entries, table, source)
+        async with self._changing:
+            is_new = table.table_hash != self.table_hash
+            if is_new:  # else it would lose what the policy has learned since
+                await self._reload(table)
+            self._record(TableSource(entries, table, source), expires_after_s)
+            self._count("applied" if is_new else "renewed")
 
-    def _record(self, entries: Mapping[str, TableEntry], table: RangeTable, source: str) -> None:
-        self.entries = entries
-        self.table_hash = table.table_hash
-        self.source = source
-        self.warnings = table_warnings(entries, self._speculation.policy)
+    def _record(self, applied: TableSource, expires_after_s: float | None) -> None:
+        self._in_force = applied
         self.latest_refusal = None
-        self._count("applied")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._deadline_s = None
+        if expires_after_s is None:
+            self._lasting = applied
+            return
+        loop = asyncio.get_running_loop()
+        self._deadline_s = loop.time() + expires_after_s
+        self._timer = loop.call_at(self._deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        self._returning = asyncio.create_task(self._return_if_due())
+
+    async def _return_if_due(self) -> None:
+        async with self._changing:
+            if self._deadline_s is None or asyncio.get_running_loop().time() < self._deadline_s:
+                return  # another table came meanwhile
+            log.warning(
+                "the table of %s has expired; the engine returns to the table of: %s",
+                self._in_force.source,
+                self._lasting.source,
+            )
+            with suppress(EngineFailed):
+                await self._return("expired")
+
+    async def _return(self, result: str) -> None:
+        """Return to the last table without expiry."""
+        if self._lasting.table.table_hash != self.table_hash:
+            await self._reload(self._lasting.table)
+        refusal = self.latest_refusal
+        self._record(self._lasting, None)
+        self.latest_refusal = refusal
+        self._count(result)
 
     @contextmanager
     def _recording_refusal(self, source: str) -> Iterator[None]:

@@ -20,6 +20,7 @@ from specdecode_api import names
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.limits import read_limited
 from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.streaming import ResponseFormatter, StreamingReply
@@ -29,8 +30,6 @@ from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcess
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 2**20
-# Most clients read an error only after they have sent the whole body: up to here it is read.
-MAX_DISCARDED_BYTES = 4 * MAX_BODY_BYTES
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
@@ -75,7 +74,7 @@ async def read_body(
     http_request: HttpRequest, body_type: type[Body], max_bytes: int = MAX_BODY_BYTES
 ) -> Body:
     """Return the validated body, or raise `HttpError`."""
-    data = await _read(http_request, max_bytes)
+    data = await read_limited(http_request, max_bytes, "split it into several requests")
     try:
         body = body_type.model_validate_json(data)
     except ValidationError as error:
@@ -83,23 +82,6 @@ async def read_body(
     if body.model_extra:
         log.debug("ignored unknown fields: %s", sorted(body.model_extra))
     return body
-
-
-async def _read(http_request: HttpRequest, max_bytes: int) -> bytes:
-    received = 0
-    parts: list[bytes] = []
-    async for part in http_request.stream():
-        received += len(part)
-        if received > max_bytes:
-            parts.clear()
-        else:
-            parts.append(part)
-        if received > MAX_DISCARDED_BYTES:
-            break
-    if received > max_bytes:
-        message = f"the body is larger than {max_bytes} bytes; split it into several requests"
-        raise errors.HttpError(413, message, code="body_too_large")
-    return b"".join(parts)
 
 
 def _admit(
