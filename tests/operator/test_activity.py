@@ -12,6 +12,7 @@ from specdecode_operator.activity import (
     after_look,
     end_of_period,
     extended,
+    measured,
 )
 from specdecode_operator.fleet import DepthTotals, Reading
 from specdecode_operator.judge.evidence import ArmKey
@@ -120,6 +121,23 @@ def test_a_day_of_every_bucket_fits_into_four_kibibytes():
     assert len(shown["draftSteps"]) == len(BATCH_BUCKETS)
     assert len(json.dumps(shown, separators=(",", ":"))) <= 4096
     assert Activity.from_resource(shown)
+
+
+def test_the_latest_half_hour_is_measured_and_at_first_the_present_one():
+    looks = [(10, [reading("a", 0)]), (910, [reading("a", 450)]), (1810, [reading("a", 900)])]
+    assert measured(None, watched(looks[:1])) is None, "one reading is no interval"
+    first = measured(None, watched(looks[:2]))
+    assert first == {"acceptLength": "2.50", "tokensPerSecond": "10"}
+    shown = {"acceptLength": "1.10", "tokensPerSecond": "7"}
+    assert measured(shown, watched(looks[:2])) == shown, "written once per half hour"
+    assert measured(shown, watched(looks)) == first
+
+
+def test_an_idle_half_hour_keeps_the_accept_length():
+    idle = watched([(0, [reading("a", 5)]), (1800, [reading("a", 5)])])
+    assert measured(None, idle) is None
+    shown = {"acceptLength": "2.10", "tokensPerSecond": "7"}
+    assert measured(shown, idle) == {"acceptLength": "2.10", "tokensPerSecond": "0"}
 
 
 def test_half_hours_of_resources_end_at_different_times():

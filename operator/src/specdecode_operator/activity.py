@@ -1,4 +1,4 @@
-"""The work of a resource's engines by half hours, for `status.activity`. Pure but for one cache.
+"""The work of a resource's engines by half hours, for the status. Pure but for one cache.
 
 Counters are compared per pod between its first and its latest reading in a half hour, each with
 its time. The half hours of different resources end at different moments, so that an operator does
@@ -92,6 +92,23 @@ def extended(previous: Manifest | None, window: Window | None) -> Manifest | Non
     return _shown(end_s, [*rows, *(gap * [Work()]), work][-MAX_PERIODS:])
 
 
+def measured(previous: Manifest | None, window: Window | None) -> Manifest | None:
+    """`status.measured`: the latest complete half hour, at first what was read of the present one.
+
+    The accept length stays while nothing is decoded.
+    """
+    if window is None or (window.ended is None and previous):
+        return previous
+    work = window.ended[1] if window.ended else _work(window)
+    accept = f"{work.accept_length_hundredths / 100:.2f}" if work.accept_length_hundredths else None
+    if accept is None and not previous:
+        return None
+    return {
+        "acceptLength": accept or (previous or {})["acceptLength"],
+        "tokensPerSecond": str(work.tokens_per_second),
+    }
+
+
 class ActivityLog:
     """The window of each resource; in memory, so a new leader begins within a half hour."""
 
@@ -105,6 +122,10 @@ class ActivityLog:
     def extended(self, key: Key, previous: Manifest | None) -> Manifest | None:
         """`status.activity` to write."""
         return extended(previous, self._windows.get(key))
+
+    def measured(self, key: Key, previous: Manifest | None) -> Manifest | None:
+        """`status.measured` to write."""
+        return measured(previous, self._windows.get(key))
 
     def forget(self, key: Key) -> None:
         """Drop the window of a resource that is gone."""

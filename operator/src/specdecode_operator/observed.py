@@ -40,6 +40,8 @@ class Observed:
     """ControllerRevisions with configurations that were accepted, the oldest first."""
     activity: Manifest | None = None
     """`status.activity` as it should be."""
+    measured: Manifest | None = None
+    """`status.measured` as it should be."""
 
     @property
     def uid(self) -> str:

@@ -75,8 +75,12 @@ class Reconciler:
         now_s = sight.at_s if sight else self._now_s()
         if sight is not None:
             self.activities.add(key, observed.uid, sight.readings.values(), sight.at_s)
-        shown = (observed.resource.get("status") or {}).get("activity")
-        observed = replace(observed, activity=self.activities.extended(key, shown))
+        shown = observed.resource.get("status") or {}
+        observed = replace(
+            observed,
+            activity=self.activities.extended(key, shown.get("activity")),
+            measured=self.activities.measured(key, shown.get("measured")),
+        )
         decided = await self._decide(key, observed, now_s, sight)
         self._remember(key, decided.memory)
         outcome = await self._act(key, observed, decided)
