@@ -125,7 +125,7 @@ def test_a_day_of_every_bucket_fits_into_four_kibibytes():
 
 def test_the_latest_half_hour_is_measured_and_at_first_the_present_one():
     looks = [(10, [reading("a", 0)]), (910, [reading("a", 450)]), (1810, [reading("a", 900)])]
-    assert measured(None, watched(looks[:1])) is None, "one reading is no interval"
+    assert measured(None, watched(looks[:1])) is None, "an interval needs two readings"
     first = measured(None, watched(looks[:2]))
     assert first == {"acceptLength": "2.50", "tokensPerSecond": "10"}
     shown = {"acceptLength": "1.10", "tokensPerSecond": "7"}
