@@ -155,9 +155,9 @@ async def _start_pods(api: Api, fleet: Fleet, name: str) -> list[Engine]:
 def _guarded(name: str, depths: list[int]) -> Manifest:
     manifest = resource(name)
     spec = manifest["spec"]
-    adaptive = {"policy": "goodput", "batchSizes": {"1": {"candidateSteps": depths}}}
+    adaptive = {"policy": "Goodput", "batchSizes": [{"from": 1, "candidateSteps": depths}]}
     speculation = spec["speculation"] | {"numSteps": max(OLD), "adaptive": adaptive}
-    rollout = {"mode": "Manual", "guarded": True}
+    rollout = {"mode": "Manual", "editPolicy": "Guarded"}
     more = {"replicas": PODS, "speculation": speculation, "rollout": rollout}
     return manifest | {"spec": spec | more}
 

@@ -22,7 +22,7 @@ def steady(scene: Scene) -> None:
 
 def image_change(scene: Scene) -> None:
     """Roll to another name of the engine's image."""
-    scene.patch({"image": _tag_again(scene, ENGINE_IMAGE)})
+    scene.patch({"engine": {"image": _tag_again(scene, ENGINE_IMAGE)}})
 
 
 def restart_change(scene: Scene) -> None:
@@ -33,7 +33,8 @@ def restart_change(scene: Scene) -> None:
 def hot_change(scene: Scene) -> None:
     """Change a threshold of the table: the engines take it up as they run."""
     before = _uids(scene.now())
-    scene.patch({"speculation": {"adaptive": {"batchSizes": {"1": {"emaAlpha": 0.5}}}}})
+    table = [{"from": 1, "candidateSteps": [1, 3], "emaAlpha": 0.5}]
+    scene.patch({"speculation": {"adaptive": {"batchSizes": table}}})
     wait_until(lambda: _stale_engines(scene.now(), 0.5), say, HOT_S)
     if _uids(scene.now()) != before:
         scene.load.tally.fail("a hot change replaced pods")

@@ -50,7 +50,7 @@ def api_server_restart(scene: Scene) -> None:
 
 def _roll(scene: Scene, chunk_tokens: int) -> None:
     """Begin a roll and wait until its first pod is there."""
-    scene.patch({"serving": {"chunkedPrefillTokens": chunk_tokens + 16}})
+    scene.patch({"engine": {"scheduler": {"chunkedPrefillTokens": chunk_tokens + 16}}})
     scene.wait_mid_roll()
 
 

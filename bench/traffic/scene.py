@@ -32,20 +32,24 @@ SETTLE_S = 300.0
 START_S = 600.0
 
 _SPEC: Manifest = {
-    "device": "CPU",
     "model": {"uri": "pvc://models/target", "servedName": NAME},
     "pageSize": 8,
     "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
-    "serving": {"kvCacheSize": "64Mi", "threads": 1, "maxRunningRequests": 16},
-    "lifecycle": {"preStopSeconds": 4, "drainSeconds": 40},
+    "engine": {
+        "device": "CPU",
+        "threads": 1,
+        "kvCache": {"size": "64Mi"},
+        "scheduler": {"maxRunningRequests": 16},
+    },
+    "lifecycle": {"preStop": "4s", "drainTimeout": "40s"},
 }
 _SPECULATION: Manifest = {
     "algorithm": "EAGLE3",
     "draft": {"uri": "pvc://models/eagle3"},
     "numSteps": 3,
     "adaptive": {
-        "policy": "ema",
-        "batchSizes": {"1": {"candidateSteps": [1, 3], "emaAlpha": 0.2}},
+        "policy": "Ema",
+        "batchSizes": [{"from": 1, "candidateSteps": [1, 3], "emaAlpha": 0.2}],
     },
 }
 

@@ -13,7 +13,7 @@ from trials.foreign import write_foreign_draft
 WAIT_S = 1200.0
 QUICK: Manifest = {
     "mode": "Manual",
-    "guarded": True,
+    "editPolicy": "Guarded",
     "strategy": "Auto",
     "guard": {
         "minRequests": 30,
@@ -24,19 +24,20 @@ QUICK: Manifest = {
         "coolDown": "0s",
     },
     "canary": {"replicas": 1, "baseline": "Stable"},
-    "switchback": {"blockSeconds": 10, "washoutSeconds": 2, "minPairs": 3},
+    "switchback": {"block": "10s", "washout": "2s", "minPairs": 3},
 }
-FREE_CHOICE: Manifest = {"1": {"candidateSteps": [1, 16]}}
-TOO_DEEP: Manifest = {"1": {"candidateSteps": [16]}}
+FREE_CHOICE: list[Manifest] = [{"from": 1, "candidateSteps": [1, 16]}]
+TOO_DEEP: list[Manifest] = [{"from": 1, "candidateSteps": [16]}]
 # Long enough at depth 1 that its cost is known for every batch size, then at 16 for good.
-STUBBORN: Manifest = {
-    "1": {
+STUBBORN: list[Manifest] = [
+    {
+        "from": 1,
         "candidateSteps": [1, 16],
         "upHysteresis": -8.0,
         "downHysteresis": -8.0,
         "warmupBatches": 1500,
     },
-}
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Ended:
 
 def too_deep(scene: Scene) -> Ended:
     """Leave only the deepest depth; the operator is killed in the middle of the trial."""
-    _unguarded(scene, {"policy": "goodput", "batchSizes": FREE_CHOICE})
+    _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE})
     scene.patch({"speculation": {"adaptive": {"batchSizes": TOO_DEEP}}})
     trial = _wait(scene, "trial that measures", lambda told: _measures(told.get("trial")))
     kill_container(scene.operator_pod())
@@ -60,15 +61,15 @@ def too_deep(scene: Scene) -> Ended:
     faults = [] if ended.verdict == "RolledBack" else [f"the bad table was {ended.verdict}"]
     if _told(scene)["history"][0]["startedAt"] != trial["trial"]["startedAt"]:
         faults.append("the trial restarted when the operator was killed")
-    if _told(scene)["effective"]["followsSpec"]:
+    if _told(scene)["effective"]["reason"] == "FollowsSpec":
         faults.append("the bad table is in force")
     return _with(ended, faults)
 
 
 def better_in_auto(scene: Scene) -> Ended:
     """Serve too deep by the spec; mode Auto finds the better table and puts it in force."""
-    _unguarded(scene, {"policy": "ema", "batchSizes": STUBBORN}, num_steps=1)
-    scene.patch({"rollout": {"mode": "Auto", "guarded": False}})
+    _unguarded(scene, {"policy": "Ema", "batchSizes": STUBBORN}, num_steps=1)
+    scene.patch({"rollout": {"mode": "Auto", "editPolicy": "Immediate"}})
     before = _spec(scene)
     ended = _verdict(scene)
     faults = [] if ended.verdict == "Promoted" else [f"the better table was {ended.verdict}"]
@@ -89,7 +90,7 @@ def foreign_draft(scene: Scene) -> Ended:
 
 
 def _with_draft(scene: Scene, checkpoint: str, reason: str) -> Ended:
-    _unguarded(scene, {"policy": "goodput", "batchSizes": FREE_CHOICE})
+    _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE})
     scene.patch({"speculation": {"draft": {"uri": f"pvc://models/{checkpoint}"}}})
     ended = _verdict(scene)
     is_right = (ended.verdict, ended.reason) == ("RolledBack", reason)
@@ -103,9 +104,9 @@ ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft, foreign_draft)
 
 def _unguarded(scene: Scene, adaptive: Manifest, num_steps: int | None = None) -> None:
     """Put a speculation in force without a trial, then guard it; earlier verdicts stay."""
-    scene.patch({"rollout": {"guarded": False, "mode": "Manual"}})
+    scene.patch({"rollout": {"editPolicy": "Immediate", "mode": "Manual"}})
     draft = {"uri": "pvc://models/eagle3"}
-    clean = {"numSteps": None, "adaptive": {"policy": "static", "batchSizes": None}}
+    clean = {"numSteps": None, "adaptive": {"policy": "Static", "batchSizes": None}}
     scene.patch({"speculation": {"draft": draft, **clean}})
     scene.patch({"speculation": {"numSteps": num_steps, "adaptive": adaptive}})
     scene.settle()

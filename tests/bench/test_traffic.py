@@ -28,7 +28,7 @@ def resource(**status):
         "kind": names.KIND,
         "metadata": {"name": "chat", "namespace": "default", "uid": "u", "generation": 2},
         "spec": {
-            "device": "CPU",
+            "engine": {"device": "CPU"},
             "model": {"uri": "pvc://models/target"},
             "speculation": {"algorithm": "NONE"},
             "replicas": 2,
@@ -112,7 +112,7 @@ def grow(seen):
 
 
 def edit(seen):
-    seen.resource["spec"]["serving"] = {"maxRunningRequests": 8}
+    seen.resource["spec"]["engine"] = {"device": "CPU", "scheduler": {"maxRunningRequests": 8}}
 
 
 @pytest.mark.parametrize(

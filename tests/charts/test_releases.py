@@ -32,7 +32,7 @@ def resource(name, **spec):
         "apiVersion": "specdecode.io/v1alpha1",
         "kind": "SpecDecodeDeployment",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"model": {"uri": "pvc://models/target"}, "device": "CPU", **spec},
+        "spec": {"model": {"uri": "pvc://models/target"}, "engine": {"device": "CPU"}, **spec},
     }
 
 

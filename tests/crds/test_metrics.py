@@ -38,8 +38,8 @@ def test_prompts_are_short_medium_or_long(tokens, band):
 
 def test_a_table_is_called_the_same_however_it_is_written():
     ours = entries({"1": {"candidate_steps": [3, 1]}, "8": {"candidate_steps": [0, 1]}})
-    theirs = entries({"batchSizes": {"8": {"candidateSteps": [1, 0], "emaAlpha": 0.2},
-                                     "1": {"candidateSteps": [1, 3]}}})  # fmt: skip
+    theirs = entries({"batchSizes": [{"from": 8, "candidateSteps": [1, 0], "emaAlpha": 0.2},
+                                     {"from": 1, "candidateSteps": [1, 3]}]})  # fmt: skip
     assert table_hash(Policy.EMA, ours) == table_hash(Policy.EMA, theirs)
     assert len(table_hash(Policy.EMA, ours)) == metrics.TABLE_HASH_DIGITS
 

@@ -40,24 +40,26 @@ URIS = st.sampled_from(
 )
 STEPS = near(0, 16) | st.integers(0, 5)
 ENTRIES = st.fixed_dictionaries(
-    {"candidateSteps": st.lists(STEPS, max_size=4) | st.lists(st.integers(0, 4), max_size=3)},
+    {
+        "from": st.sampled_from([1, 8, 64, 999_999]) | near(1, 999_999),
+        "candidateSteps": st.lists(STEPS, max_size=4) | st.lists(st.integers(0, 4), max_size=3),
+    },
     optional={
         "emaAlpha": st.sampled_from([0, 0.1, 1, 1.5]),
         "upHysteresis": st.sampled_from([-16, 0.5, 16, 17]),
         "updateInterval": near(1, 100_000),
     },
 )
-KEYS = st.sampled_from([*["1", "8", "64", "999999"] * 9, "0", "01", "1000000", "", "a", "1 "])
-TABLES = st.dictionaries(KEYS, ENTRIES | st.none(), max_size=3)
+TABLES = st.lists(ENTRIES, max_size=3) | st.just({"1": {"candidateSteps": [1]}})
 SPECULATIONS = some(
     algorithm=st.sampled_from(
-        ["NONE", "EAGLE", "EAGLE3", "NGRAM", "NGRAM", "NGRAM", "MTP", "ngram", None]
+        ["NONE", "EAGLE", "EAGLE3", "STANDALONE", "EAGLE", "NGRAM", "eagle", None]
     ),
-    draft=st.none() | st.fixed_dictionaries({}, optional={"uri": URIS}),
+    draft=st.just({"uri": "pvc://m/d"}) | st.fixed_dictionaries({}, optional={"uri": URIS}),
     topk=st.sampled_from([1, 1, 1, 2, 4, 16]) | near(1, 16),
     numSteps=STEPS,
     numDraftTokens=st.sampled_from([2, 3, 4, 5, 7, 8, 21, 22]) | near(2, 256),
-    adaptive=some(policy=st.sampled_from(["static", "ema", "goodput", "off"]), batchSizes=TABLES),
+    adaptive=some(policy=st.sampled_from(["Static", "Ema", "Goodput", "ema"]), batchSizes=TABLES),
 )
 QUANTITIES = st.sampled_from(
     [
@@ -87,43 +89,61 @@ KEYS_OF_LABELS = st.sampled_from(
     [*["a", "a.b/c-d_e"] * 5, "", "a/", "a b", "specdecode.io/x", "A/b"]
 )
 LABELS = st.dictionaries(KEYS_OF_LABELS, st.sampled_from(["", "v", "-", "a" * 64, None, 1]))
-TOLERATIONS = some(
-    key=KEYS_OF_LABELS,
-    operator=st.sampled_from(["Exists", "Equal", "Exists", "In"]),
-    value=st.sampled_from(["", "v", "-"]),
-    effect=st.sampled_from(["NoExecute", "NoSchedule", None]),
-    tolerationSeconds=near(0, 2**31 - 1),
-)
-SPREADS = st.fixed_dictionaries(
-    {
-        "maxSkew": st.just(1) | near(1, 1000),
-        "topologyKey": st.sampled_from(["a", "b"]),
-        "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
-    },
-    optional={"minDomains": st.sampled_from([1, 2, None])},
-)
-VARIABLES = st.fixed_dictionaries(
-    {"name": st.sampled_from([*["A", "B", "_c1"] * 4, "HOME", "1a", "a-b", ""])},
-    optional={
-        "value": st.sampled_from(["", "x", None]),
-        "valueFrom": some(
-            secretKeyRef=st.none() | st.just({"name": "a", "key": "b"}),
-            fieldRef=st.none() | st.just({"fieldPath": "status.podIP"}),
-        ),
-    },
-)
 FREE: st.SearchStrategy[object] = st.sampled_from(
     [{}, {"a": [1, None, {"b": 1.5}]}, {"hostNetwork": True}, [], "x", None]
 )
-PODS = some(
-    nodeSelector=LABELS,
-    tolerations=st.lists(TOLERATIONS, max_size=2),
-    affinity=some(nodeAffinity=FREE),
-    topologySpreadConstraints=st.lists(SPREADS, max_size=3),
-    runtimeClassName=st.sampled_from(["nvidia", "Nvidia", None]),
-    imagePullSecrets=st.lists(some(name=st.sampled_from(["a", "A"])), max_size=2),
-    env=st.lists(VARIABLES, max_size=3),
-    template=some(metadata=some(labels=LABELS, annotations=LABELS), spec=FREE),
+TEMPLATES = some(metadata=some(labels=LABELS, annotations=LABELS), spec=FREE)
+DURATIONS = st.sampled_from(
+    [
+        *["0s", "5s", "60s", "75s", "1m15s", "76s", "90s", "10m", "1h30m"] * 3,
+        *["24h", "25h", "601s", "10", "", "1d", "-1s", "1.5s", " 1s", "1s\n", 5, None],
+    ]
+)
+LIFECYCLES = some(
+    preStop=DURATIONS,
+    drainTimeout=DURATIONS,
+    terminationGracePeriod=DURATIONS,
+    startupTimeout=DURATIONS,
+    stepTimeout=DURATIONS,
+)
+COUNTS = st.sampled_from(
+    [*[0, 1, "0%", "25%", "100%"] * 4, 1000, 1001, -1, "101%", "1", "", "05%", True, 1.5, None]
+)
+UPDATE_STRATEGIES = some(
+    type=st.sampled_from(["Auto", "Surge", "InPlace", "InPlace", "Recreate", None]),
+    maxSurge=COUNTS,
+    maxUnavailable=COUNTS,
+    surgeTimeout=DURATIONS,
+)
+KV_SIZES = st.sampled_from([1048575, 1048576, "1Mi", "1023Ki", "8Gi", "8", "x", None])
+ENGINES = some(
+    image=st.sampled_from(["a", "ab", "r/x:1", "r/x@sha256:0", "x:", "a b", None]),
+    upgradePolicy=st.sampled_from(["Pinned", "Roll", "Always", None]),
+    device=st.sampled_from(["CPU", "GPU", "cpu"]),
+    kvCache=some(
+        size=st.none() | KV_SIZES,
+        memoryFraction=st.sampled_from(
+            ["0.9", "1", "1.0", "0.90", "0", "0.0", "1.1", ".5", "90%", 1, None, None]
+        ),
+        dtype=st.sampled_from(["auto", "fp8_e4m3", "float8"]),
+        prefixCaching=st.sampled_from([True, False, "true", 1]),
+    ),
+    scheduler=some(maxRunningRequests=near(1, 4096), chunkedPrefillTokens=near(16, 65_536)),
+    graphs=some(
+        mode=st.sampled_from(["Auto", "Cuda", "Eager", "off"]),
+        batchSizes=st.lists(near(1, 4096), max_size=2) | st.none(),
+        captureTimeout=DURATIONS,
+    ),
+    overlap=st.sampled_from([True, None, "yes"]),
+)
+ROLLOUTS = some(
+    editPolicy=st.sampled_from(["Immediate", "Guarded", "guarded"]),
+    guard=some(minDuration=DURATIONS, maxDuration=DURATIONS),
+    switchback=some(block=DURATIONS, washout=DURATIONS),
+    exploration=some(
+        maxCandidateShare=st.sampled_from(["5%", "0.5%", "100%", "0.05"]),
+        maxTrialsPerDay=near(0, 1000),
+    ),
 )
 SPECS = st.fixed_dictionaries(
     {
@@ -138,19 +158,12 @@ SPECS = st.fixed_dictionaries(
     optional={
         "pageSize": st.sampled_from([1, 16, 256, 16, 0, 3, 512, "16", None]),
         "speculation": SPECULATIONS,
-        "serving": some(
-            maxRunningRequests=near(1, 4096),
-            kvCacheSize=st.sampled_from([1048575, 1048576, "1Mi", "1023Ki", "8Gi", "8", "x", None]),
-        ),
-        "lifecycle": some(
-            preStopSeconds=near(0, 600),
-            drainSeconds=st.sampled_from([0, 60, 75, 76]),
-            terminationGracePeriodSeconds=st.sampled_from([9, 10, 75, 90, 611, 90_000]),
-        ),
+        "engine": ENGINES,
+        "lifecycle": LIFECYCLES,
+        "updateStrategy": UPDATE_STRATEGIES,
         "replicas": near(0, 1000),
         "resources": some(limits=RESOURCES, requests=RESOURCES),
         "download": DOWNLOADS,
-        "image": st.sampled_from(["a", "ab", "r/x:1", "r/x@sha256:0", "x:", "a b", None]),
     },
 )
 # Most random resources are bad in many ways. One part at a time gets close to the border.
@@ -159,13 +172,13 @@ ONE_PART = st.one_of(
         st.fixed_dictionaries({"model": st.just({"uri": "pvc://models/x"}), name: strategy})
         for name, strategy in {
             "speculation": SPECULATIONS,
-            "serving": some(kvCacheSize=QUANTITIES),
-            "lifecycle": some(
-                drainSeconds=st.integers(70, 80), terminationGracePeriodSeconds=st.integers(85, 95)
-            ),
+            "engine": ENGINES,
+            "lifecycle": LIFECYCLES,
+            "updateStrategy": UPDATE_STRATEGIES,
+            "rollout": ROLLOUTS,
             "resources": some(limits=RESOURCES, requests=RESOURCES),
             "download": DOWNLOADS,
-            "pod": PODS,
+            "template": TEMPLATES,
         }.items()
     ),
     SPECULATIONS.map(lambda it: {"model": {"uri": "pvc://m/x"}, "speculation": it}),

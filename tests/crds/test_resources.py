@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.descriptions import field_descriptions
 from specdecode_api.schema import resource_schema
+from specdecode_api.speculation import Algorithm
 from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import SpecDecodeDeployment, resolve
 from specdecode_api.validation_errors import validation_errors
@@ -25,15 +26,15 @@ def test_good_resource_makes_a_good_boot_file(good_case):
     speculation = SpecDecodeDeployment.from_resource(good_case.resource).spec.speculation
     resolved = resolve(speculation)
     SpeculationBoot(
-        algorithm=speculation.algorithm,
+        algorithm=Algorithm(speculation.algorithm),
         draft_path="/models/draft" if speculation.draft else None,
         topk=speculation.topk,
         num_steps=resolved.num_steps,
         num_draft_tokens=resolved.num_draft_tokens,
-        policy=speculation.adaptive.policy,
+        policy=speculation.adaptive.engine_policy,
         table={
-            key: TableEntry.model_validate(entry.model_dump())
-            for key, entry in speculation.adaptive.batch_sizes.items()
+            key: TableEntry.model_validate(entry.model_dump(exclude={"from_"}))
+            for key, entry in speculation.adaptive.table.items()
         },
     )
 

@@ -43,7 +43,7 @@ def test_default_width_fits_every_tree(topk, steps):
     ],
 )
 def test_depth_at_start(chosen, candidates, effective):
-    assert effective_num_steps(Algorithm.NGRAM, chosen, candidates) == effective
+    assert effective_num_steps(Algorithm.EAGLE, chosen, candidates) == effective
 
 
 def test_plain_decoding_has_depth_0():
@@ -55,24 +55,25 @@ def test_plain_decoding_has_depth_0():
     ("fields", "steps", "width"),
     [
         ({}, 3, 4),
-        ({"num_steps": 5}, 5, 6),
-        ({"num_steps": 0}, 0, None),
+        ({"numSteps": 5}, 5, 6),
+        ({"numSteps": 0}, 0, None),
         ({"topk": 4}, 3, 13),
-        ({"topk": 4, "num_steps": 1}, 1, 5),
-        ({"topk": 4, "num_draft_tokens": 8}, 3, 8),
-        ({"topk": 16, "num_steps": 16}, 16, 256),
-        ({"adaptive": {"batchSizes": {"1": {"candidateSteps": [1, 5]}}}}, 5, None),
-        ({"adaptive": {"policy": "ema"}}, 3, None),
-        ({"adaptive": {"policy": "goodput"}, "topk": 2}, 3, None),
-        ({"adaptive": {"policy": "ema"}, "num_steps": 7}, 7, None),
-        ({"adaptive": {"policy": "ema"}, "num_draft_tokens": 4}, 3, 4),
+        ({"topk": 4, "numSteps": 1}, 1, 5),
+        ({"topk": 4, "numDraftTokens": 8}, 3, 8),
+        ({"topk": 16, "numSteps": 16}, 16, 256),
+        ({"adaptive": {"batchSizes": [{"from": 1, "candidateSteps": [1, 5]}]}}, 5, None),
+        ({"adaptive": {"policy": "Ema"}}, 3, None),
+        ({"adaptive": {"policy": "Goodput"}, "topk": 2}, 3, None),
+        ({"adaptive": {"policy": "Ema"}, "numSteps": 7}, 7, None),
+        ({"adaptive": {"policy": "Ema"}, "numDraftTokens": 4}, 3, 4),
         (
-            {"numSteps": 1, "adaptive": {"batchSizes": {"1": {"candidateSteps": [1, 5]}}}},
+            {"numSteps": 1, "adaptive": {"batchSizes": [{"from": 1, "candidateSteps": [1, 5]}]}},
             1,
             None,
         ),
     ],
 )
 def test_numbers_of_the_boot_file(fields, steps, width):
-    resolved = resolve(Speculation(algorithm=Algorithm.NGRAM, **fields))
+    draft = {"uri": "pvc://models/draft"}
+    resolved = resolve(Speculation.from_resource({"algorithm": "EAGLE", "draft": draft, **fields}))
     assert (resolved.num_steps, resolved.num_draft_tokens) == (steps, width)

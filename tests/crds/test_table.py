@@ -26,17 +26,21 @@ REFERENCE = {
     "32": {"candidate_steps": [0]},
     "8": {"candidate_steps": [3, 1], "ema_alpha": 1},
 }
-BATCH_SIZES: dict[str, dict[str, object]] = {
-    "1": {"candidateSteps": [1, 3, 7], "downHysteresis": -0.5},
-    "32": {"candidateSteps": [0]},
-    "8": {"candidateSteps": [3, 1], "emaAlpha": 1},
-}
+BATCH_SIZES: list[dict[str, object]] = [
+    {"from": 1, "candidateSteps": [1, 3, 7], "downHysteresis": -0.5},
+    {"from": 32, "candidateSteps": [0]},
+    {"from": 8, "candidateSteps": [3, 1], "emaAlpha": 1},
+]
 RESOURCE = {
-    "policy": "ema",
+    "policy": "Ema",
     "emaAlpha": 0.3,
     "warmupBatches": 2,
     "batchSizes": BATCH_SIZES,
 }
+
+
+def without_from(entry: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in entry.items() if name != "from"}
 
 
 def mistakes(document: object, num_steps: int | None = None) -> tuple[str, ...]:
@@ -67,7 +71,12 @@ def test_candidates_may_be_a_default_too():
     "document",
     [
         RESOURCE,
-        {**BATCH_SIZES, "emaAlpha": 0.3, "warmupBatches": 2, "strategy": "ema"},
+        {
+            **{str(entry["from"]): without_from(entry) for entry in BATCH_SIZES},
+            "emaAlpha": 0.3,
+            "warmupBatches": 2,
+            "strategy": "ema",
+        },
     ],
     ids=["nested", "flat"],
 )
@@ -76,13 +85,14 @@ def test_the_resources_spelling_means_the_same(document):
 
 
 def test_what_the_resource_takes_is_read():
-    spoken = Adaptive.from_resource({"policy": "goodput", "batchSizes": BATCH_SIZES}).model_dump(
+    spoken = Adaptive.from_resource({"policy": "Goodput", "batchSizes": BATCH_SIZES}).model_dump(
         by_alias=True, mode="json"
     )
     read = read_table(spoken, Policy.GOODPUT)
     assert read.policy is Policy.GOODPUT
     assert {key: entry.model_dump(mode="json") for key, entry in read.entries.items()} == {
-        key: BatchSizeEntry.from_resource(entry).model_dump() for key, entry in BATCH_SIZES.items()
+        str(entry["from"]): BatchSizeEntry.from_resource(entry).model_dump(exclude={"from_"})
+        for entry in BATCH_SIZES
     }
 
 
@@ -97,15 +107,25 @@ BAD: dict[str, tuple[object, tuple[str, ...]]] = {
     "null": (None, ("document: must be an object", "got null")),
     "empty": ({}, ('document: has no batch size as a key: add one, such as "1"',)),
     "only a strategy": ({"strategy": "ema"}, ("document: has no batch size", "['strategy']")),
-    "no entry in batchSizes": ({"batchSizes": {}}, ("batchSizes: has no batch size as a key",)),
+    "no entry in batchSizes": (
+        {"batchSizes": []},
+        ("batchSizes: has no entry: add one, such as", '{"from": 1, "candidateSteps": [0, 1, 3]}'),
+    ),
+    "map in batchSizes": (
+        {"batchSizes": {"1": {"candidateSteps": [1]}}},
+        ('batchSizes: must be a list of entries such as [{"from": 1, "candidateSteps"',),
+    ),
     "entry is a list": (
         {"1": [1, 3]},
         ('1: an entry is an object: write {"candidate_steps": [1, 3]}; got [1, 3]',),
     ),
     "entry is a number": ({"1": 3}, ("1: an entry is an object: write {", "; got 3")),
-    "entry is null": ({"batchSizes": {"1": None}}, ("batchSizes.1: an entry is an object",)),
+    "entry is null": ({"batchSizes": [None]}, ("batchSizes[0]: an entry is an object",)),
     "no candidates": ({"1": {}}, ("1.candidate_steps: is required: add it",)),
-    "no candidates, camel": ({"batchSizes": {"1": {}}}, ("batchSizes.1.candidateSteps: is req",)),
+    "no candidates, camel": (
+        {"batchSizes": [{"from": 8}]},
+        ("batchSizes[0].candidateSteps: is req",),
+    ),
     "not a list": ({"1": {"candidate_steps": 3}}, ("1.candidate_steps: ", "a valid list; got 3")),
     "text": ({"1": {"candidate_steps": "1,3"}}, ("1.candidate_steps: ", "list; got '1,3'")),
     "empty list": ({"1": {"candidate_steps": []}}, ("1.candidate_steps: ", "at least 1 item")),
@@ -166,8 +186,22 @@ BAD: dict[str, tuple[object, tuple[str, ...]]] = {
     "range": ({"8-16": STEPS}, ("8-16: a batch size is", "rename the key; got '8-16'")),
     "minus": ({"-1": STEPS}, ("-1: a batch size is",)),
     "other digits": ({"٣": STEPS}, ("٣: a batch size is",)),
-    "word in batchSizes": ({"batchSizes": {"one": STEPS}}, ("batchSizes.one: a batch size is",)),
-    "beside": ({"batchSizes": {"1": STEPS}, "2": STEPS}, ("2: is next to batchSizes: move",)),
+    "word as a bound": (
+        {"batchSizes": [{"from": "8", "candidateSteps": [1]}]},
+        ("batchSizes[0].from: must be a whole number from 1 to 999999; got '8'",),
+    ),
+    "no bound": (
+        {"batchSizes": [{"candidateSteps": [1]}]},
+        ("batchSizes[0].from: is required: add it",),
+    ),
+    "bound twice": (
+        {"batchSizes": [{"from": 8, "candidateSteps": [1]}] * 2},
+        ("batchSizes[1].from: occurs twice: keep one of the entries; got 8",),
+    ),
+    "next to it": (
+        {"batchSizes": [{"from": 1, "candidateSteps": [1]}], "2": STEPS},
+        ("2: is next to batchSizes: move",),
+    ),
     "strategy": ({"1": STEPS, "strategy": "EMA"}, ("strategy: must be one of ", "got 'EMA'")),
     "strategy list": ({"1": STEPS, "strategy": ["ema"]}, ("strategy: must be one of ",)),
     "two policies": (
@@ -311,7 +345,15 @@ def test_a_default_table_is_one_that_can_be_read(policy):
     assert default_table(Policy.STATIC) == {}
 
 
-NAMES = [*TableEntry.model_fields, "candidateSteps", "emaAlpha", "strategy", "policy", "batchSizes"]
+NAMES = [
+    *TableEntry.model_fields,
+    "from",
+    "candidateSteps",
+    "emaAlpha",
+    "strategy",
+    "policy",
+    "batchSizes",
+]
 KEYS = st.sampled_from([*NAMES, "1", "8", "0", "08", "999999", "x", ""]) | st.text(max_size=3)
 VALUES = st.recursive(
     st.none()

@@ -22,13 +22,12 @@ apiVersion: specdecode.io/v1alpha1
 kind: SpecDecodeDeployment
 metadata: {{name: {name}}}
 spec:
-  device: CPU
   model: {{uri: "pvc://models/target", servedName: tiny}}
   pageSize: 8
   replicas: {replicas}
-  lifecycle: {{preStopSeconds: 3, drainSeconds: 40}}
+  lifecycle: {{preStop: 3s, drainTimeout: 40s}}
   resources: {{requests: {{cpu: 50m, memory: 512Mi}}}}
-  serving: {{kvCacheSize: 64Mi, threads: 1}}
+  engine: {{device: CPU, threads: 1, kvCache: {{size: 64Mi}}}}
   speculation:
     algorithm: {algorithm}
     draft: {{uri: "pvc://models/{draft}"}}

@@ -72,7 +72,7 @@ apiVersion: specdecode.io/v1alpha1
 kind: SpecDecodeDeployment
 metadata: {name: wrong}
 spec:
-  device: CPU
+  engine: {device: CPU}
   model: {uri: "pvc://models/target"}
   speculation: {algorithm: EAGLE3}
 """

@@ -40,11 +40,10 @@ def resource(hub):
         "kind": "SpecDecodeDeployment",
         "metadata": {"name": NAME},
         "spec": {
-            "device": "CPU",
             "download": {"endpoint": hub.url, "tokenSecret": {"name": NAME}},
             "model": {"uri": "hf://examples/target@main", "servedName": NAME},
             "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
-            "serving": {"kvCacheSize": "64Mi", "threads": 1},
+            "engine": {"device": "CPU", "threads": 1, "kvCache": {"size": "64Mi"}},
             "speculation": {
                 "algorithm": "STANDALONE",
                 "draft": {"uri": "hf://examples/draft@main"},

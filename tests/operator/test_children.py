@@ -70,8 +70,13 @@ def test_every_child_is_owned_and_told_apart(name, example, build):
 
 def test_the_boot_file_says_what_the_resource_says(example, build):
     manifest = example(
-        serving={"kvCacheSize": "1536Mi", "maxRunningRequests": 7, "threads": 3},
-        lifecycle={"drainSeconds": 12},
+        engine={
+            "device": "CPU",
+            "threads": 3,
+            "kvCache": {"size": "1536Mi"},
+            "scheduler": {"maxRunningRequests": 7},
+        },
+        lifecycle={"drainTimeout": "12s"},
         pageSize=64,
     )
     data = build(manifest)["ConfigMap"]["data"]
@@ -306,12 +311,12 @@ def test_a_cpu_pod_asks_for_no_gpu_and_uses_the_threads_it_pays_for(example, bui
 @pytest.mark.parametrize("name", ["specdecode", "gpu"])
 def test_engines_are_replaced_as_the_spec_says(name, strategy, pace, example, build):
     manifest = example(name)
-    manifest["spec"].setdefault("lifecycle", {})["updateStrategy"] = strategy
+    manifest["spec"]["updateStrategy"] = {"type": strategy}
     assert build(manifest)["Deployment"]["spec"]["strategy"]["rollingUpdate"] == pace
 
 
 def test_a_pod_stops_being_ready_first_and_then_waits(example, build):
-    manifest = example(lifecycle={"preStopSeconds": 7})
+    manifest = example(lifecycle={"preStop": "7s"})
     (container,) = build(manifest)["Deployment"]["spec"]["template"]["spec"]["containers"]
     command = container["lifecycle"]["preStop"]["exec"]["command"]
     assert command == ["specdecode-engine", "drain", "--timeout", "7"]
@@ -336,8 +341,8 @@ def test_probes_and_the_boot_file_use_the_management_port_and_the_service_does_n
     ("stated", "seconds"),
     [
         ({}, 90),
-        ({"preStopSeconds": 7, "drainSeconds": 90}, 7 + 90 + 10),
-        ({"drainSeconds": 90, "terminationGracePeriodSeconds": 300}, 300),
+        ({"preStop": "7s", "drainTimeout": "90s"}, 7 + 90 + 10),
+        ({"drainTimeout": "90s", "terminationGracePeriod": "5m"}, 300),
     ],
 )
 def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, example, build):
@@ -348,7 +353,7 @@ def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, examp
 
 
 def test_startup_may_take_as_long_as_the_resource_says(example, build):
-    manifest = example(lifecycle={"startupTimeoutSeconds": 601})
+    manifest = example(lifecycle={"startupTimeout": "601s"})
     deployment = build(manifest)["Deployment"]["spec"]
     (container,) = deployment["template"]["spec"]["containers"]
     probe = container["startupProbe"]

@@ -91,8 +91,8 @@ def test_what_others_add_is_not_drift(example, observe):
 
 
 def test_a_removed_field_is_written_although_the_rest_matches(example, observe):
-    observed = observe(example(serving={"threads": 2}))
-    observed.resource["spec"]["serving"] = {}
+    observed = observe(example(engine={"device": "CPU", "threads": 2}))
+    observed.resource["spec"]["engine"] = {"device": "CPU"}
     assert ("Deployment", Cause.CHANGED) in written(plan(observed, SETTINGS))
 
 
@@ -164,9 +164,9 @@ def test_strangers_are_never_pruned(example, observe, build, live):
         ({"pageSize": 3}, RefusalReason.INVALID, "spec.pageSize"),
         ({"speculation": {"topk": 99}}, RefusalReason.INVALID, "spec.speculation.topk"),
         (
-            {"speculation": {"algorithm": "NGRAM", "numSteps": 3}},
-            RefusalReason.NOT_AVAILABLE,
-            "algorithm NGRAM is not available in this release; use one of",
+            {"template": {"spec": {"restartPolicy": "Never"}}},
+            RefusalReason.INVALID,
+            "template.spec.restartPolicy: cannot be patched; it is Always",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where pods may run, and the user's patch of their template."""
+"""Where pods may run, and the template of the user that is merged."""
 
 import pytest
 
@@ -12,10 +12,11 @@ ENGINE = {"name": "engine"}
 
 @pytest.fixture
 def pod_of(example, build):
-    """The pod's template for fields of spec.pod."""
+    """The pod's template for a spec and metadata of the user's template."""
 
-    def of(pod, name="specdecode", **spec):
-        return build(example(name, pod=pod, **spec))["Deployment"]["spec"]["template"]
+    def of(pod, name="specdecode", metadata=None, **spec):
+        template = {"spec": pod, "metadata": metadata or {}}
+        return build(example(name, template=template, **spec))["Deployment"]["spec"]["template"]
 
     return of
 
@@ -25,7 +26,7 @@ def refused(example):
     """The errors about a patch of the pod's spec."""
 
     def said(patch, name="specdecode"):
-        manifest = example(name, pod={"template": {"spec": patch}})
+        manifest = example(name, template={"spec": patch})
         with pytest.raises(ResourceError) as refusal:
             children.build(resource.parse(manifest), "engine:test")
         return refusal.value.sentences
@@ -78,10 +79,11 @@ def test_a_part_of_an_accelerator_takes_the_place_of_a_whole_one(pod_of):
 def test_variables_reach_every_container_of_the_engines_image(name, pod_of):
     source = {"secretKeyRef": {"name": "s", "key": "k"}}
     env = [{"name": "HTTPS_PROXY", "value": ""}, {"name": "KEY", "valueFrom": source}]
-    spec = pod_of({"env": env}, name)["spec"]
+    fetch = {"initContainers": [{"name": "fetch", "env": env}]} if name == "hub" else {}
+    spec = pod_of({"containers": [{**ENGINE, "env": env}], **fetch}, name)["spec"]
     for container in [*spec.get("initContainers", ()), *spec["containers"]]:
         assert container["env"][-2:] == [
-            {"name": "HTTPS_PROXY"},
+            {"name": "HTTPS_PROXY", "value": ""},
             {"name": "KEY", "valueFrom": source},
         ]
 
@@ -100,7 +102,7 @@ def test_a_patch_merges_objects_and_things_with_names(pod_of):
         ],
     }
     metadata = {"labels": {"team": "a"}, "annotations": {"note": "b"}}
-    plain, template = pod_of({}), pod_of({"template": {"metadata": metadata, "spec": patch}})
+    plain, template = pod_of({}), pod_of(patch, metadata=metadata)
     spec, before = template["spec"], plain["spec"]
     assert spec["securityContext"] == {
         **{k: v for k, v in before["securityContext"].items() if k != "runAsUser"},
@@ -128,17 +130,24 @@ def test_a_patch_merges_objects_and_things_with_names(pod_of):
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
-        ({"nodeSelector": {}}, "pod.template.spec.nodeSelector: cannot be patched; use pod.nodeS"),
         ({"restartPolicy": "Never"}, "restartPolicy: cannot be patched; it is Always"),
-        ({"terminationGracePeriodSeconds": 1}, "use lifecycle.terminationGracePeriodSeconds"),
+        ({"terminationGracePeriodSeconds": 1}, "use lifecycle.terminationGracePeriod"),
         ({"containers": None}, "containers: write a list of objects that have a name"),
         ({"containers": [{"image": "x"}]}, "write a list of objects that have a name"),
         ({"volumes": {"name": "x"}}, "volumes: write a list of objects that have a name"),
         ({"containers": [{**ENGINE, "command": ["sh"]}]}, "containers[engine].command: cannot"),
         ({"containers": [{**ENGINE, "ports": []}]}, "containers[engine].ports: cannot be patched"),
         ({"containers": [{**ENGINE, "livenessProbe": None}]}, "livenessProbe: cannot be patched"),
-        ({"containers": [{**ENGINE, "image": "x"}]}, "image: cannot be patched; use image"),
-        ({"containers": [{**ENGINE, "env": []}]}, "env: cannot be patched; use pod.env"),
+        ({"containers": [{**ENGINE, "image": "x"}]}, "image: cannot be patched; use engine.image"),
+        ({"containers": [{**ENGINE, "env": {}}]}, "env: write a list of objects that have a name"),
+        (
+            {"containers": [{**ENGINE, "env": [{"name": "HF_TOKEN", "value": "x"}]}]},
+            "containers[engine].env[HF_TOKEN]: is managed by the operator; use download.tokenS",
+        ),
+        (
+            {"containers": [{**ENGINE, "env": [{"name": "OMP_NUM_THREADS", "value": "2"}]}]},
+            "use engine.threads",
+        ),
         (
             {"containers": [{**ENGINE, "volumeMounts": [{"name": "x", "mountPath": "/tmp/"}]}]},
             "volumeMounts: /tmp/ is managed by the operator; use another path",
@@ -161,7 +170,7 @@ def test_a_patch_merges_objects_and_things_with_names(pod_of):
 )
 def test_a_patch_of_what_the_operator_answers_for_is_refused(patch, said, refused):
     (sentence,) = refused(patch)
-    assert sentence.startswith("pod.template.spec")
+    assert sentence.startswith("template.spec")
     assert said in sentence
 
 
@@ -171,7 +180,9 @@ def test_the_container_that_fetches_is_the_operators_too(refused):
 
 
 def test_every_fault_of_a_patch_is_listed(refused):
-    faults = refused({"nodeSelector": {}, "containers": [{**ENGINE, "args": [], "ports": []}]})
+    faults = refused(
+        {"restartPolicy": "Never", "containers": [{**ENGINE, "args": [], "ports": []}]}
+    )
     assert len(faults) == 3
 
 

@@ -102,11 +102,11 @@ def test_boot_maps_claims_to_a_folder_of_this_machine(capsys, tmp_path):
         ),
         (
             {"speculation": {"algorithm": "NGRAM", "numSteps": 2}},
-            ["algorithm NGRAM is not available in this release", "use one of"],
+            ["spec.speculation.algorithm", "'NGRAM'", "'STANDALONE'"],
         ),
         (
-            {"speculation": {"adaptive": {"batchSizes": {1: {"candidateStep": [1]}}}}},
-            ["spec.speculation.adaptive.batchSizes.1.candidateSteps", "is missing"],
+            {"speculation": {"adaptive": {"batchSizes": [{"from": 1, "candidateStep": [1]}]}}},
+            ["spec.speculation.adaptive.batchSizes.0.candidateSteps", "is missing"],
         ),
         ({"resources": {"limits": {"cpu": "two"}}}, ["spec.resources.limits.cpu", "'two'"]),
     ],

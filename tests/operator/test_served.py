@@ -31,9 +31,9 @@ def test_the_topmost_field_that_is_missing_is_named_and_not_what_is_in_it(served
 
 
 def test_a_value_that_would_be_refused_is_named(served):
-    served["properties"]["spec"]["properties"]["device"]["enum"] = ["CPU"]
+    served["properties"]["spec"]["properties"]["engine"]["properties"]["device"]["enum"] = ["CPU"]
     (found,) = lacks(own_schema(), served)
-    assert found.startswith("spec.device=")
+    assert found.startswith("spec.engine.device=")
 
 
 def test_what_keeps_unknown_fields_lacks_nothing(served):

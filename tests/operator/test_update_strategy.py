@@ -51,10 +51,7 @@ def decide(example, config_hash, live, build):
 
     def run(pods, strategy="Auto", in_place=None, **spec):
         manifest = example("gpu", **spec)
-        manifest["spec"]["lifecycle"] = {
-            **manifest["spec"].get("lifecycle", {}),
-            "updateStrategy": strategy,
-        }
+        manifest["spec"]["updateStrategy"] = {"type": strategy}
         wanted = config_hash(manifest)
         child = live(copy.deepcopy(build(manifest)["Deployment"]))
         child["status"] = {
@@ -151,7 +148,7 @@ def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(deci
     [
         (0, "Auto", "if the pod stays unscheduled, the rollout continues in place"),
         (999, "Auto", "engines are replaced in place"),
-        (999, "Surge", "updateStrategy: Auto would continue in place"),
+        (999, "Surge", "updateStrategy.type: Auto would continue in place"),
     ],
 )
 def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, strategy, said, decide):

@@ -26,6 +26,11 @@ RESTART: dict[str, Any] = {CHANGE_KEY: Change.RESTART.value}
 """For a field with parts that restarts as a whole too, or in a `HotRecord`; else the default."""
 
 
+def map_by(key: str) -> dict[str, Any]:
+    """Have the API server merge a list by the value of one field of its items."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
 def without_nulls(fields: Any) -> Any:
     """Treat null as absent in an object or a map, as the API server does."""
     if not isinstance(fields, Mapping):

@@ -14,6 +14,9 @@ MAX_CANDIDATES: Final = MAX_STEPS + 1
 DEFAULT_STEPS: Final = 3
 """Draft steps at start where numSteps is not set."""
 
+MAX_BATCH_SIZE: Final = 999_999
+"""Largest lower bound of a range of batch sizes."""
+
 BATCH_SIZE_PATTERN: Final = "[1-9][0-9]{0,5}"
 """A batch size as the key of a table: a string, as every key is in JSON."""
 

@@ -65,7 +65,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "-A", "--all-namespaces", action="store_true", help="watch all namespaces (default)"
     )
     parser.add_argument(
-        "--engine-image", metavar="IMAGE", help="engine image if spec.image is not set"
+        "--engine-image", metavar="IMAGE", help="engine image if spec.engine.image is not set"
     )
     parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
     parser.add_argument("--health-port", type=int, metavar="PORT", help="port of /healthz (8080)")
@@ -100,7 +100,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_render(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
-    parser.add_argument("--image", metavar="IMAGE", help="engine image if spec.image is not set")
+    parser.add_argument(
+        "--image", metavar="IMAGE", help="engine image if spec.engine.image is not set"
+    )
     parser.set_defaults(action=_render)
 
 

@@ -180,14 +180,14 @@ def _way_out(facts: Facts) -> str:
     if facts.updated == facts.wanted and not facts.available:
         return ""  # there is no old engine to terminate
     if facts.strategy == "Surge":
-        return "; the rollout waits for capacity; updateStrategy: Auto would continue in place"
+        return "; the rollout waits for capacity; updateStrategy.type: Auto would continue in place"
     return "; if the pod stays unscheduled, the rollout continues in place"
 
 
 def _too_long(facts: Facts) -> str:
     return (
         f"{facts.rollout_message}; old engines keep serving; check the log of the newest pod, and "
-        "raise lifecycle.startupTimeoutSeconds if it only needs more time"
+        "raise lifecycle.startupTimeout if it only needs more time"
     )
 
 

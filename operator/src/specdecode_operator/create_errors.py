@@ -21,18 +21,18 @@ _KNOWN = (
     (
         r"violates PodSecurity",
         "PodSecurityRefused",
-        "remove the changes of pod.template.spec or models of file://, or relax the namespace's "
+        "remove the changes of template.spec or models of file://, or relax the namespace's "
         "label pod-security.kubernetes.io/enforce",
     ),
     (
         r"no PriorityClass with name (\S+) was found",
         "PriorityClassMissing",
-        "create PriorityClass {0}, or change pod.priorityClassName",
+        "create PriorityClass {0}, or change template.spec.priorityClassName",
     ),
     (
         r"RuntimeClass \"?([^\s\"]+)\"? not found",
         "RuntimeClassMissing",
-        "create RuntimeClass {0}, or change pod.runtimeClassName",
+        "create RuntimeClass {0}, or change template.spec.runtimeClassName",
     ),
     (
         r"(?:must be less than or equal to|maximum \S+ usage per|minimum \S+ usage per)",

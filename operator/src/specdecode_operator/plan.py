@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specdecode_api import names
-from specdecode_api.speculation import not_yet_available
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.resource import ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
@@ -33,7 +32,6 @@ class RefusalReason(StrEnum):
     """Why a spec is rejected; also the reason in the condition."""
 
     INVALID = "Invalid"
-    NOT_AVAILABLE = "NotAvailable"
     BAD_RECORD = "RolloutRecordUnreadable"
 
 
@@ -117,8 +115,6 @@ def plan(
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
-        if missing := missing_in_release(wanted):
-            return Plan(refused=Refused(RefusalReason.NOT_AVAILABLE, missing))
         record, image = recorded(observed, memory), settings.engine_image
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
@@ -189,12 +185,6 @@ def _of_version(write: Write, observed: Observed) -> Write:
         return write
     version = {"resourceVersion": live["metadata"]["resourceVersion"]}
     return replace(write, manifest={**manifest, "metadata": manifest["metadata"] | version})
-
-
-def missing_in_release(resource: Resource) -> tuple[str, ...]:
-    """Messages about features of the contract that this release does not implement."""
-    wanted = resource.spec.speculation
-    return not_yet_available(wanted.algorithm, wanted.adaptive.policy, wanted.topk)
 
 
 def _write(observed: Observed, desired: Manifest, is_known: bool) -> Write | None:

@@ -314,11 +314,9 @@ def _not_created(container: str, reason: str, message: str) -> Trouble:
             continue
         explained = sentence.format(*found.groups())
         if container == names.FETCH_CONTAINER and name.startswith("Secret"):
-            text = f"{explained}; it is named in download.tokenSecret or pod.env"
+            text = f"{explained}; it is named in download.tokenSecret or template.spec"
             return Trouble("TokenSecretMissing", _cut(text), is_error=True, is_about_model=True)
-        return Trouble(
-            name, _cut(f"{explained}; it is named in pod.env or pod.template"), is_error=True
-        )
+        return Trouble(name, _cut(f"{explained}; it is named in template.spec"), is_error=True)
     return Trouble("ContainerCannotStart", _cut(f"{reason}: {message}"), is_error=True)
 
 

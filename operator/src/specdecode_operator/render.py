@@ -18,7 +18,6 @@ from specdecode_api.model_uri import (
 )
 from specdecode_operator import children
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.plan import missing_in_release
 from specdecode_operator.resource import Resource, ResourceError, is_resource, parse
 
 
@@ -77,12 +76,9 @@ def boot(path: str, text: str, models: Path | None) -> str:
 
 def _build(path: str, resource: Resource, engine_image: str) -> children.Built:
     try:
-        built = children.build(resource, engine_image)
+        return children.build(resource, engine_image)
     except ResourceError as error:
         raise _file_error(path, error.sentences) from None
-    if missing := missing_in_release(resource):
-        raise _file_error(path, missing)
-    return built
 
 
 def _file_error(path: str, sentences: Sequence[str]) -> FileError:

@@ -154,8 +154,8 @@ def _learns(step: Step) -> bool:
 
 
 def _strategy(resource: Manifest) -> str:
-    lifecycle = (resource.get("spec") or {}).get("lifecycle") or {}
-    return str(lifecycle.get("updateStrategy") or "Auto")
+    strategy = (resource.get("spec") or {}).get("updateStrategy") or {}
+    return str(strategy.get("type") or "Auto")
 
 
 def _facts(

@@ -39,7 +39,7 @@ def choose_update_strategy(
     A rollout in place stays in place until the next configuration, so that several replicas do
     not wait one after the other. This is recorded on the Deployment, not in memory.
     """
-    strategy = resource.spec.lifecycle.update_strategy
+    strategy = resource.spec.update_strategy.type
     if strategy != "Auto":
         return UpdateStrategy(strategy == "InPlace")
     if _in_place(observed) == config_hash:

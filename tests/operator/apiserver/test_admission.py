@@ -17,20 +17,23 @@ CLAIM, HUB, DRAFT = "pvc://models/target", "hf://org/model@main", "hf://org/draf
 EAGLE = {"algorithm": "EAGLE3", "numSteps": 3}
 SPECS = {
     "claim on a CPU": {"model": {"uri": CLAIM}},
-    "claim on a GPU": {"device": "GPU", "model": {"uri": CLAIM}},
+    "claim on a GPU": {"engine": {"device": "GPU"}, "model": {"uri": CLAIM}},
     "hub on a CPU": {
         "model": {"uri": HUB},
         "speculation": EAGLE | {"draft": {"uri": DRAFT}},
         "download": {"cacheSizeLimit": "4Gi", "tokenSecret": {"name": "hub"}},
     },
     "hub on a GPU, shared cache": {
-        "device": "GPU",
+        "engine": {"device": "GPU"},
         "model": {"uri": HUB},
         "speculation": EAGLE | {"draft": {"uri": DRAFT}},
         "download": {"cacheClaim": "models"},
     },
     "image on a CPU": {"model": {"uri": "oci://registry.example/model:1"}},
-    "image on a GPU": {"device": "GPU", "model": {"uri": "oci://registry.example/model:1"}},
+    "image on a GPU": {
+        "engine": {"device": "GPU"},
+        "model": {"uri": "oci://registry.example/model:1"},
+    },
 }
 
 

@@ -216,29 +216,29 @@ def test_a_stranger_of_the_same_name_is_left_alone(
     assert condition("Ready")[1] == "Starting"
 
 
-def test_a_spec_that_this_release_cannot_run_changes_nothing(
+def test_a_spec_that_cannot_be_carried_out_changes_nothing(
     chat, settled, api, namespace, until, condition, events, versions
 ):
-    chosen = chat()["spec"]["speculation"]
+    chat()
     settled()
     before = versions()
     api.merge(
         RESOURCE,
         namespace,
         "chat",
-        {"spec": {"speculation": {"algorithm": "NGRAM", "draft": None}}},
+        {"spec": {"template": {"spec": {"restartPolicy": "Never"}}}},
     )
-    until(lambda: condition("ConfigResolved")[:2] == ("False", "NotAvailable"))
-    assert "use one of EAGLE, " in condition("ConfigResolved")[2]
-    assert condition("Ready")[:2] == ("False", "NotAvailable")
+    until(lambda: condition("ConfigResolved")[:2] == ("False", "Invalid"))
+    assert "cannot be patched; it is Always" in condition("ConfigResolved")[2]
+    assert condition("Ready")[:2] == ("False", "Invalid")
     after = versions()
     assert {k: v for k, v in after.items() if k[0] != names.KIND} == {
         k: v for k, v in before.items() if k[0] != names.KIND
     }
-    until(lambda: events() == ["NotAvailable", "Starting"])
-    api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": chosen}})
+    until(lambda: events() == ["Invalid", "Starting"])
+    api.merge(RESOURCE, namespace, "chat", {"spec": {"template": None}})
     settled()
-    until(lambda: events() == ["NotAvailable", "Resolved", "Starting", "Starting"])
+    until(lambda: events() == ["Invalid", "Resolved", "Starting", "Starting"])
 
 
 def test_a_child_that_the_api_server_refuses_is_told_and_hurts_nobody_else(

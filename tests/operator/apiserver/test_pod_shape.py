@@ -43,28 +43,27 @@ EVERYTHING = {
     "runtimeClassName": "nvidia",
     "priorityClassName": "high",
     "imagePullSecrets": [{"name": "registry"}],
-    "env": [
-        {"name": "EMPTY", "value": ""},
-        {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-    ],
-    "template": {
-        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
-        "spec": {
-            "hostNetwork": False,
-            "securityContext": {"runAsUser": None},
-            "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
-            "containers": [
-                {
-                    "name": "sidecar",
-                    "image": "sidecar:1",
-                    "args": [],
-                    "resources": {"limits": {"memory": "1024Mi"}},
-                }
+    "hostNetwork": False,
+    "securityContext": {"runAsUser": None},
+    "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+    "containers": [
+        {
+            "name": "engine",
+            "env": [
+                {"name": "EMPTY", "value": ""},
+                {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
             ],
-            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1024Mi"}}],
         },
-    },
+        {
+            "name": "sidecar",
+            "image": "sidecar:1",
+            "args": [],
+            "resources": {"limits": {"memory": "1024Mi"}},
+        },
+    ],
+    "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1024Mi"}}],
 }
+METADATA = {"labels": {"team": "a"}, "annotations": {"note": "b"}}
 
 
 @pytest.fixture
@@ -89,7 +88,8 @@ def carried_out(parts, chat, api, namespace):
 
 async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twice(carried_out):
     _, deployment, repeated = await carried_out(
-        pod=EVERYTHING, resources={"limits": {"nvidia.com/mig-1g.10gb": 1, "memory": "2048Mi"}}
+        template={"metadata": METADATA, "spec": EVERYTHING},
+        resources={"limits": {"nvidia.com/mig-1g.10gb": 1, "memory": "2048Mi"}},
     )
     spec = deployment["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"pool": "gpu"}
@@ -113,7 +113,7 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
 async def test_what_the_api_server_refuses_of_a_patch_is_told_and_not_tried_for_ever(
     patch, said, carried_out
 ):
-    status, deployment, _ = await carried_out(pod={"template": {"spec": patch}})
+    status, deployment, _ = await carried_out(template={"spec": patch})
     assert deployment is None
     ready = next(each for each in status["conditions"] if each["type"] == "Ready")
     assert ready["reason"] == "ApplyFailed"

@@ -205,10 +205,10 @@ def test_a_rollout_goes_on_in_place_where_none_is_free(world, until):
 
 
 def test_the_next_rollout_looks_for_room_again(world, api, until):
-    chat = world("gpu", replicas=1, lifecycle={"updateStrategy": "InPlace"})
+    chat = world("gpu", replicas=1, updateStrategy={"type": "InPlace"})
     assert chat.strategies <= {0}
     set_room(api, {"nvidia.com/gpu": "2"})
-    chat.edit({"pageSize": 64, "lifecycle": {"updateStrategy": "Auto"}})
+    chat.edit({"pageSize": 64, "updateStrategy": {"type": "Auto"}})
     chat.watch_from_now()
     until(
         lambda: chat.look(

@@ -25,10 +25,10 @@ from specdecode_operator.observed import Key
 pytestmark = pytest.mark.apiserver
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
-FREE_CHOICE = {"1": {"candidateSteps": [1, 16]}}
-TOO_DEEP = {"1": {"candidateSteps": [16]}}
+FREE_CHOICE = [{"from": 1, "candidateSteps": [1, 16]}]
+TOO_DEEP = [{"from": 1, "candidateSteps": [16]}]
 QUICK = {
-    "guarded": True,
+    "editPolicy": "Guarded",
     "mode": "Manual",
     "guard": {
         "minRequests": 20,
@@ -37,7 +37,7 @@ QUICK = {
         "maxDuration": "4m",
         "warmUp": "2s",
     },
-    "switchback": {"blockSeconds": 10, "washoutSeconds": 1, "minPairs": 2},
+    "switchback": {"block": "10s", "washout": "1s", "minPairs": 2},
 }
 BODIES = (
     {"prompt": "Speculative decoding is", "max_tokens": 16, "temperature": 0},
@@ -50,7 +50,7 @@ def speculation(table, draft="pvc://models/draft"):
     return {
         "algorithm": "STANDALONE",
         "draft": {"uri": draft},
-        "adaptive": {"policy": "goodput", "batchSizes": table},
+        "adaptive": {"policy": "Goodput", "batchSizes": table},
     }
 
 
@@ -280,13 +280,12 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
     for address in kubelet.addresses():
         url = f"http://{address}:{kubelet.port}{names.PATH_TABLE}"
         assert httpx.get(url).json()["entries"]["1"]["candidate_steps"] == [1, 16]
-    assert not status()["effective"]["followsSpec"]
+    assert status()["effective"]["reason"] == "Guarded"
     after = api.get(RESOURCE, namespace, "chat")
     wanted = {**before["spec"], "speculation": after["spec"]["speculation"]}
     assert after["spec"] == wanted
-    assert after["spec"]["speculation"]["adaptive"]["batchSizes"] == TOO_DEEP | {
-        "1": after["spec"]["speculation"]["adaptive"]["batchSizes"]["1"]
-    }
+    (entry,) = after["spec"]["speculation"]["adaptive"]["batchSizes"]
+    assert entry.items() >= TOO_DEEP[0].items()
     spec_owners, status_owners = managers(after)
     assert not spec_owners & {names.FIELD_MANAGER, names.STATUS_FIELD_MANAGER}
     assert names.STATUS_FIELD_MANAGER in status_owners

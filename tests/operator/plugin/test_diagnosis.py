@@ -155,11 +155,14 @@ def test_only_the_newest_events_are_shown_and_in_order(resource, now):
             {
                 "algorithm": "STANDALONE",
                 "adaptive": {
-                    "policy": "static",
-                    "batchSizes": {"8": {"candidateSteps": [1]}, "1": {"candidateSteps": [3, 5]}},
+                    "policy": "Static",
+                    "batchSizes": [
+                        {"from": 8, "candidateSteps": [1]},
+                        {"from": 1, "candidateSteps": [3, 5]},
+                    ],
                 },
             },
-            "STANDALONE, chain, steps by batch size (static) 1: 3/5, 8: 1",
+            "STANDALONE, chain, steps by batch size (Static) 1: 3/5, 8: 1",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from specdecode_operator.plugin.diagnosis import diagnose
 from specdecode_operator.plugin.recommend_view import bar, draw_recommendation
 
 TOLD = {
-    "table": {"1": {"candidateSteps": [0, 3]}, "4": {"candidateSteps": [1]}},
+    "table": [{"from": 1, "candidateSteps": [0, 3]}, {"from": 4, "candidateSteps": [1]}],
     "tableHash": "abc",
     "expectedGain": "+12.0%",
     "gainLow": "+8.0%",

@@ -346,8 +346,8 @@ class World:
         engine.start_s = self.now_s
 
 
-def speculation(*depths, policy="goodput", **bounds):
-    table = {"1": {"candidateSteps": list(depths)}}
+def speculation(*depths, policy="Goodput", **bounds):
+    table = [{"from": 1, "candidateSteps": list(depths)}]
     return {
         "algorithm": "STANDALONE",
         "draft": {"uri": "pvc://models/draft"},
@@ -374,9 +374,9 @@ def world(example):
             serving=serving or {},
             rollout={
                 "mode": mode,
-                "guarded": guarded,
+                "editPolicy": "Guarded" if guarded else "Immediate",
                 "guard": guard,
-                "switchback": {"blockSeconds": 20, "washoutSeconds": 2, "minPairs": 3},
+                "switchback": {"block": "20s", "washout": "2s", "minPairs": 3},
                 **rollout,
             },
         )

@@ -53,7 +53,9 @@ def happen(made, what, speculate, first):
         case "full":
             made.has_room = {names.ROLE_STABLE}
         case "unguard" | "guard":
-            made.edit(rollout=rollout | {"guarded": what == "guard"})
+            made.edit(
+                rollout=rollout | {"editPolicy": "Guarded" if what == "guard" else "Immediate"}
+            )
         case "end operator":
             made.end_operator()
         case "wait long":

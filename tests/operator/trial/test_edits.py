@@ -7,7 +7,7 @@ def test_the_first_configuration_is_accepted_without_a_trial(world):
     made = world()
     assert made.record.trial is None
     assert made.record.accepted is not None
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
 
 
 def test_a_worse_table_is_tried_in_place_and_rolled_back(world, speculate):
@@ -19,7 +19,7 @@ def test_a_worse_table_is_tried_in_place_and_rolled_back(world, speculate):
     assert (ended.kind, ended.verdict) == ("Hot", "RolledBack")
     assert {name: engine.arm for name, engine in made.engines.items()} == before
     effective = made.status["effective"]
-    assert not effective["followsSpec"]
+    assert effective["reason"] == "Guarded"
     assert ended.id in effective["message"]
 
 
@@ -32,7 +32,7 @@ def test_a_table_that_costs_nothing_is_promoted_without_a_restart(world, specula
     assert (ended.kind, ended.verdict, ended.reason) == ("Hot", "Promoted", "NotSlower")
     assert set(made.engines) == pods
     assert {made.depth(engine) for engine in made.engines.values()} == {3}
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
     assert made.status["configHash"] == made.status["effective"]["configHash"]
 
 
@@ -92,7 +92,7 @@ def test_a_canary_that_is_as_good_is_promoted_by_a_rolling_update(world):
     made.run(60)
     assert {engine.arm.config_hash for engine in made.engines.values()} == {new}
     assert sorted(each["metadata"]["name"] for each in made._deployments()) == ["chat-standalone"]
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
 
 
 def test_a_slower_canary_goes_and_the_spec_stays_rejected(world):
@@ -142,7 +142,7 @@ def test_a_canary_that_does_not_start_is_rolled_back(world):
 def test_without_room_for_a_canary_the_old_stays(world):
     made = world()
     made.has_room = {names.ROLE_STABLE}
-    made.edit(pageSize=32, lifecycle={"startupTimeoutSeconds": 60})
+    made.edit(pageSize=32, lifecycle={"startupTimeout": "1m"})
     ended = made.run_to_end()
     assert (ended.verdict, ended.reason) == ("Inconclusive", "CanaryNotReady")
     assert len(made.engines) == 2
@@ -179,7 +179,7 @@ def test_a_reverted_edit_needs_no_trial(world, speculate):
     assert made.record.trial is None
     assert made.record.history[0].reason == "Reverted"
     assert len(made.engines) == 2
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
 
 
 def test_replicas_change_at_once_in_the_middle_of_a_trial(world, speculate):
@@ -243,7 +243,7 @@ def test_a_repair_of_what_does_not_start_is_not_tried(world):
     made.edit(pageSize=32)
     made.run(60)
     assert made.record.trial is None
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
 
 
 def test_where_clients_need_a_key_an_edit_is_tried_in_place_all_the_same(world, speculate):

@@ -37,7 +37,7 @@ def test_a_lost_state_rolls_nothing_and_names_the_remedy(rejected):
     assert RECORD not in rejected.children
     lost = conditions(rejected)["StateLost"]
     assert (lost["status"], lost["reason"]) == ("True", "ConfigurationUnexplained")
-    assert "set spec.rollout.guarded to false to put the spec in force" in lost["message"]
+    assert "set spec.rollout.editPolicy to Immediate to put the spec in force" in lost["message"]
     assert conditions(rejected)["Ready"]["status"] == "True"
 
 
@@ -54,7 +54,7 @@ def test_the_remedy_puts_the_spec_in_force(rejected):
     before = set(rejected.engines)
     lose_state(rejected)
     rejected.run(60)
-    rejected.edit(rollout=rejected.resource["spec"]["rollout"] | {"guarded": False})
+    rejected.edit(rollout=rejected.resource["spec"]["rollout"] | {"editPolicy": "Immediate"})
     rejected.run(60)
     assert not set(rejected.engines) & before
     assert "StateLost" not in conditions(rejected)
@@ -73,10 +73,10 @@ def test_a_lost_state_in_the_middle_of_a_trial_leaves_the_old_configuration(worl
 
 def test_an_edit_together_with_the_guard_is_no_loss(world):
     made = world(guarded=False)
-    made.edit(pageSize=32, rollout=made.resource["spec"]["rollout"] | {"guarded": True})
+    made.edit(pageSize=32, rollout=made.resource["spec"]["rollout"] | {"editPolicy": "Guarded"})
     made.run(60)
     assert "StateLost" not in conditions(made)
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
 
 
 def test_a_verdict_is_in_force_only_when_it_is_stored(world):

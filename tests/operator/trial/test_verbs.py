@@ -37,7 +37,7 @@ def test_promote_takes_what_was_rejected(world, speculate):
     assert ended.verdict == "RolledBack"
     made.annotate(promote=ended.id)
     made.run(30)
-    assert made.status["effective"]["followsSpec"]
+    assert made.status["effective"]["reason"] == "FollowsSpec"
 
 
 def test_a_pause_stops_the_measuring_and_a_resume_goes_on(world, speculate):

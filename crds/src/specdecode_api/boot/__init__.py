@@ -4,7 +4,10 @@ JSON, written by the operator or by hand. `speculation` has the rules that span 
 """
 
 from specdecode_api.boot.engine import (
+    AttentionBackendName,
     EngineBoot,
+    GraphMode,
+    GraphsBoot,
     MemoryBoot,
     ModelBoot,
     SchedulingBoot,
@@ -14,7 +17,10 @@ from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 
 __all__ = [
+    "AttentionBackendName",
     "EngineBoot",
+    "GraphMode",
+    "GraphsBoot",
     "MemoryBoot",
     "ModelBoot",
     "SchedulingBoot",

@@ -82,10 +82,13 @@ class MemoryBoot(FileRecord):
         return page_size
 
 
+GraphMode = Literal["auto", "off", "static", "cuda"]
+
+
 class GraphsBoot(FileRecord):
     """CUDA graphs of decode steps, or their stand-in without a GPU."""
 
-    mode: Literal["auto", "off", "static", "cuda"] = Field(
+    mode: GraphMode = Field(
         default="auto",
         description="cuda captures CUDA graphs, and the start fails where that fails; static pads "
         "and copies as graphs need it but captures nothing, to try out a plan; auto is cuda on a "

@@ -1,7 +1,8 @@
 """Normalizes the formats of a table to entries by batch size, and defaults for all of them.
 
     {"1": {"candidate_steps": [1, 3]}, "ema_alpha": 0.3}                  SGLang's file
-    {"policy": "ema", "batchSizes": {"1": {"candidateSteps": [1, 3]}}}    the resource's `adaptive`
+    {"policy": "Ema", "batchSizes": [{"from": 1, "candidateSteps": [1, 3]}]}    `adaptive` of the
+                                                                          custom resource
 
 Both formats accept names in both spellings. Errors are appended to the given list.
 """
@@ -13,13 +14,14 @@ from typing import Final
 
 from pydantic.alias_generators import to_camel
 
-from specdecode_api.speculation import BATCH_SIZE_PATTERN
+from specdecode_api.speculation import BATCH_SIZE_PATTERN, MAX_BATCH_SIZE
 from specdecode_api.table.entry import TableEntry
 from specdecode_api.validation_errors import Place, dotted, no_such_field, seen
 
 FIELDS: Final = tuple(TableEntry.model_fields)
 CHOOSERS: Final = ("strategy", "policy")
 _NESTED: Final = ("batchSizes", "batch_sizes")
+_FROM: Final = "from"
 _BY_SPELLING: Final = {name: name for name in FIELDS} | {to_camel(name): name for name in FIELDS}
 
 
@@ -28,10 +30,12 @@ class Form:
     """The parts of a document; names and values are unchanged."""
 
     at: Place  # path of the entries
+    places: Mapping[str, Place]  # path of each entry
     is_camel: bool
     entries: Mapping[str, object]
     defaults: Mapping[str, object]
     choosers: Mapping[str, object]  # fields that name a policy
+    is_broken: bool = False  # entries have errors that are reported already
 
     def spelt(self, field: str) -> str:
         """Return the name of a field in the spelling of the document."""
@@ -58,13 +62,18 @@ def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
     nested = next((name for name in _NESTED if name in document), None)
     others = {key: value for key, value in document.items() if key != nested}
     numbers = {key: value for key, value in others.items() if _is_number(key)}
-    entries = numbers if nested is None else _nested(nested, document[nested], mistakes)
+    listed = {} if nested is None else _listed(nested, document[nested], mistakes)
+    entries = numbers if nested is None else {key: entry for key, (_, entry) in listed.items()}
     words = {key: others[key] for key in others if key not in numbers}
     defaults = {key: value for key, value in words.items() if key in _BY_SPELLING}
     choosers = {key: value for key, value in words.items() if key in CHOOSERS}
     at = () if nested is None else (nested,)
     is_camel = nested == "batchSizes" or _is_camel(document, entries)
-    form = Form(at, is_camel, entries, defaults, choosers)
+    places: dict[str, Place] = {key: (key,) for key in entries}
+    if nested is not None:
+        places = {key: (nested, index) for key, (index, _) in listed.items()}
+    is_broken = nested is not None and document[nested] != [] and not entries
+    form = Form(at, places, is_camel, entries, defaults, choosers, is_broken)
     if nested is not None:
         for key in (*numbers, *(word for word in words if word in _NESTED)):
             mistakes.append(f"{dotted((key,))}: is next to {nested}: move it into {nested}")
@@ -87,11 +96,40 @@ def bad_bound(key: str) -> str | None:
     )
 
 
-def _nested(name: str, table: object, mistakes: list[str]) -> dict[str, object]:
-    if isinstance(table, Mapping):
-        return {str(key): entry for key, entry in table.items()}
-    mistakes.append(f"{name}: must be an object from batch sizes to entries{seen(table)}")
-    return {}
+def _listed(name: str, table: object, mistakes: list[str]) -> dict[str, tuple[int, object]]:
+    """Return the entries of a list by their `from` in digits, each with its index."""
+    if not isinstance(table, list):
+        example = '[{"from": 1, "candidateSteps": [0, 1, 3]}]'
+        mistakes.append(f"{name}: must be a list of entries such as {example}{seen(table)}")
+        return {}
+    found: dict[str, tuple[int, object]] = {}
+    for index, entry in enumerate(table):
+        key = _key_of(entry, (name, index), mistakes)
+        if key is None:
+            continue
+        if key in found:
+            place = dotted((name, index, _FROM))
+            mistakes.append(f"{place}: occurs twice: keep one of the entries; got {key}")
+            continue
+        own = {name: value for name, value in entry.items() if name != _FROM}
+        found[key] = (index, own)
+    return found
+
+
+def _key_of(entry: object, place: Place, mistakes: list[str]) -> str | None:
+    if not isinstance(entry, Mapping):
+        example = '{"from": 1, "candidateSteps": [0, 1, 3]}'
+        mistakes.append(f"{dotted(place)}: an entry is an object: write {example}{seen(entry)}")
+        return None
+    bound = entry.get(_FROM)
+    if _FROM not in entry:
+        mistakes.append(f"{dotted((*place, _FROM))}: is required: add it")
+    elif type(bound) is not int or not 1 <= bound <= MAX_BATCH_SIZE:
+        error = f"must be a whole number from 1 to {MAX_BATCH_SIZE}"
+        mistakes.append(f"{dotted((*place, _FROM))}: {error}{seen(bound)}")
+    else:
+        return str(bound)
+    return None
 
 
 def _is_number(key: str) -> bool:

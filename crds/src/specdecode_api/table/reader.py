@@ -17,8 +17,10 @@ from specdecode_api.table.thresholds import table_warnings
 from specdecode_api.validation_errors import Place, dotted, refusals, seen
 
 _EXAMPLE: Final = '{"1": {"candidate_steps": [1, 3, 5]}, "8": {"candidate_steps": [0, 1]}}'
-_POLICIES: Final = {policy.value: policy for policy in Policy} | {
-    "throughput_aware": Policy.GOODPUT
+_POLICIES: Final = {
+    **{policy.value: policy for policy in Policy},
+    **{policy.value.capitalize(): policy for policy in Policy},
+    "throughput_aware": Policy.GOODPUT,
 }
 _STEPS: Final = "candidate_steps"
 _SOME_STEPS: Final = [0]
@@ -92,11 +94,14 @@ def _number_of_entries(form: Form) -> Iterator[str]:
             "document: draft steps are chosen by batch size, and no key is a batch size: "
             f"write {json.dumps(table, default=repr)}"
         )
-    elif not form.entries:
+    elif not form.entries and not form.is_broken:
         keys = [*form.defaults, *form.choosers]
+        steps = f'"{form.spelt(_STEPS)}": [0, 1, 3]'
         yield (
-            f"{dotted(form.at)}: has no batch size as a key: add one, "
-            f'such as "1": {{"{form.spelt(_STEPS)}": [0, 1, 3]}}{seen(keys) if keys else ""}'
+            f'{dotted(form.at)}: has no entry: add one, such as {{"from": 1, {steps}}}'
+            if form.at
+            else f"{dotted(form.at)}: has no batch size as a key: add one, "
+            f'such as "1": {{{steps}}}{seen(keys) if keys else ""}'
         )
     if len(form.entries) > MAX_TABLE_ENTRIES:
         yield (
@@ -107,13 +112,13 @@ def _number_of_entries(form: Form) -> Iterator[str]:
 
 def _values(form: Form, key: str, defaults: Values, mistakes: list[str]) -> Values | None:
     """Return the values of an entry, defaults filled in; None if it is not an object."""
-    place = dotted((*form.at, key))
+    place = dotted(form.places[key])
     if error := bad_bound(key):
         mistakes.append(f"{place}: {error}")
     written = form.entries[key]
     if isinstance(written, Mapping):
         own = {str(name): value for name, value in written.items()}
-        return {**defaults, **form.by_field(own, (*form.at, key), mistakes)}
+        return {**defaults, **form.by_field(own, form.places[key], mistakes)}
     steps = written if isinstance(written, list) and written else [0, 1, 3]
     example = json.dumps({form.spelt(_STEPS): steps}, default=repr)
     mistakes.append(f"{place}: an entry is an object: write {example}{seen(written)}")
@@ -129,7 +134,7 @@ def _entry(
     try:
         return {key: TableEntry.model_validate(values)}
     except ValidationError as error:
-        mistakes += _sentences(form, (*form.at, key), refusals(error, TableEntry))
+        mistakes += _sentences(form, form.places[key], refusals(error, TableEntry))
         return {}
 
 

@@ -4,6 +4,8 @@ One file per part. A rule that spans fields is next to the fields: in CEL for th
 as a function for Python (see `specdecode_api.rules`).
 """
 
+from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.rollout_status import (
@@ -15,11 +17,11 @@ from specdecode_api.v1alpha1.rollout_status import (
     TableSteps,
     TrialStatus,
 )
-from specdecode_api.v1alpha1.serving import LifecycleSpec
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation, resolve
 from specdecode_api.v1alpha1.status import ModelStatus, Status
 from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
+from specdecode_api.v1alpha1.template import TemplateSpec
 from specdecode_api.v1alpha1.trial import (
     Candidate,
     SpecDecodeTrial,
@@ -28,6 +30,7 @@ from specdecode_api.v1alpha1.trial import (
     TrialArm,
     TrialGuard,
 )
+from specdecode_api.v1alpha1.update_strategy import UpdateStrategySpec
 
 __all__ = [
     "Adaptive",
@@ -35,6 +38,7 @@ __all__ = [
     "BatchSizeEntry",
     "Candidate",
     "Effective",
+    "EngineSpec",
     "HistoryEntry",
     "LifecycleSpec",
     "ModelStatus",
@@ -50,8 +54,10 @@ __all__ = [
     "Speculation",
     "Status",
     "TableSteps",
+    "TemplateSpec",
     "TrialArm",
     "TrialGuard",
     "TrialStatus",
+    "UpdateStrategySpec",
     "resolve",
 ]

@@ -18,12 +18,6 @@ _KEY_MESSAGE: Final = (
     "kubernetes.io/hostname"
 )
 
-LabelKey = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=MAX_KEY_LENGTH),
-    matches(_KEY, _KEY_MESSAGE),
-]
-
 LabelValue = Annotated[
     str,
     StringConstraints(max_length=63),
@@ -62,8 +56,6 @@ _NOT_OUR_DOMAIN: Final[Rule[dict[str, str]]] = Rule(
     holds=lambda it: not any(k.startswith(_DOMAIN) for k in it),
     message=f"annotations under {_DOMAIN} are the operator's: choose another key",
 )
-
-Labels = Annotated[dict[str, LabelValue], Checked(_KEYS), BeforeValidator(without_nulls)]
 
 OwnLabels = Annotated[
     dict[str, LabelValue], Checked(_KEYS, _NOT_THE_OPERATORS), BeforeValidator(without_nulls)

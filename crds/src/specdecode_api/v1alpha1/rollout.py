@@ -1,17 +1,21 @@
 """How a change of the configuration gets in force: measured, recommended, tried, decided."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from specdecode_api.base import HotRecord
 from specdecode_api.duration import DURATION_PATTERN, duration_s
 from specdecode_api.rules import Rule
-from specdecode_api.v1alpha1.scalars import Duration, Int, Percent
+from specdecode_api.v1alpha1.scalars import Duration, Int, Percent, within
 
-_DURATIONS = " && ".join(
-    f"self.{field}.matches('^{DURATION_PATTERN}$')" for field in ("minDuration", "maxDuration")
-)
+
+def _are_durations(*fields: str) -> str:
+    return " && ".join(f"self.{field}.matches('^{DURATION_PATTERN}$')" for field in fields)
+
+
+_TRIAL_BOUNDS: Final = _are_durations("minDuration", "maxDuration")
+_PERIODS: Final = _are_durations("washout", "block")
 
 
 class GuardSpec(HotRecord):
@@ -54,7 +58,7 @@ class GuardSpec(HotRecord):
 
     rules: ClassVar[tuple["Rule[GuardSpec]", ...]] = (
         Rule(
-            cel=f"!({_DURATIONS}) || duration(self.minDuration) < duration(self.maxDuration)",
+            cel=f"!({_TRIAL_BOUNDS}) || duration(self.minDuration) < duration(self.maxDuration)",
             holds=lambda it: duration_s(it.min_duration) < duration_s(it.max_duration),
             message="a trial must be allowed to last longer than it has to: raise maxDuration or "
             "lower minDuration",
@@ -64,7 +68,7 @@ class GuardSpec(HotRecord):
 
 
 class Canary(HotRecord):
-    """Pods that run the new configuration beside the old ones during a trial."""
+    """Pods that run the new configuration next to the old ones during a trial."""
 
     replicas: Int = Field(
         default=2,
@@ -82,35 +86,50 @@ class Canary(HotRecord):
 
 
 class Switchback(HotRecord):
-    """Turns of old and new table on the same pods; of several pods the halves take them crosswise.
+    """Periods of the baseline and of the candidate on the same pods.
 
-    Strategies Hot and Switchback both go by it.
+    Strategies Hot and Switchback both use it; of several pods, half run each configuration.
     """
 
-    block_seconds: Int = Field(
-        default=120,
-        ge=1,
-        le=86_400,
-        description="Length of a turn; turns come in pairs in a random order.",
+    block: Annotated[Duration, within("1s", "24h")] = Field(
+        default="2m",
+        description="Length of a period; periods come in pairs in a random order. Where pods "
+        "restart between them, a period is at least ten times the measured start time.",
     )
-    washout_seconds: Int = Field(
-        default=10, ge=0, le=3600, description="Time at the begin of a turn that is not counted."
+    washout: Annotated[Duration, within("0s", "1h")] = Field(
+        default="10s", description="Time at the start of a period that is not counted."
     )
     min_pairs: Int = Field(
         default=6,
         ge=2,
         le=1000,
-        description="Pairs of turns that have to be complete before a verdict, alarms apart.",
+        description="Pairs of periods that have to be complete before a verdict, alarms apart.",
     )
 
     rules: ClassVar[tuple["Rule[Switchback]", ...]] = (
         Rule(
-            cel="self.washoutSeconds < self.blockSeconds",
-            holds=lambda it: it.washout_seconds < it.block_seconds,
-            message="nothing of a turn would be counted: lower washoutSeconds or raise "
-            "blockSeconds",
-            field="washoutSeconds",
+            cel=f"!({_PERIODS}) || duration(self.washout) < duration(self.block)",
+            holds=lambda it: duration_s(it.washout) < duration_s(it.block),
+            message="no part of a period would be counted: lower washout or raise block",
+            field="washout",
         ),
+    )
+
+
+class ExplorationSpec(HotRecord):
+    """How much traffic trials may expose to configurations that are not in force."""
+
+    max_candidate_share: Percent = Field(
+        default="5%",
+        description="Maximum share of a day's pod-seconds that run a candidate configuration; a "
+        "trial starts only if its longest duration fits.",
+    )
+    max_trials_per_day: Int = Field(
+        default=4,
+        ge=0,
+        le=1000,
+        description="Maximum number of trials that the operator starts within 24 hours; 0 starts "
+        "none.",
     )
 
 
@@ -123,20 +142,22 @@ class RolloutSpec(HotRecord):
         "status.recommendation; Auto also tries them and applies what passes, without touching "
         "the spec.",
     )
-    guarded: bool = Field(
-        default=False,
-        strict=True,
-        description="Try edits of the spec beside the configuration in force, which stays until "
-        "they pass.",
+    edit_policy: Literal["Immediate", "Guarded"] = Field(
+        default="Immediate",
+        description="What an edit of the spec does: Immediate rolls it out; Guarded tries it next "
+        "to the configuration in force, which stays until the trial passes.",
     )
     strategy: Literal["Auto", "Hot", "Canary", "Switchback"] = Field(
         default="Auto",
-        description="Hot gives a table to half of the pods in turns, Canary starts pods of the new "
-        "configuration, Switchback takes turns on the same pods. Auto takes Hot or, with one "
-        "replica, Switchback for tables that running engines can take up, else Canary.",
+        description="Hot gives a table to half of the pods by turns, Canary starts pods of the new "
+        "configuration, Switchback alternates both on the same pods. Auto selects Hot or, with one "
+        "replica, Switchback for tables that running engines can load, else Canary.",
     )
     guard: GuardSpec = Field(default=GuardSpec(), description="What a trial has to show.")
     canary: Canary = Field(default=Canary(), description="Pods of a canary.")
     switchback: Switchback = Field(
-        default=Switchback(), description="Turns of strategies Hot and Switchback."
+        default=Switchback(), description="Periods of strategies Hot and Switchback."
+    )
+    exploration: ExplorationSpec = Field(
+        default=ExplorationSpec(), description="Budget of trials that the operator starts."
     )

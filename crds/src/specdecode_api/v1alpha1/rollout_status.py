@@ -7,8 +7,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from specdecode_api.base import ResourceRecord
-from specdecode_api.speculation import MAX_CANDIDATES, MAX_STEPS, MAX_TABLE_ENTRIES
+from specdecode_api.base import ResourceRecord, map_by
+from specdecode_api.speculation import (
+    MAX_BATCH_SIZE,
+    MAX_CANDIDATES,
+    MAX_STEPS,
+    MAX_TABLE_ENTRIES,
+)
 from specdecode_api.v1alpha1.scalars import Int
 
 MAX_HISTORY: Final = 10
@@ -30,14 +35,19 @@ TrialVerdict = Literal["Promoted", "RolledBack", "Inconclusive", "Aborted", "Sup
 
 
 class TableSteps(ResourceRecord):
-    """Depths of a range of batch sizes, spelled as in the spec."""
+    """Draft steps of a range of batch sizes, as in the spec."""
 
+    from_: Int = Field(
+        alias="from", ge=1, le=MAX_BATCH_SIZE, description="Lower bound of the range."
+    )
     candidate_steps: list[Depth] = Field(
         max_length=MAX_CANDIDATES, description="Depths to choose from."
     )
 
 
-TableShown = Annotated[dict[str, TableSteps], Field(max_length=MAX_TABLE_ENTRIES)]
+TableShown = Annotated[
+    list[TableSteps], Field(max_length=MAX_TABLE_ENTRIES, json_schema_extra=map_by("from"))
+]
 
 
 class BandRates(ResourceRecord):
@@ -58,8 +68,7 @@ class RecommendationStatus(ResourceRecord):
     """The table that the fleet's measurements speak for."""
 
     table: TableShown = Field(
-        description="Lower bound of a range of batch sizes to its depths; it fits into "
-        "spec.speculation.adaptive.batchSizes."
+        description="Draft steps by range of batch sizes, for spec.speculation.adaptive.batchSizes."
     )
     table_hash: Hash = Field(description="Stands for the table.")
     expected_gain: Number = Field(description="Gain in tokens per second over the table in force.")
@@ -172,5 +181,8 @@ class Effective(ResourceRecord):
     table: TableShown | None = Field(
         default=None, description="The table, where it is not the spec's."
     )
-    follows_spec: bool = Field(description="Whether all of it is what the spec says.")
+    reason: Literal["FollowsSpec", "Promoted", "Guarded"] = Field(
+        description="Why it is in force: FollowsSpec equals the spec, Promoted was put in force by "
+        "a trial, Guarded precedes an edit that has not passed its trial."
+    )
     message: Sentence = Field(default="", description="Why it differs from the spec.")

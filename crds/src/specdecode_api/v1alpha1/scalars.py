@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from specdecode_api.duration import DURATION_PATTERN, PERCENT_PATTERN
+from specdecode_api.duration import DURATION_PATTERN, PERCENT_PATTERN, duration_s
 from specdecode_api.model_uri import PVC_PATTERN, URI_RULES
 from specdecode_api.names import REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
@@ -104,6 +104,32 @@ Duration = Annotated[
     ),
 ]
 
+
+def within(least: str, most: str) -> Checked:
+    """Require a duration between two others; texts that are no duration are refused elsewhere."""
+    is_duration = f"self.matches('^{DURATION_PATTERN}$')"
+    return Checked(
+        Rule(
+            cel=f"!{is_duration} || duration(self) >= duration('{least}') && "
+            f"duration(self) <= duration('{most}')",
+            holds=lambda text: (
+                re.fullmatch(DURATION_PATTERN, text) is None
+                or duration_s(least) <= duration_s(text) <= duration_s(most)
+            ),
+            message=f"write a duration from {least} to {most}",
+        )
+    )
+
+
+Fraction = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=6),
+    matches(
+        "(0[.]0{0,3}[1-9][0-9]{0,3}|1([.]0{1,4})?)",
+        "a fraction is a number above 0 and at most 1 in quotes: write '0.9'",
+    ),
+]
+
 Percent = Annotated[
     str,
     StringConstraints(min_length=2, max_length=6),
@@ -128,6 +154,27 @@ def _digits(value: Any) -> Any:
     """Write a whole number as text: users say `nvidia.com/gpu: 1`."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
+
+_COUNT_OR_PERCENT: Final[Rule[int | str]] = Rule(
+    cel="type(self) == int || self.matches('^([0-9]|[1-9][0-9]|100)%$')",
+    holds=lambda it: isinstance(it, int) or re.fullmatch("([0-9]|[1-9][0-9]|100)%", it) is not None,
+    message="write a number of pods, or a percentage of replicas such as 25%",
+)
+
+CountOrPercent = Annotated[
+    Annotated[int, Field(strict=True, ge=0, le=1000)] | Annotated[str, Field(strict=True)],
+    Checked(_COUNT_OR_PERCENT),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 4,
+            "minimum": 0,
+            "maximum": 1000,
+            **as_validations((_COUNT_OR_PERCENT,)),
+        }
+    ),
+]
+"""As maxSurge of a Deployment: 1 or 25%."""
 
 QUANTITY_RULE: Final[Rule[str]] = Rule(
     cel=f"type(self) == int || self.matches('{QUANTITY_PATTERN}')",

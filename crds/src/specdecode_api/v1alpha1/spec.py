@@ -9,14 +9,17 @@ from specdecode_api import names
 from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
+from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.model import DownloadSpec, Model
-from specdecode_api.v1alpha1.pod import Pod
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
-from specdecode_api.v1alpha1.scalars import Image, Int
-from specdecode_api.v1alpha1.serving import LifecycleSpec, Serving
+from specdecode_api.v1alpha1.scalars import Int
+from specdecode_api.v1alpha1.serving import Serving
 from specdecode_api.v1alpha1.speculation import Speculation
 from specdecode_api.v1alpha1.status import Status
+from specdecode_api.v1alpha1.template import TemplateSpec
+from specdecode_api.v1alpha1.update_strategy import UpdateStrategySpec
 
 PAGE_SIZES: Final = tuple(2**power for power in range(MAX_PAGE_SIZE.bit_length()))
 
@@ -44,26 +47,27 @@ class Spec(ResourceRecord):
         default=16, description="Tokens in a page of the key-value cache; a power of two."
     )
     speculation: Speculation = Field(default=Speculation(), description="How to draft.")
-    serving: Serving = Field(default=Serving(), description="Limits of one engine.")
-    lifecycle: LifecycleSpec = Field(
-        default=LifecycleSpec(),
-        description="Start and end of a pod: preStopSeconds, then drainSeconds, within "
-        "terminationGracePeriodSeconds.",
+    engine: EngineSpec = Field(
+        default=EngineSpec(), description="One engine: image, device, memory and limits."
     )
-    rollout: RolloutSpec = Field(
-        default=RolloutSpec(), description="How a change of the configuration gets in force."
+    serving: Serving = Field(
+        default=Serving(), description="The endpoint: API keys and request labels."
+    )
+    lifecycle: LifecycleSpec = Field(default=LifecycleSpec(), description="Start and end of a pod.")
+    update_strategy: UpdateStrategySpec = Field(
+        default=UpdateStrategySpec(), description="How a rollout replaces engines."
     )
     replicas: Int = Field(
         default=1, ge=0, le=1000, json_schema_extra=HOT, description="Engine pods."
     )
-    device: Literal["GPU", "CPU"] = Field(default="GPU", description="What the engine computes on.")
     resources: Resources = Field(default=Resources(), description="Compute resources of a pod.")
-    pod: Pod = Field(default=Pod(), description="Where pods may run, and what they are given.")
-    image: Image | None = Field(
-        default=None, description="Engine image; the operator's own setting where absent."
+    template: TemplateSpec = Field(
+        default=TemplateSpec(),
+        description="PodTemplate of the engines, for scheduling, environment variables, sidecars "
+        "and volumes.",
     )
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
-        default="IfNotPresent", description="When to pull the image."
+    rollout: RolloutSpec = Field(
+        default=RolloutSpec(), description="How a change of the configuration comes into force."
     )
 
 

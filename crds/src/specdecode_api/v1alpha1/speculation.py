@@ -1,8 +1,8 @@
-"""How tokens are drafted and how deep: the fields, the rules between them, and their defaults."""
+"""How tokens are drafted: the fields, the rules between them, and their defaults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,6 @@ from specdecode_api.speculation import (
     MAX_DRAFT_TOKENS,
     MAX_STEPS,
     MAX_TOPK,
-    NEEDS_DRAFT,
     Algorithm,
     Policy,
     default_draft_tokens,
@@ -31,9 +30,10 @@ _STEPS: Final = f"(has(self.numSteps) ? self.numSteps : {DEFAULT_STEPS})"
 _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
 )
-_NEEDS_DRAFT: Final = (
-    "self.algorithm in [" + ", ".join(f"'{name}'" for name in sorted(NEEDS_DRAFT)) + "]"
-)
+_DRAFTS: Final = "self.algorithm != 'NONE'"
+
+AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3"]
+"""What this release implements; adding a value later is compatible."""
 
 
 def _unused_by_none(
@@ -42,8 +42,8 @@ def _unused_by_none(
     """Refuse what plain decoding has no use for."""
     return Rule(
         cel=f"self.algorithm != 'NONE' || {cel}",
-        holds=lambda speculation: speculation.algorithm is not Algorithm.NONE or holds(speculation),
-        message=f"algorithm NONE decodes plainly: remove {field}, or choose an algorithm",
+        holds=lambda speculation: speculation.algorithm != "NONE" or holds(speculation),
+        message=f"algorithm NONE does not draft: remove {field}, or choose an algorithm",
         field=field,
         reason="FieldValueForbidden",
     )
@@ -52,25 +52,26 @@ def _unused_by_none(
 def _in_default_table(policy: Policy) -> "Rule[Speculation]":
     """Hold numSteps to the table that an adaptive policy has where none is written."""
     depths = list(candidates(default_table(policy)))
+    name = policy.value.capitalize()
     shown = ", ".join(map(str, depths))
     return Rule(
         cel=f"self.algorithm == 'NONE' || !has(self.numSteps) || !({_NO_TABLE}) || "
-        f"self.adaptive.policy != '{policy}' || self.numSteps in {depths}",
+        f"self.adaptive.policy != '{name}' || self.numSteps in {depths}",
         holds=lambda it: (
-            it.algorithm is Algorithm.NONE
+            it.algorithm == "NONE"
             or it.num_steps is None
             or bool(it.adaptive.batch_sizes)
-            or it.adaptive.policy is not policy
+            or it.adaptive.policy != name
             or it.num_steps in depths
         ),
-        message=f"policy {policy} without adaptive.batchSizes has a default table of the depths "
+        message=f"policy {name} without adaptive.batchSizes has a default table of the draft steps "
         f"{shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
         field="numSteps",
     )
 
 
 def _width_fits(it: "Speculation") -> bool:
-    """Say whether numDraftTokens fits the tree; true where another rule already refuses it."""
+    """Return whether numDraftTokens fits the tree; true where another rule already refuses it."""
     steps = DEFAULT_STEPS if it.num_steps is None else it.num_steps
     is_ambiguous = it.num_steps is None and it.adaptive.batch_sizes
     if it.num_draft_tokens is None or steps == 0 or is_ambiguous:
@@ -81,14 +82,15 @@ def _width_fits(it: "Speculation") -> bool:
 
 
 class Speculation(ResourceRecord):
-    """How tokens are drafted and how deep."""
+    """How tokens are drafted."""
 
-    algorithm: Algorithm = Field(
-        default=Algorithm.NONE, description="Where draft tokens come from; NONE decodes plainly."
+    algorithm: AlgorithmName = Field(
+        default="NONE",
+        description="Source of draft tokens; NONE decodes without a draft.",
     )
     draft: DraftSpec | None = Field(
         default=None,
-        description="The draft's checkpoint; NONE and NGRAM take none, the others need one.",
+        description="The draft's checkpoint; NONE takes none, the others need one.",
         json_schema_extra=RESTART,
     )
     topk: Int = Field(
@@ -101,32 +103,33 @@ class Speculation(ResourceRecord):
         default=None,
         ge=0,
         le=MAX_STEPS,
-        description=f"Depth at start; where absent {DEFAULT_STEPS}, or the middle candidate of a "
-        f"table without {DEFAULT_STEPS}.",
+        description=f"Draft steps at start; where absent {DEFAULT_STEPS}, or the middle candidate "
+        f"of a table without {DEFAULT_STEPS}.",
     )
     num_draft_tokens: Int | None = Field(
         default=None,
         ge=2,
         le=MAX_DRAFT_TOKENS,
-        description="Nodes verified in a round, root included; topk * numSteps + 1 where absent "
+        description="Nodes verified in a step, root included; topk * numSteps + 1 where absent "
         "(fewer where the tree has fewer).",
     )
     adaptive: Adaptive = Field(
-        default=Adaptive(policy=Policy.STATIC), description="Depth by batch size and acceptance."
+        default=Adaptive(policy="Static"),
+        description="Draft steps by batch size and acceptance.",
     )
 
     rules: ClassVar[tuple["Rule[Speculation]", ...]] = (
         Rule(
-            cel=f"!({_NEEDS_DRAFT}) || has(self.draft)",
-            holds=lambda it: it.algorithm not in NEEDS_DRAFT or it.draft is not None,
+            cel=f"!({_DRAFTS}) || has(self.draft)",
+            holds=lambda it: it.algorithm == "NONE" or it.draft is not None,
             message="this algorithm drafts with a checkpoint of its own: add draft.uri",
             shows="algorithm",
             field="draft",
             reason="FieldValueRequired",
         ),
         Rule(
-            cel=f"!has(self.draft) || {_NEEDS_DRAFT}",
-            holds=lambda it: it.draft is None or it.algorithm in NEEDS_DRAFT,
+            cel=f"!has(self.draft) || {_DRAFTS}",
+            holds=lambda it: it.draft is None or it.algorithm != "NONE",
             message="this algorithm drafts without a checkpoint: remove draft, "
             "or choose an algorithm that uses one",
             shows="algorithm",
@@ -144,8 +147,8 @@ class Speculation(ResourceRecord):
         ),
         _unused_by_none("adaptive.batchSizes", _NO_TABLE, lambda it: not it.adaptive.batch_sizes),
         Rule(
-            cel=f"!has(self.numSteps) || {_NO_TABLE} || {_TABLE}.exists(k, self.numSteps in "
-            f"{_TABLE}[k].candidateSteps)",
+            cel=f"!has(self.numSteps) || {_NO_TABLE} || {_TABLE}.exists(e, self.numSteps in "
+            "e.candidateSteps)",
             holds=lambda it: (
                 it.num_steps is None
                 or not it.adaptive.batch_sizes
@@ -171,7 +174,7 @@ class Speculation(ResourceRecord):
                 or it.num_steps is not None
                 or not it.adaptive.batch_sizes
             ),
-            message="numDraftTokens beside adaptive.batchSizes is meant for one numSteps: "
+            message="numDraftTokens with adaptive.batchSizes applies to one numSteps: "
             "add numSteps or remove numDraftTokens",
             field="numSteps",
             reason="FieldValueRequired",
@@ -209,8 +212,9 @@ class ResolvedSpeculation:
 
 def resolve(speculation: Speculation) -> ResolvedSpeculation:
     """Fill in the numbers that the user left out."""
+    algorithm = Algorithm(speculation.algorithm)
     candidates = speculation.adaptive.candidates()
-    num_steps = effective_num_steps(speculation.algorithm, speculation.num_steps, candidates)
+    num_steps = effective_num_steps(algorithm, speculation.num_steps, candidates)
     num_draft_tokens = speculation.num_draft_tokens
     is_one_depth = not candidates and num_steps > 0
     if num_draft_tokens is None and is_one_depth:

@@ -1,10 +1,10 @@
 """What the operator answers: conditions, counts for `scale`, and where to send requests."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from specdecode_api.base import ResourceRecord
+from specdecode_api.base import ResourceRecord, map_by
 from specdecode_api.report import ModelRole, ModelState
 from specdecode_api.v1alpha1.rollout_status import (
     MAX_HISTORY,
@@ -22,11 +22,6 @@ Message = Annotated[str, StringConstraints(max_length=4096)]
 Count = Annotated[Int, Field(ge=0, le=2**31 - 1)]
 Bytes = Annotated[Int, Field(ge=0, le=2**53)]
 Generation = Annotated[Int, Field(ge=0)]
-
-
-def _map_by(key: str) -> dict[str, Any]:
-    """Have the server merge a list by the value of one field of its items."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 class Condition(ResourceRecord):
@@ -101,7 +96,7 @@ class Status(ResourceRecord):
     models: list[ModelStatus] | None = Field(
         default=None,
         max_length=2,
-        json_schema_extra=_map_by("role"),
+        json_schema_extra=map_by("role"),
         description="Models that are downloaded; absent where none is.",
     )
     recommendation: RecommendationStatus | None = Field(
@@ -116,7 +111,7 @@ class Status(ResourceRecord):
     rollout_requests: list[RolloutRequest] | None = Field(
         default=None,
         max_length=4,
-        json_schema_extra=_map_by("verb"),
+        json_schema_extra=map_by("verb"),
         description="Annotations that ask something of a trial, and their answers.",
     )
     effective: Effective | None = Field(
@@ -126,6 +121,6 @@ class Status(ResourceRecord):
     conditions: list[Condition] | None = Field(
         default=None,
         max_length=16,
-        json_schema_extra=_map_by("type"),
+        json_schema_extra=map_by("type"),
         description="What is well and what is not.",
     )

@@ -1,14 +1,15 @@
-"""The speculation table: which depths a range of batch sizes may use, and who chooses."""
+"""The speculation table: draft steps by range of batch sizes, and the policy that chooses."""
 
-import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
-from specdecode_api.base import RESTART, HotRecord, ResourceRecord, without_nulls
-from specdecode_api.rules import Checked, Rule
+from specdecode_api.base import RESTART, HotRecord, ResourceRecord, map_by
+from specdecode_api.rules import RULE_ERROR, Checked, Rule
 from specdecode_api.speculation import (
-    BATCH_SIZE_PATTERN,
+    MAX_BATCH_SIZE,
     MAX_CANDIDATES,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
@@ -25,85 +26,104 @@ CandidateSteps = Annotated[
         Rule(
             cel="self.all(x, self.exists_one(y, y == x))",
             holds=lambda steps: len(set(steps)) == len(steps),
-            message="every depth may stand in candidateSteps once: remove the repeated one",
+            message="every value may occur once in candidateSteps: remove the repeated one",
         )
     ),
 ]
 
 
 class BatchSizeEntry(HotRecord):
-    """Depths that a range of batch sizes may use."""
+    """Draft steps that a range of batch sizes may use."""
 
+    from_: Int = Field(
+        alias="from",
+        ge=1,
+        le=MAX_BATCH_SIZE,
+        json_schema_extra=RESTART,
+        description="Lower bound of the range, which ends before the next entry; smaller batches "
+        "use the first entry.",
+    )
     candidate_steps: CandidateSteps = Field(
         min_length=1,
         max_length=MAX_CANDIDATES,
         json_schema_extra=RESTART,
-        description="Depths to choose from; 0 is plain decoding.",
+        description="Draft steps to choose from; 0 decodes without a draft.",
     )
     up_hysteresis: Float = Field(
         default=0.0,
         ge=-16,
         le=16,
-        description="Added to the accept length above which the depth rises (policy ema).",
+        description="Added to the accept length above which draft steps rise (policy Ema).",
     )
     down_hysteresis: Float = Field(
         default=-0.25,
         ge=-16,
         le=16,
-        description="Added to the accept length below which the depth falls (policy ema).",
+        description="Added to the accept length below which draft steps fall (policy Ema).",
     )
     ceiling_coeff: Float = Field(
         default=0.0,
         ge=0,
         le=16,
-        description="Caps the depth at this multiple of the accept length (policy ema); "
-        "0 is no cap.",
+        description="Caps draft steps at this multiple of the accept length (policy Ema); "
+        "0 sets no cap.",
     )
     ema_alpha: Float = Field(
         default=0.2,
         gt=0,
         le=1,
-        description="Weight of the newest round in the moving average (policy ema).",
+        description="Weight of the latest step in the moving average (policy Ema).",
     )
     update_interval: Int = Field(
-        default=5, ge=1, le=100_000, description="Rounds between two decisions (policy ema)."
+        default=5, ge=1, le=100_000, description="Steps between two decisions (policy Ema)."
     )
     warmup_batches: Int = Field(
-        default=10, ge=0, le=100_000, description="Rounds before the first decision (policy ema)."
+        default=10, ge=0, le=100_000, description="Steps before the first decision (policy Ema)."
     )
 
 
-Table = Annotated[
-    dict[str, BatchSizeEntry],
-    Checked(
-        Rule(
-            cel=f"self.all(k, k.matches('^{BATCH_SIZE_PATTERN}$'))",
-            holds=lambda table: all(re.fullmatch(BATCH_SIZE_PATTERN, key) for key in table),
-            message="a batch size is a positive whole number in digits, without leading zeros, "
-            "at most 999999: rename the key",
-        )
-    ),
-    BeforeValidator(without_nulls),
-]
+def _different_bounds(entries: list[BatchSizeEntry]) -> list[BatchSizeEntry]:
+    """Refuse what the API server refuses in a list of type map."""
+    found: set[int] = set()
+    for at, entry in enumerate(entries):
+        if entry.from_ in found:
+            text = f"Duplicate value: from {entry.from_} occurs twice: keep one of the entries"
+            context = {"text": text, "refusals": [(str(at), text)]}
+            raise PydanticCustomError(RULE_ERROR, "{text}", context)
+        found.add(entry.from_)
+    return entries
+
+
+PolicyName = Literal["Goodput", "Ema", "Static"]
 
 
 class Adaptive(ResourceRecord):
-    """What chooses the depth of a round."""
+    """How the draft steps of a step are chosen."""
 
-    policy: Policy = Field(
-        default=Policy.GOODPUT,
-        description="Who decides on the depth: goodput maximises tokens per second; ema follows "
-        "accept lengths; static keeps numSteps, within what batchSizes allows. A spec without "
-        "adaptive is static.",
+    policy: PolicyName = Field(
+        default="Goodput",
+        description="Goodput maximises tokens per second; Ema follows accept lengths; Static keeps "
+        "numSteps, within what batchSizes allows. A spec without adaptive is Static.",
     )
-    batch_sizes: Table = Field(
-        default={},
+    batch_sizes: Annotated[list[BatchSizeEntry], AfterValidator(_different_bounds)] = Field(
+        default=[],
         max_length=MAX_TABLE_ENTRIES,
-        description="Lower bound of a range of batch sizes, in digits, to the depths it may use; "
-        "smaller batches use the first entry. Policies ema and goodput have a default table.",
-        json_schema_extra=RESTART,
+        description="The speculation table: draft steps by range of batch sizes. Policies Ema and "
+        "Goodput have a default table.",
+        json_schema_extra=RESTART | map_by("from"),
     )
+
+    @property
+    def engine_policy(self) -> Policy:
+        """The policy as the engine names it."""
+        return Policy(self.policy.lower())
+
+    @property
+    def table(self) -> Mapping[str, BatchSizeEntry]:
+        """The entries by their lower bound in digits, ascending, as the engine reads them."""
+        ascending = sorted(self.batch_sizes, key=lambda entry: entry.from_)
+        return {str(entry.from_): entry for entry in ascending}
 
     def candidates(self) -> tuple[int, ...]:
-        """List every depth once, ascending: of the table, else of the policy's default one."""
-        return candidates(self.batch_sizes or default_table(self.policy))
+        """List the draft steps of the table, else of the policy's default one, ascending."""
+        return candidates(self.table or default_table(self.engine_policy))

@@ -111,7 +111,7 @@ class Service:
             return None
         reason = (
             f"a step has been running for {step_s:.0f} s; the limit is {limit_s:g} s "
-            f"(lifecycle.stepTimeoutSeconds, --watchdog-timeout); {self.engine.latest_step()}"
+            f"(lifecycle.stepTimeout, --watchdog-timeout); {self.engine.latest_step()}"
         )
         if not was_late:
             log.error("the liveness probe fails: %s", reason)

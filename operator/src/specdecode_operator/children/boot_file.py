@@ -3,10 +3,14 @@
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from specdecode_api import names
 from specdecode_api.boot import (
+    AttentionBackendName,
     EngineBoot,
+    GraphMode,
+    GraphsBoot,
     MemoryBoot,
     ModelBoot,
     SchedulingBoot,
@@ -14,11 +18,25 @@ from specdecode_api.boot import (
     SpeculationBoot,
     TableEntry,
 )
+from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
+from specdecode_api.speculation import Algorithm
 from specdecode_api.v1alpha1 import Spec, resolve
 from specdecode_operator.children import api_keys
 from specdecode_operator.children.models import Mounts
 
+_BACKENDS: Final[Mapping[str, AttentionBackendName]] = {
+    "Auto": "auto",
+    "Torch": "torch",
+    "Triton": "triton",
+    "FlashInfer": "flashinfer",
+}
+_GRAPH_MODES: Final[Mapping[str, GraphMode]] = {
+    "Auto": "auto",
+    "Cuda": "cuda",
+    "Static": "static",
+    "Eager": "off",
+}
 _NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
 
 
@@ -39,21 +57,21 @@ def boot_file(
         ),
         speculation=_speculation(spec, mounts, tuned),
         memory=_memory(spec),
+        graphs=_graphs(spec),
         scheduling=SchedulingBoot(
-            max_running_requests=spec.serving.max_running_requests,
-            max_queued_requests=spec.serving.max_queued_requests,
-            chunked_prefill_tokens=spec.serving.chunked_prefill_tokens,
+            **spec.engine.scheduler.model_dump(), overlap=spec.engine.overlap
         ),
         server=ServerBoot(
             management_port=names.MANAGEMENT_PORT,
-            drain_seconds=spec.lifecycle.drain_seconds,
-            step_timeout_seconds=spec.lifecycle.step_timeout_seconds,
+            drain_seconds=duration_s(spec.lifecycle.drain_timeout),
+            step_timeout_seconds=duration_s(spec.lifecycle.step_timeout),
             api_key_path=api_keys.path(spec),
             # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
         ),
-        device="cpu" if spec.device == "CPU" else "cuda",
+        device="cpu" if spec.engine.device == "CPU" else "cuda",
+        attention_backend=_BACKENDS[spec.engine.attention_backend],
         threads=threads(spec),
     )
 
@@ -63,10 +81,10 @@ def threads(spec: Spec) -> int | None:
 
     An engine that starts a thread per CPU of the node but is limited to two CPUs is throttled.
     """
-    if spec.serving.threads is not None:
-        return spec.serving.threads
+    if spec.engine.threads is not None:
+        return spec.engine.threads
     limit = spec.resources.limits.get("cpu")
-    if spec.device != "CPU" or limit is None:
+    if spec.engine.device != "CPU" or limit is None:
         return None
     return max(1, math.floor(amount(limit)))
 
@@ -75,23 +93,39 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
     wanted = spec.speculation
     resolved = resolve(wanted)
     return SpeculationBoot(
-        algorithm=wanted.algorithm,
+        algorithm=Algorithm(wanted.algorithm),
         draft_path=mounts.draft_path,
         topk=wanted.topk,
         num_steps=resolved.num_steps,
         num_draft_tokens=resolved.num_draft_tokens,
-        policy=wanted.adaptive.policy,
+        policy=wanted.adaptive.engine_policy,
         table={
-            bound: TableEntry(**entry.model_dump())
-            for bound, entry in wanted.adaptive.batch_sizes.items()
+            bound: TableEntry(**entry.model_dump(exclude={"from_"}))
+            for bound, entry in wanted.adaptive.table.items()
         },
         tuned=dict(tuned),
     )
 
 
 def _memory(spec: Spec) -> MemoryBoot:
-    size = spec.serving.kv_cache_size
-    return MemoryBoot(
+    cache = spec.engine.kv_cache
+    fraction = cache.memory_fraction
+    memory = MemoryBoot(
         page_size=spec.page_size,
-        kv_cache_bytes=None if size is None else whole_amount(size),
+        kv_cache_bytes=None if cache.size is None else whole_amount(cache.size),
+        kv_cache_dtype=cache.dtype,
+        prefix_cache=cache.prefix_caching,
+    )
+    if fraction is None:
+        return memory
+    return memory.model_copy(update={"kv_cache_fraction": float(fraction)})
+
+
+def _graphs(spec: Spec) -> GraphsBoot:
+    graphs = spec.engine.graphs
+    return GraphsBoot(
+        mode=_GRAPH_MODES[graphs.mode],
+        batch_sizes=None if graphs.batch_sizes is None else tuple(graphs.batch_sizes),
+        max_bytes=None if graphs.memory is None else whole_amount(graphs.memory),
+        max_seconds=duration_s(graphs.capture_timeout),
     )

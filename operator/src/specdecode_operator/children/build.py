@@ -76,7 +76,7 @@ def build(
     try:
         places = mounts(spec)
         boot = boot_file(name, resource.uid, spec, places, tuned)
-        template = pod_template(name, spec, spec.image or engine_image, places)
+        template = pod_template(name, spec, spec.engine.image or engine_image, places)
     except ValidationError as error:
         raise ResourceError(*sentences(error, EngineBoot)) from None
     # Without defaults: a release that adds a field to the boot file replaces no pod.
@@ -84,7 +84,7 @@ def build(
     fingerprint = config_hash(template, said)
     boot = boot.model_copy(update={"config_hash": fingerprint})
     files = config_map(name, fingerprint, boot, pins)
-    in_place = is_in_place or spec.lifecycle.update_strategy == "InPlace"
+    in_place = is_in_place or spec.update_strategy.type == "InPlace"
     workload = deployment(name, spec, template, fingerprint, is_in_place=in_place, role=role)
     shared = [
         service_account(name),

@@ -4,6 +4,7 @@ import copy
 import math
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children import fetch
 from specdecode_operator.children.config_map import config_map_name
@@ -40,7 +41,10 @@ def deployment(
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": _deadline_seconds(spec),
             "selector": {"matchLabels": pod_selector(name, role)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(is_in_place)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": _rolling_update(spec, is_in_place),
+            },
             "template": _stamped(name, pod_template, config_hash, role),
         },
     }
@@ -49,13 +53,19 @@ def deployment(
 def _deadline_seconds(spec: Spec) -> int:
     """Startup timeout with a margin, plus time to pull the image and download the models."""
     arrival = 300 + (fetch.ALLOWANCE_SECONDS if fetch.fetched(spec) else 0)
-    return math.ceil(1.2 * spec.lifecycle.startup_timeout_seconds) + arrival
+    return math.ceil(1.2 * duration_s(spec.lifecycle.startup_timeout)) + arrival
 
 
-def _rolling_update(is_in_place: bool) -> Manifest:
+def _rolling_update(spec: Spec, is_in_place: bool) -> Manifest:
+    """Limits of a rollout: those of the spec, else one engine at a time."""
+    surge, unavailable = spec.update_strategy.max_surge, spec.update_strategy.max_unavailable
     if is_in_place:
-        return {"maxSurge": 0, "maxUnavailable": 1}
-    return {"maxSurge": 1, "maxUnavailable": 0}
+        is_given = unavailable not in (None, 0, "0%")
+        return {"maxSurge": 0, "maxUnavailable": unavailable if is_given else 1}
+    return {
+        "maxSurge": 1 if surge is None else surge,
+        "maxUnavailable": 0 if unavailable is None else unavailable,
+    }
 
 
 def _stamped(name: str, pod_template: Manifest, config_hash: str, role: str) -> Manifest:

@@ -8,7 +8,6 @@ from specdecode_api import names
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole
 from specdecode_api.v1alpha1 import Spec
-from specdecode_operator.children.placement import variables
 from specdecode_operator.kinds import Manifest
 
 LINKS_FOLDER = f"{names.MODELS_FOLDER}/fetched"
@@ -67,7 +66,7 @@ def fetch_container(spec: Spec, image: str) -> Manifest:
     return {
         "name": names.FETCH_CONTAINER,
         "image": image,
-        "imagePullPolicy": spec.image_pull_policy,
+        "imagePullPolicy": spec.engine.image_pull_policy,
         "command": ["specdecode-engine", "fetch"],
         "args": _arguments(spec),
         "env": _environment(spec),
@@ -109,7 +108,7 @@ def _environment(spec: Spec) -> list[Manifest]:
     if download.token_secret is not None:
         key = {"name": download.token_secret.name, "key": download.token_secret.key}
         environment.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}})
-    return [*environment, *variables(spec)]
+    return environment
 
 
 def _resources(spec: Spec) -> Manifest:

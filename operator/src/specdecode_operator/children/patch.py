@@ -1,19 +1,20 @@
-"""The user's patch of the pod template: merged, or rejected with the field to use instead.
+"""Merges the user's template into the operator's pod template, or rejects it.
 
-Objects are merged. Lists of named objects are merged by name; other lists and single values are
-replaced. Null removes a field.
+A strategic merge: objects are merged field by field, lists of named objects by name, tolerations
+are added; other lists and single values are replaced. Null removes a field.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from specdecode_api import names
-from specdecode_api.v1alpha1.pod import Template
+from specdecode_api.v1alpha1 import TemplateSpec
+from specdecode_api.v1alpha1.template import RESERVED_VARIABLES
 from specdecode_operator.children.hashes import canonical
 from specdecode_operator.kinds import Manifest
 
 MAX_BYTES: Final = 16 * 1024
-PLACE: Final = "pod.template.spec"
+PLACE: Final = "template.spec"
 
 _KEYS: Final = {
     "containers": "name",
@@ -22,32 +23,25 @@ _KEYS: Final = {
     "env": "name",
     "volumeMounts": "mountPath",
     "hostAliases": "ip",
+    "imagePullSecrets": "name",
 }
 """Merge keys of lists; lists under other names are replaced."""
 
 _OF_THE_POD: Final = {
-    "affinity": "use pod.affinity",
-    "imagePullSecrets": "use pod.imagePullSecrets",
-    "nodeSelector": "use pod.nodeSelector",
-    "priorityClassName": "use pod.priorityClassName",
     "restartPolicy": "it is Always",
-    "runtimeClassName": "use pod.runtimeClassName",
-    "terminationGracePeriodSeconds": "use lifecycle.terminationGracePeriodSeconds",
-    "tolerations": "use pod.tolerations",
-    "topologySpreadConstraints": "use pod.topologySpreadConstraints",
+    "terminationGracePeriodSeconds": "use lifecycle.terminationGracePeriod",
 }
 _OF_OUR_CONTAINERS: Final = {
-    "args": "the operator sets them",
+    "args": "the operator sets them; use engine",
     "command": "the operator sets it",
-    "env": "use pod.env",
-    "image": "use image",
-    "imagePullPolicy": "use imagePullPolicy",
-    "lifecycle": "use lifecycle.preStopSeconds and drainSeconds",
-    "livenessProbe": "the operator sets it",
+    "image": "use engine.image",
+    "imagePullPolicy": "use engine.imagePullPolicy",
+    "lifecycle": "use lifecycle.preStop and lifecycle.drainTimeout",
+    "livenessProbe": "use lifecycle.stepTimeout",
     "ports": "the operator sets them",
     "readinessProbe": "the operator sets it",
     "resources": "use resources",
-    "startupProbe": "use lifecycle.startupTimeoutSeconds",
+    "startupProbe": "use lifecycle.startupTimeout",
     "terminationMessagePath": "the operator sets it",
     "terminationMessagePolicy": "the operator sets it",
 }
@@ -55,7 +49,7 @@ _OPEN_VOLUMES: Final = frozenset({"tmp", "shm"})
 """Volumes of the operator that may be patched, for example their size."""
 
 
-def patched(template: Manifest, patch: Template) -> Manifest:
+def patched(template: Manifest, patch: TemplateSpec) -> Manifest:
     """The template with a patch for which `refusals` is empty."""
     metadata = template["metadata"]
     labels = {**patch.metadata.labels, **metadata["labels"]}
@@ -67,7 +61,7 @@ def patched(template: Manifest, patch: Template) -> Manifest:
     }
 
 
-def refusals(template: Manifest, patch: Template) -> tuple[str, ...]:
+def refusals(template: Manifest, patch: TemplateSpec) -> tuple[str, ...]:
     """Errors for parts of a patch that the operator manages: path, error and remedy."""
     return tuple(_refusals(template["spec"], patch.spec))
 
@@ -110,6 +104,7 @@ def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str)
     for field, remedy in _OF_OUR_CONTAINERS.items():
         if field in item:
             yield f"{place}.{field}: cannot be patched; {remedy}"
+    yield from _of_environment(item.get("env", []), f"{place}.env")
     mounts = item.get("volumeMounts", [])
     if not isinstance(mounts, list) or not all(isinstance(mount, Mapping) for mount in mounts):
         yield f"{place}.volumeMounts: write a list of objects"
@@ -123,6 +118,15 @@ def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str)
             )
 
 
+def _of_environment(variables: Any, place: str) -> Iterator[str]:
+    if not _is_named(variables):
+        yield f"{place}: write a list of objects that have a name"
+        return
+    for name in (each["name"] for each in variables):
+        if name in RESERVED_VARIABLES:
+            yield f"{place}[{name}]: is managed by the operator; {RESERVED_VARIABLES[name]}"
+
+
 def _merged(base: Any, patch: Any, name: str = "") -> Any:
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         changed = {
@@ -132,6 +136,8 @@ def _merged(base: Any, patch: Any, name: str = "") -> Any:
         }
         kept = {key: value for key, value in base.items() if key not in patch}
         return {**kept, **changed}
+    if isinstance(base, list) and isinstance(patch, list) and name == "tolerations":
+        return [*base, *(each for each in patch if each not in base)]
     if isinstance(base, list) and isinstance(patch, list) and name in _KEYS:
         return _merged_by(_KEYS[name], base, patch)
     if isinstance(patch, Mapping):

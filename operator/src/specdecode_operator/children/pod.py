@@ -3,13 +3,14 @@
 import math
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import LifecycleSpec, Resources, Spec
 from specdecode_operator.children import api_keys, fetch
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
 from specdecode_operator.children.patch import patched, refusals
-from specdecode_operator.children.placement import GPU, placement, variables
+from specdecode_operator.children.placement import GPU, tolerations, with_selectors
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import ResourceError
 
@@ -29,16 +30,17 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     `deployment` adds these two after hashing the template.
 
     Raises:
-        ResourceError: the user's patch changes a field that the operator manages.
+        ResourceError: the user's template sets a field that the operator manages.
     """
     template = _template(name, spec, image, mounts)
-    if refused := refusals(template, spec.pod.template):
+    if refused := refusals(template, spec.template):
         raise ResourceError(*refused)
-    return patched(template, spec.pod.template)
+    merged = patched(template, spec.template)
+    return {**merged, "spec": with_selectors(name, merged["spec"])}
 
 
 def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    on_gpu = spec.device == "GPU"
+    on_gpu = spec.engine.device == "GPU"
     fetches = bool(fetch.fetched(spec))
     return {
         "metadata": {"labels": pod_labels(name)},
@@ -62,17 +64,17 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
                 *mounts.volumes,
                 *api_keys.volumes(spec),
             ],
-            **placement(name, spec),
+            **({"tolerations": tolerations(spec)} if on_gpu else {}),
         },
     }
 
 
 def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    on_gpu = spec.device == "GPU"
+    on_gpu = spec.engine.device == "GPU"
     return {
         "name": names.ENGINE_CONTAINER,
         "image": image,
-        "imagePullPolicy": spec.image_pull_policy,
+        "imagePullPolicy": spec.engine.image_pull_policy,
         "command": ["specdecode-engine"],
         "args": ["--boot", f"{names.BOOT_FOLDER}/{names.BOOT_FILE_NAME}"],
         "env": _environment(spec),
@@ -107,8 +109,7 @@ def _environment(spec: Spec) -> list[Manifest]:
         names.VARIABLE_TERMINATION_MESSAGE_PATH: names.TERMINATION_LOG,
         **({"OMP_NUM_THREADS": str(count)} if count is not None else {}),
     }
-    written = [{"name": name, "value": value} for name, value in environment.items()]
-    return [*written, *variables(spec)]
+    return [{"name": name, "value": value} for name, value in environment.items()]
 
 
 def _resources(resources: Resources, on_gpu: bool) -> Manifest:
@@ -125,7 +126,7 @@ def _resources(resources: Resources, on_gpu: bool) -> Manifest:
 
 def _probes(lifecycle: LifecycleSpec) -> Manifest:
     """Probes; liveness checks the scheduler's heartbeat and never generates tokens."""
-    attempts = math.ceil(lifecycle.startup_timeout_seconds / STARTUP_PERIOD_SECONDS)
+    attempts = math.ceil(duration_s(lifecycle.startup_timeout) / STARTUP_PERIOD_SECONDS)
     return {
         "startupProbe": _probe(names.PATH_STARTUP, STARTUP_PERIOD_SECONDS, attempts),
         "readinessProbe": _probe(names.PATH_READY, 2, 2),
@@ -147,4 +148,4 @@ def _pre_stop(lifecycle: LifecycleSpec) -> list[str]:
 
     The action `sleep` alone would leave it ready.
     """
-    return ["specdecode-engine", "drain", "--timeout", str(lifecycle.pre_stop_seconds)]
+    return ["specdecode-engine", "drain", "--timeout", f"{duration_s(lifecycle.pre_stop):g}"]

@@ -1,6 +1,5 @@
 """Evidence as a JSON document: strict on the way in, so that what can be read can be judged."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -23,6 +22,7 @@ from specdecode_operator.judge.trial_evidence import (
 )
 
 VERSION = 2
+LARGEST = 1e300
 MOST = 2**53
 """Whole numbers up to here are exact in every JSON parser."""
 
@@ -129,7 +129,7 @@ def _text(value: Any, place: str) -> str:
 
 
 def _amount(value: Any, place: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0.0:
+    if type(value) not in (int, float) or not 0.0 <= value < LARGEST:
         raise _bad(place, value, "must be a finite number of at least 0")
     return float(value)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from specdecode_api import names
@@ -102,14 +103,13 @@ def speculation_text(spec: Manifest) -> str:
     if algorithm == "NONE":
         return "NONE, no draft"
     adaptive = wanted.get("adaptive") or {}
-    table = adaptive.get("batchSizes") or {}
+    table = adaptive.get("batchSizes") or ()
     topk, steps = wanted.get("topk", 1), wanted.get("numSteps")
     shape = "chain" if topk == 1 else f"tree of topk {topk}"
     if table:
-        ranges = sorted(table.items(), key=lambda item: int(item[0]))
         depths = ", ".join(
-            f"{bound}: {'/'.join(map(str, entry.get('candidateSteps') or ()))}"
-            for bound, entry in ranges
+            f"{entry['from']}: {'/'.join(map(str, entry.get('candidateSteps') or ()))}"
+            for entry in sorted(table, key=itemgetter("from"))
         )
         return f"{algorithm}, {shape}, steps by batch size ({adaptive.get('policy')}) {depths}"
     return f"{algorithm}, {shape}, {DEFAULT_STEPS if steps is None else steps} steps"
@@ -154,7 +154,7 @@ def _facts(
         ("Model", (spec.get("model") or {}).get("uri", "")),
         ("Draft", draft or ""),
         ("Speculation", speculation_text(spec)),
-        ("Replicas", f"{ready} of {wanted} ready, on {spec.get('device', 'GPU')}"),
+        ("Replicas", f"{ready} of {wanted} ready, on {_device(spec)}"),
         ("Config", f"{config}, run by {current} of {_count(len(found), 'pod')}" if config else ""),
         ("Endpoint", status.get("url", "")),
         ("Trial", _trial(status.get("trial") or {})),
@@ -162,6 +162,10 @@ def _facts(
         ("Last trial", _last_trial(status.get("history") or ())),
     ]
     return tuple((label, text) for label, text in facts if text)
+
+
+def _device(spec: Manifest) -> str:
+    return str((spec.get("engine") or {}).get("device", "GPU"))
 
 
 def _trial(trial: Manifest) -> str:

@@ -1,6 +1,7 @@
 """Draws a recommendation: table, tokens per second by draft steps, command to apply it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -54,18 +55,18 @@ def _headline(advice: Mapping[str, Any]) -> Text:
 
 def _table(resource: Manifest, advice: Mapping[str, Any]) -> Table:
     adaptive = (resource["spec"].get("speculation") or {}).get("adaptive") or {}
-    now = adaptive.get("batchSizes") or {}
+    now = adaptive.get("batchSizes") or ()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
     for column in ("BATCH SIZE FROM", "STEPS IN THE SPEC", "RECOMMENDED"):
         table.add_column(column)
-    for bound, entry in sorted(advice["table"].items(), key=lambda item: int(item[0])):
-        table.add_row(bound, _steps_at(now, int(bound)), _shown(entry))
+    for entry in sorted(advice["table"], key=itemgetter("from")):
+        table.add_row(str(entry["from"]), _steps_at(now, entry["from"]), _shown(entry))
     return table
 
 
-def _steps_at(table: Mapping[str, Any], batch_size: int) -> str:
-    below = [bound for bound in table if int(bound) <= batch_size]
-    return _shown(table[max(below, key=int)]) if below else "default"
+def _steps_at(table: Iterable[Mapping[str, Any]], batch_size: int) -> str:
+    below = [entry for entry in table if entry["from"] <= batch_size]
+    return _shown(max(below, key=itemgetter("from"))) if below else "default"
 
 
 def _shown(entry: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ def table_target(now: InForce, table: Table, arm: ArmKey) -> Target:
 
 def _with_table_of(wanted: Resource, spec: Spec) -> Resource | None:
     speculation = wanted.spec.speculation
-    if speculation.adaptive.policy is not spec.speculation.adaptive.policy:
+    if speculation.adaptive.policy != spec.speculation.adaptive.policy:
         return None
     adaptive = speculation.adaptive.model_copy(
         update={"batch_sizes": spec.speculation.adaptive.batch_sizes}

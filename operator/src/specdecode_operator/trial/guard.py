@@ -54,7 +54,7 @@ def pace_of(rollout: RolloutSpec) -> Pace:
     """How fast a trial goes."""
     return Pace(
         warm_up_s=duration_s(rollout.guard.warm_up),
-        block_s=rollout.switchback.block_seconds,
-        washout_s=rollout.switchback.washout_seconds,
+        block_s=duration_s(rollout.switchback.block),
+        washout_s=duration_s(rollout.switchback.washout),
         max_duration_s=duration_s(rollout.guard.max_duration),
     )

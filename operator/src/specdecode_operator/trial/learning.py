@@ -120,19 +120,21 @@ def patch_command(advice: Recommendation, name: str, namespace: str) -> str:
     speculation = {
         "numSteps": advice.num_steps,
         "adaptive": {
-            "batchSizes": {
-                bound: {"candidateSteps": list(entry.candidate_steps)}
+            "batchSizes": [
+                {"from": int(bound), "candidateSteps": list(entry.candidate_steps)}
                 for bound, entry in advice.entries.items()
-            }
+            ]
         },
     }
     patch = canonical({"spec": {"speculation": speculation}}).decode()
     return f"kubectl patch {names.SHORT_NAME} {name} -n {namespace} --type merge -p '{patch}'"
 
 
-def steps_of(table: Table) -> dict[str, TableSteps]:
+def steps_of(table: Table) -> list[TableSteps]:
     """A table as the status shows it."""
-    return {
-        bound: TableSteps(candidate_steps=sorted(entry.candidate_steps))
+    return [
+        TableSteps.model_validate(
+            {"from": int(bound), "candidateSteps": sorted(entry.candidate_steps)}
+        )
         for bound, entry in table.items()
-    }
+    ]

@@ -14,7 +14,7 @@ def lost_state(observed: Observed, resource: Resource, stored: Record, image: st
     A guarded resource whose accepted configuration is unknown may have rejected its spec. So if its
     Deployment runs a configuration that is not the spec's, nothing may be rolled.
     """
-    if not resource.spec.rollout.guarded or stored.accepted is not None:
+    if resource.spec.rollout.edit_policy != "Guarded" or stored.accepted is not None:
         return ""
     live = observed.children.get(ChildId(DEPLOYMENT.kind, resource.name))
     if live is None or not is_controlled_by(live, observed.uid) or _was_immediate(observed):
@@ -27,7 +27,7 @@ def lost_state(observed: Observed, resource: Resource, stored: Record, image: st
         f"Deployment {resource.name} runs configuration {serving}, which neither the spec "
         f"({wanted}) nor a stored configuration explains, so nothing is rolled; restore ConfigMap "
         f"{children.record_name(resource.name)} from a backup to keep what serves, or set "
-        "spec.rollout.guarded to false to put the spec in force"
+        "spec.rollout.editPolicy to Immediate to put the spec in force"
     )
 
 

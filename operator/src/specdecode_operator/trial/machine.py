@@ -7,6 +7,7 @@ process it goes on where the record stands.
 from dataclasses import dataclass, replace
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children, pods
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
@@ -97,7 +98,7 @@ class Situation:
             guard_of(self.rollout, trial),
             pace_of(self.rollout),
             self.rollout.canary.replicas,
-            self.resource.spec.lifecycle.startup_timeout_seconds,
+            duration_s(self.resource.spec.lifecycle.startup_timeout),
         )
 
 
@@ -142,7 +143,7 @@ def advance(
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
     """What the spec asks for and is not in force; the record brought in line with the spec."""
     resource = situation.resource
-    if not situation.rollout.guarded:
+    if situation.rollout.edit_policy != "Guarded":
         record = replace(record, accepted=None)
     elif record.accepted is None:
         record = replace(record, accepted=_part(situation))

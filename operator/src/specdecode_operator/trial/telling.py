@@ -1,6 +1,7 @@
 """What the status says of trials: the one that runs, those that ended, and what is in force."""
 
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Effective, HistoryEntry, RolloutRequest, TrialStatus
@@ -83,13 +84,19 @@ def _effective(step: Step) -> Effective | None:
         config_hash=now.built.config_hash,
         table_hash=now.built.arm.table_hash,
         table=steps_of(now.tuned.table) if now.tuned else None,
-        follows_spec=step.pending is None and not _is_recommended(step),
+        reason=_reason(step),
         message=_why(step)[:1024],
     )
 
 
 def _is_recommended(step: Step) -> bool:
     return step.now.tuned is not None and step.now.tuned.origin is Origin.RECOMMENDATION
+
+
+def _reason(step: Step) -> Literal["FollowsSpec", "Promoted", "Guarded"]:
+    if step.pending is not None:
+        return "Guarded"
+    return "Promoted" if _is_recommended(step) else "FollowsSpec"
 
 
 def _why(step: Step) -> str:
