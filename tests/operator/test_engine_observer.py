@@ -64,20 +64,22 @@ async def test_a_pod_without_a_response_is_reported_and_hides_no_other(client):
 
 
 async def test_a_look_at_a_silent_pod_does_not_wait_and_wakes_its_resource(client):
-    woken = []
+    woken: list[Key] = []
     observer = EngineObserver(EngineClient(client, port=1), lambda: 0.0, woken.append)
     observer.start(KEY, "uid", Look(0.0, (pod(),)), lambda: 7.0)
     assert observer.is_running(KEY)
     assert observer.take(KEY) is None
     await observer.complete(KEY)
     assert woken == [KEY]
-    assert observer.take(KEY).failures.keys() == {"chat-1"}
+    sight = observer.take(KEY)
+    assert sight is not None
+    assert sight.failures.keys() == {"chat-1"}
     assert observer.take(KEY) is None
 
 
 async def test_a_forgotten_look_ends_without_a_result(client, silent_port):
     port, connected = silent_port
-    woken = []
+    woken: list[Key] = []
     observer = EngineObserver(EngineClient(client, port=port), lambda: 0.0, woken.append)
     observer.start(KEY, "uid", Look(0.0, (pod(),)), lambda: 7.0)
     await connected.wait()
