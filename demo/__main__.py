@@ -72,12 +72,17 @@ def install_chart(cluster: Cluster, *more: str) -> None:
     cluster.helm(
         "upgrade", "--install", "specdecode", "charts/specdecode",
         "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
-        "--set", "image.repository=specdecode-operator", "--set", "image.tag=dev",
-        "--set", f"engine.image={ENGINE_IMAGE}",
+        *_image("image", OPERATOR_IMAGE), *_image("engine.image", ENGINE_IMAGE),
         # An image of the same name may be newer than the pod that runs it.
         "--set-string", f"podAnnotations.built-from={_operator_sources()}", *more,
     )  # fmt: skip
     cluster.kubectl("-n", NAMESPACE, "rollout", "status", "deployment", "--timeout=5m")
+
+
+def _image(value: str, image: str) -> tuple[str, str]:
+    """Flags that set a value of the chart to an image with a tag."""
+    name, _, tag = image.partition(":")
+    return "--set", f"{value}.repository={name},{value}.tag={tag}"
 
 
 def _operator_sources() -> str:

@@ -14,7 +14,9 @@ from specdecode_operator import kinds
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
 HERE = Path(__file__).resolve().parent
-SETS = {path.stem: ("--values", str(path)) for path in sorted((HERE / "values").glob("*.yaml"))}
+SHOWN = ROOT / "examples" / "values"
+FILES = [*sorted((HERE / "values").glob("*.yaml")), *sorted(SHOWN.glob("*.yaml"))]
+SETS = {path.stem: ("--values", str(path)) for path in FILES}
 BAD = {path.stem: path for path in sorted((HERE / "bad").glob("*.yaml"))}
 FOREIGN = ("PodMonitor", "PrometheusRule")  # kinds of the Prometheus operator
 DEFINITIONS = ["specdecode.io_specdecodedeployments.yaml", "specdecode.io_specdecodetrials.yaml"]
@@ -36,7 +38,7 @@ def pod_specs(manifests):
 
 
 @every_set
-def test_the_linter_has_nothing_to_say(flags, run, helm):
+def test_helm_lint_reports_nothing(flags, run, helm):
     ran = run(helm, "lint", "--strict", CHART, *flags)
     assert "[WARNING]" not in ran.stdout
     assert "[ERROR]" not in ran.stdout
@@ -84,7 +86,7 @@ def test_no_object_is_rendered_twice(flags, template):
 
 @every_set
 def test_the_api_server_takes_every_object(flags, template, run, definition):
-    for namespace in ("specdecode-system", "team-a", "team-b"):
+    for namespace in ("specdecode-system", "team-a", "team-b", "models"):
         run("kubectl", "create", "namespace", namespace, check=False)
     known = [each for each in template(*flags) if each["kind"] not in FOREIGN]
     words = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -139,6 +141,7 @@ def test_pods_meet_the_restricted_security_standard(flags, template):
     assert specs
     for spec in specs:
         assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["nodeSelector"]["kubernetes.io/os"] == "linux"
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["containers"]:
             security = container["securityContext"]
@@ -147,6 +150,110 @@ def test_pods_meet_the_restricted_security_standard(flags, template):
             assert security["capabilities"] == {"drop": ["ALL"]}
             names = [each["name"] for each in container["env"]]
             assert len(set(names)) == len(names)
+
+
+def test_no_user_is_fixed_and_the_images_set_a_numeric_one(template):
+    """OpenShift assigns a user of its own; elsewhere `runAsNonRoot` needs a number in the image."""
+    for spec in pod_specs(template()):
+        contexts = [spec["securityContext"], *(c["securityContext"] for c in spec["containers"])]
+        assert not any({"runAsUser", "runAsGroup", "fsGroup"} & set(each) for each in contexts)
+    for member in ("operator", "engine"):
+        lines = (ROOT / member / "Dockerfile").read_text().splitlines()
+        assert [line for line in lines if line.startswith("USER ")][-1] == "USER 65532:65532"
+
+
+def test_security_contexts_are_merged_with_the_charts(template):
+    for spec in pod_specs(template(*SETS["everything"])):
+        context = spec["securityContext"]
+        assert (context["runAsUser"], context["runAsNonRoot"]) == (1000, True)
+        (container,) = spec["containers"]
+        assert container["securityContext"]["privileged"] is False
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def operator_pod(manifests):
+    (deployment,) = of_kind(manifests, "Deployment")
+    return deployment["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_several_replicas_get_a_disruption_budget_and_prefer_different_nodes(replicas, template):
+    manifests = template("--set", f"operator.replicas={replicas}")
+    (deployment,) = of_kind(manifests, "Deployment")
+    spec, pod = deployment["spec"], operator_pod(manifests)
+    assert spec["replicas"] == replicas
+    update = {"maxSurge": 1, "maxUnavailable": 0}
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": update}
+    budgets = of_kind(manifests, "PodDisruptionBudget")
+    assert len(budgets) == (replicas > 1)
+    for budget in budgets:
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["selector"] == spec["selector"]
+    spread = pod.get("topologySpreadConstraints", [])
+    assert len(spread) == (replicas > 1)
+    for each in spread:
+        assert each["topologyKey"] == "kubernetes.io/hostname"
+        assert each["whenUnsatisfiable"] == "ScheduleAnyway"
+        assert each["labelSelector"] == spec["selector"]
+
+
+def test_a_given_budget_and_given_constraints_replace_the_defaults(template):
+    manifests = template(
+        *SETS["high-availability"], "--set", "podDisruptionBudget.maxUnavailable=50%"
+    )
+    (budget,) = of_kind(manifests, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == "50%"
+    spread = operator_pod(manifests)["topologySpreadConstraints"]
+    keys = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert [each["topologyKey"] for each in spread] == keys
+    labels = of_kind(manifests, "Deployment")[0]["spec"]["template"]["metadata"]["labels"]
+    assert all(each["labelSelector"]["matchLabels"].items() <= labels.items() for each in spread)
+
+
+def test_a_ca_bundle_is_mounted_where_its_variable_points(template):
+    pod = operator_pod(template(*SETS["everything"]))
+    (container,) = pod["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "ca-bundle")
+    assert variables["SSL_CERT_FILE"] == f"{mount['mountPath']}/ca.pem"
+    assert mount["readOnly"] is True
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "ca-bundle")
+    item = {"key": "ca.pem", "path": "ca.pem"}
+    assert volume["configMap"] == {"name": "authorities", "items": [item]}
+    plain = operator_pod(template())
+    assert "SSL_CERT_FILE" not in {each["name"] for each in plain["containers"][0]["env"]}
+    assert [each["name"] for each in plain["volumes"]] == ["tmp"]
+
+
+def test_common_labels_are_on_every_object_and_in_no_selector(template):
+    manifests = template(*SETS["everything"])
+    for each in manifests:
+        if each["kind"] not in ("CustomResourceDefinition", "ConfigMap"):
+            assert each["metadata"]["labels"]["cost-centre"] == "42", each["metadata"]["name"]
+    (deployment,) = of_kind(manifests, "Deployment")
+    assert deployment["spec"]["template"]["metadata"]["labels"]["cost-centre"] == "42"
+    assert "cost-centre" not in deployment["spec"]["selector"]["matchLabels"]
+
+
+def test_pod_settings_reach_the_operators_pod(template):
+    pod = operator_pod(template(*SETS["everything"]))
+    (container,) = pod["containers"]
+    assert container["args"][-1] == "--identity=mine"
+    assert pod["hostAliases"][0]["ip"] == "10.1.2.3"
+    assert (pod["dnsPolicy"], pod["dnsConfig"]["nameservers"]) == ("None", ["10.0.0.10"])
+    assert {"name": "notes", "emptyDir": {}} in pod["volumes"]
+    assert {"name": "notes", "mountPath": "/notes"} in container["volumeMounts"]
+    (deployment,) = of_kind(template(*SETS["everything"]), "Deployment")
+    assert deployment["spec"]["revisionHistoryLimit"] == 1
+
+
+def test_trials_and_upgrades_of_engines_follow_the_values(template):
+    (container,) = operator_pod(template())["containers"]
+    assert "--upgrade-policy=Pinned" in container["args"]
+    assert "--no-trials" not in container["args"]
+    (container,) = operator_pod(template(*SETS["everything"]))["containers"]
+    assert "--upgrade-policy=Roll" in container["args"]
+    assert "--no-trials" in container["args"]
 
 
 @pytest.mark.parametrize(
@@ -258,9 +365,45 @@ def test_images_follow_the_versions(template):
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"specdecode-operator:{chart['appVersion']}"
     assert f"--engine-image=specdecode-engine:{chart['appVersion']}" in container["args"]
-    (deployment,) = of_kind(template("--set", "image.tag=dev"), "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "specdecode-operator:dev"
+    assert operator_images(template("--set", "image.tag=dev"))[0] == "specdecode-operator:dev"
+
+
+def operator_images(manifests):
+    """Image of the operator, and the default image of engines."""
+    (container,) = operator_pod(manifests)["containers"]
+    (flag,) = (each for each in container["args"] if each.startswith("--engine-image="))
+    return container["image"], flag.removeprefix("--engine-image=")
+
+
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "operator", "engine"),
+    [
+        (
+            "global.imageRegistry=mirror:5000/a,image.registry=x,engine.image.registry=y",
+            f"mirror:5000/a/specdecode-operator:{VERSION}",
+            f"mirror:5000/a/specdecode-engine:{VERSION}",
+        ),
+        (
+            "image.registry=ghcr.io/a,engine.image.registry=quay.io,engine.image.repository=b/e",
+            f"ghcr.io/a/specdecode-operator:{VERSION}",
+            f"quay.io/b/e:{VERSION}",
+        ),
+        (
+            f"image.digest={DIGEST},image.tag=dev,engine.image.digest={DIGEST}",
+            f"specdecode-operator@{DIGEST}",
+            f"specdecode-engine@{DIGEST}",
+        ),
+    ],
+    ids=["global registry", "registry each", "digests"],
+)
+def test_an_image_is_named_by_registry_repository_and_digest_or_tag(
+    flags, operator, engine, template
+):
+    assert operator_images(template("--set", flags)) == (operator, engine)
 
 
 @pytest.mark.parametrize("path", BAD.values(), ids=BAD)
@@ -295,7 +438,7 @@ def _assert_same_keys(values, schema):
     for name, value in values.items():
         if isinstance(value, dict) and value and "properties" in schema["properties"][name]:
             inner = schema["properties"][name]
-            if name != "resources":
+            if name not in ("resources", "global"):
                 _assert_same_keys(value, inner)
 
 

@@ -30,6 +30,8 @@ TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 
 TOLD_BY_OTHERS = {
     "specdecode_operator_definition_lacking_fields",  # has an alert
+    "specdecode_engine_failures_total",  # has an alert; the process ends with it
+    "specdecode_operator_trial_progress_seconds",  # has an alert
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
@@ -58,6 +60,7 @@ def engine_registry():
     metrics.count_error(500)
     metrics.count_call(3, 4, unfinished=1)
     metrics.count_table("applied")
+    metrics.count_failure("DeviceFailed")
     watch = RequestLatency(metrics, 0.0)
     for second in (1.0, 2.0):
         watch.observe_tokens(1, second, "0123456789")
@@ -201,13 +204,39 @@ def test_rules_and_dashboards_keep_to_the_contract(rules, promoted):
     assert len(seen) > 50
 
 
-def test_alerts_say_what_is_wrong_and_what_to_do(rules):
+def test_alerts_contain_symptom_remedy_and_runbook(rules):
     for name, rule in rules.items():
         if "alert" in rule:
             assert name.startswith("SpecDecode")
             assert rule["labels"]["severity"] in ("warning", "critical")
-            assert {"summary", "description"} == rule["annotations"].keys()
+            assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
             assert rule["for"]
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert(rules):
+    alerts = {name: rule for name, rule in rules.items() if "alert" in rule}
+    pages = {path.stem: path for path in (ROOT / "docs" / "runbooks").glob("SpecDecode*.md")}
+    assert pages.keys() == alerts.keys()
+    index = (ROOT / "docs" / "runbooks" / "README.md").read_text()
+    for name, rule in alerts.items():
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
+        titles = re.findall(r"^#+ (.*)$", pages[name].read_text(), re.MULTILINE)
+        assert titles == [name, "Symptom", "Checks", "Remedy"]
+        assert f"[{name}]({name}.md)" in index
+
+
+def test_runbooks_are_linked_where_they_are_published(rules, template):
+    base = "https://git.example/specdecode/runbooks"
+    for given in (base, f"{base}/"):
+        flags = ("--set", f"prometheusRule.enabled=true,prometheusRule.runbookBaseUrl={given}")
+        (rule,) = (each for each in template(*flags) if each["kind"] == "PrometheusRule")
+        linked = {
+            each["alert"]: each["annotations"]["runbook_url"]
+            for group in rule["spec"]["groups"]
+            for each in group["rules"]
+            if "alert" in each
+        }
+        assert linked == {name: f"{base}/{name}.md" for name in rules if "alert" in rules[name]}
 
 
 @every_dashboard

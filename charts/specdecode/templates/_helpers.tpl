@@ -24,6 +24,9 @@ app.kubernetes.io/part-of: specdecode
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "specdecode.serviceAccountName" -}}
@@ -34,31 +37,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- define "specdecode.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{/* Reference of an image: takes the context as `root` and the values as `image`. */}}
+{{- define "specdecode.imageReference" -}}
+{{- $registry := (.root.Values.global).imageRegistry | default .image.registry -}}
+{{- $name := list $registry .image.repository | compact | join "/" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- printf "%s:%s" $name (default .root.Chart.AppVersion .image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "specdecode.image" -}}
+{{- include "specdecode.imageReference" (dict "root" . "image" .Values.image) -}}
 {{- end -}}
 
 {{- define "specdecode.engineImage" -}}
-{{- default (printf "specdecode-engine:%s" .Chart.AppVersion) .Values.engine.image -}}
-{{- end -}}
-
-{{- define "specdecode.containerSecurity" -}}
-allowPrivilegeEscalation: false
-capabilities:
-  drop: [ALL]
-readOnlyRootFilesystem: true
-{{- end -}}
-
-{{- define "specdecode.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- include "specdecode.imageReference" (dict "root" . "image" .Values.engine.image) -}}
 {{- end -}}
 
 {{/* Labels of every engine's pod, as names.py has them. */}}

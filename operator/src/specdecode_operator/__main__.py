@@ -87,6 +87,18 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="reconcile only while holding a Lease, so that several replicas may run (default)",
     )
     parser.add_argument(
+        "--trials",
+        dest="has_trials",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="run trials (default); without, engines keep the configuration in force",
+    )
+    parser.add_argument(
+        "--upgrade-policy",
+        choices=("Pinned", "Roll"),
+        help="what a new default engine image does where engine.upgradePolicy is absent (Pinned)",
+    )
+    parser.add_argument(
         "--lease-namespace", metavar="NS", help="namespace of the Lease (the pod's own)"
     )
     parser.add_argument("--lease-name", metavar="NAME", help="name of the Lease")

@@ -48,6 +48,11 @@ class Metrics:
         )
         self._resources = self._gauge("resources", "Custom resources.")
         self._running = self._gauge("trials_running", "Custom resources with a running trial.")
+        self._trial_progress = self._gauge(
+            "trial_progress_seconds",
+            "Longest time since a running trial completed a pair, a window or a phase; 0 without "
+            "trials.",
+        )
         self._ready = self._gauge("resources_ready", "Custom resources with condition Ready true.")
         self._leading = self._gauge("leader", "1 while this process leads, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
@@ -69,6 +74,10 @@ class Metrics:
         self._resources.set_function(lambda: len(resources()))
         self._ready.set_function(lambda: sum(map(_is_ready, resources())))
         self._running.set_function(lambda: sum(map(_is_trying, resources())))
+
+    def watch_trials(self, stalled_s: Callable[[], float]) -> None:
+        """Export the time since the running trials made progress."""
+        self._trial_progress.set_function(stalled_s)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)

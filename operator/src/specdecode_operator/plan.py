@@ -10,7 +10,7 @@ from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.resource import ResourceError, parse_stored
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
@@ -89,6 +89,23 @@ def recorded(observed: Observed, memory: Memory | None = None) -> Record:
     return read(text)
 
 
+def default_image(observed: Observed, wanted: Resource, settings: Settings) -> str:
+    """Engine image for a spec that names none.
+
+    A new default image of the operator does not replace the pods of a resource whose upgrade policy
+    is Pinned: it keeps the image of its Deployment. A guarded resource tries the new image.
+    """
+    policy = wanted.spec.engine.upgrade_policy or settings.upgrade_policy
+    if policy == "Roll" or wanted.spec.rollout.edit_policy == "Guarded":
+        return settings.engine_image
+    live = observed.children.get(ChildId(DEPLOYMENT.kind, wanted.name))
+    if live is None or not is_controlled_by(live, observed.uid):
+        return settings.engine_image
+    containers = live["spec"]["template"]["spec"]["containers"]
+    running = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)
+    return str(next(running, settings.engine_image))
+
+
 def _live_record(observed: Observed) -> Manifest | None:
     name = children.record_name(observed.resource["metadata"]["name"])
     live = observed.children.get(ChildId(CONFIG_MAP.kind, name))
@@ -115,10 +132,10 @@ def plan(
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
-        record, image = recorded(observed, memory), settings.engine_image
+        record, image = recorded(observed, memory), default_image(observed, wanted, settings)
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
-        step = trial.advance(observed, record, sight, now_s, image)
+        step = trial.advance(observed, record, sight, now_s, image, has_trials=settings.has_trials)
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}

@@ -51,6 +51,8 @@ class Reconciler:
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, Memory] = field(default_factory=dict)
     """What trials keep in memory between reconciles."""
+    progress: dict[Key, float] = field(default_factory=dict)
+    """Monotonic time of the latest progress of each running trial."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns the seconds until the next reconcile, if one is due."""
@@ -59,6 +61,7 @@ class Reconciler:
             self.observer.forget(key)
             self.denials.clear(key)
             self.memories.pop(key, None)
+            self.progress.pop(key, None)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
@@ -67,8 +70,7 @@ class Reconciler:
         sight = self.observer.take(key)
         now_s = sight.at_s if sight else self._now_s()
         decided = plan(observed, self.settings, now_s, sight, self.memories.get(key))
-        if decided.memory is not None:
-            self.memories[key] = decided.memory
+        self._remember(key, decided.memory)
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
@@ -85,6 +87,23 @@ class Reconciler:
             look_again_s,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    def stalled_s(self) -> float:
+        """Longest time since a running trial made progress, in seconds; 0 without trials."""
+        now_s = time.monotonic()
+        # copied first: metrics are read by another thread
+        return max((now_s - latest_s for latest_s in list(self.progress.values())), default=0.0)
+
+    def _remember(self, key: Key, memory: Memory | None) -> None:
+        """Keep the state of trials; what is to be stored changes when a trial makes progress."""
+        if memory is None:
+            return
+        before = self.memories.get(key)
+        self.memories[key] = memory
+        if memory.record.trial is None:
+            self.progress.pop(key, None)
+        elif before is None or before.text != memory.text:
+            self.progress[key] = time.monotonic()
 
     def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
         """Start a look at the engines if one is due; returns the seconds until the next one.

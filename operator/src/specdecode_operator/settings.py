@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 ENVIRONMENT_PREFIX = "SPECDECODE_"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -43,6 +44,10 @@ class Settings:
     lease_name: str = LEASE_NAME
     identity: str | None = None
     """Holder identity in the Lease; default: the pod's name, else a unique name."""
+    upgrade_policy: Literal["Pinned", "Roll"] = "Pinned"
+    """What a new default engine image does, if `engine.upgradePolicy` is absent."""
+    has_trials: bool = True
+    """Whether trials may run; without, engines keep the configuration in force."""
     log_level: str = "INFO"
     log_format: str = "json"
 
@@ -87,9 +92,21 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         lease_namespace=_read(environment, "LEASE_NAMESPACE") or None,
         lease_name=_read(environment, "LEASE_NAME") or LEASE_NAME,
         identity=_read(environment, "IDENTITY") or None,
+        upgrade_policy=_upgrade_policy(environment),
+        has_trials=_truth(environment, "TRIALS", default=True),
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",
     )
+
+
+def _upgrade_policy(environment: Mapping[str, str]) -> Literal["Pinned", "Roll"]:
+    match _read(environment, "UPGRADE_POLICY"):
+        case "Pinned" | "":
+            return "Pinned"
+        case "Roll":
+            return "Roll"
+        case text:
+            raise ValueError(f"SPECDECODE_UPGRADE_POLICY is {text!r}; set it to Pinned or Roll")
 
 
 def _read(environment: Mapping[str, str], name: str) -> str:

@@ -95,6 +95,7 @@ class World:
         self.requests_per_s = 2.0
         self.seconds_by_num_steps = {}
         self.statuses = []
+        self.settings = SETTINGS
         self.memory = None
         self._latest_s = -math.inf
         self._numbers = iter(range(1, 10**6))
@@ -118,7 +119,7 @@ class World:
     def reconcile(self):
         observed = self.observed
         sight = self._look(observed)
-        decided = plan(observed, SETTINGS, self.now_s, sight, self.memory)
+        decided = plan(observed, self.settings, self.now_s, sight, self.memory)
         assert decided.refused is None, decided.refused
         self.memory = decided.memory
         trial_writes = () if self.refuses_trials else decided.trial_writes

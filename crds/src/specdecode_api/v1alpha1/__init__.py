@@ -11,6 +11,7 @@ from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.rollout_status import (
     BandRates,
     Effective,
+    ExplorationStatus,
     HistoryEntry,
     RecommendationStatus,
     RolloutRequest,
@@ -39,6 +40,7 @@ __all__ = [
     "Candidate",
     "Effective",
     "EngineSpec",
+    "ExplorationStatus",
     "HistoryEntry",
     "LifecycleSpec",
     "ModelStatus",

@@ -27,6 +27,7 @@ Time = Annotated[
 Hash = Annotated[str, StringConstraints(max_length=64)]
 Number = Annotated[str, StringConstraints(max_length=24)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
+TrialName = Annotated[str, StringConstraints(max_length=253)]
 Count = Annotated[Int, Field(ge=0, le=2**53)]
 Depth = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
 
@@ -164,6 +165,21 @@ class HistoryEntry(ResourceRecord):
     )
 
 
+class ExplorationStatus(ResourceRecord):
+    """What trials of the operator's own cost, and when the next one may start."""
+
+    trials_today: Count = Field(description="Trials that started within 24 hours.")
+    candidate_share: Number = Field(
+        description="Share of a day's pod-seconds that ran, or may still run, a candidate."
+    )
+    alpha_budget: Number = Field(
+        description="Probability of a wrong promotion that the next trial may spend."
+    )
+    not_before: Time | None = Field(
+        default=None, description="End of the rest after the latest trial, if it is not over."
+    )
+
+
 class RolloutRequest(ResourceRecord):
     """What a person asked of a trial by annotation, and what came of it."""
 
@@ -173,9 +189,25 @@ class RolloutRequest(ResourceRecord):
     message: Sentence = Field(default="", description="What came of it, in a sentence.")
 
 
+class LastTrial(ResourceRecord):
+    """The latest trial that ended; the SpecDecodeTrial has the evidence."""
+
+    name: TrialName = Field(description="Name of the SpecDecodeTrial.")
+    verdict: Annotated[str, StringConstraints(max_length=32)] = Field(
+        description="Verdict of the trial."
+    )
+    reason: Annotated[str, StringConstraints(max_length=64)] = Field(
+        default="", description="Reason of the verdict, in one word for programs."
+    )
+    ended_at: Time = Field(description="When the verdict was given.")
+
+
 class Effective(ResourceRecord):
     """The configuration in force, and why it is not the spec's where it is not."""
 
+    revision: TrialName | None = Field(
+        default=None, description="ControllerRevision with the configuration in force."
+    )
     config_hash: Hash = Field(description="Configuration of the serving pods.")
     table_hash: Hash = Field(default="", description="Table by which they choose depths.")
     table: TableShown | None = Field(

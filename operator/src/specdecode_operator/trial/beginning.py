@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
 from specdecode_operator.judge.evidence import ArmKey
@@ -16,11 +15,15 @@ from specdecode_operator.trial.configuration import (
     table_target,
     target_id,
 )
-from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.exploration import recent, rest_after_s, worst_case_s
+from specdecode_operator.trial.record import Record, Spent
+from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.state import Kind, Origin, Table, Target, Trial
 
 NEEDS_RESTART = "NeedsRestart"
 """Reason of a trial that a running engine could not take part in."""
+
+MIN_HOT_REPLICAS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ def edit_target(
     spec: Mapping[str, Any],
     built: children.Built,
     found: Difference,
+    image: str,
 ) -> Target | None:
     """What the spec asks for and is not in force; None where it is."""
     if found is Difference.NONE:
@@ -47,30 +51,68 @@ def edit_target(
         ended = record.ending_of(target.id)
         if ended is None or ended.reason != NEEDS_RESTART:
             return target
-    return Target(target_id(built.arm), built.arm, None, accepted_part(spec))
+    return Target(target_id(built.arm), built.arm, None, pinned(accepted_part(spec), image))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a trial cannot run with the strategy of the spec."""
+
+    message: str
+
+
+def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | Refused:
+    """How a candidate is tried: as `rollout.strategy` requires, or not at all.
+
+    A table that running engines can load is tried in turns on the same pods; any other candidate
+    needs pods of its own, and so does nothing but it.
+    """
+    strategy = rollout.strategy
+    if target.table is None:
+        if strategy in ("Auto", "Canary"):
+            return Kind.CANARY
+        return Refused(
+            f"rollout.strategy {strategy} cannot try a candidate that running engines cannot load; "
+            "set it to Auto or Canary"
+        )
+    if strategy == "Canary":
+        return Refused(
+            "rollout.strategy Canary cannot try a table that has the configuration of the serving "
+            "pods; set it to Auto, Hot or Switchback"
+        )
+    if strategy == "Hot" and replicas < MIN_HOT_REPLICAS:
+        return Refused(
+            f"rollout.strategy Hot needs {MIN_HOT_REPLICAS} replicas, and replicas is {replicas}; "
+            "raise replicas, or set it to Auto or Switchback"
+        )
+    is_alone = strategy == "Switchback" or replicas < MIN_HOT_REPLICAS
+    return Kind.SWITCHBACK if is_alone else Kind.HOT
 
 
 def begin_edit(
-    record: Record, now: InForce, target: Target, rollout: RolloutSpec, at_s: float
+    record: Record, now: InForce, target: Target, kind: Kind, rollout: RolloutSpec, at_s: float
 ) -> Record:
     """Try an edit."""
-    kind = _kind(now, rollout) if target.table is not None else Kind.CANARY
     trial = _trial(now, target, kind, Origin.EDIT, rollout, at_s)
     return replace(record, trial=trial)
 
 
-def begin_proposal(record: Record, now: InForce, table: Table, arm: ArmKey, at_s: float) -> Record:
+def begin_proposal(record: Record, now: InForce, target: Target, kind: Kind, at_s: float) -> Record:
     """Try a recommended table, at the price of some of the error budget."""
-    rollout = now.resource.spec.rollout
+    spec = now.resource.spec
     grant = spend(record.wealth)
-    target = table_target(now, table, arm)
-    trial = _trial(now, target, _kind(now, rollout), Origin.RECOMMENDATION, rollout, at_s)
-    return replace(record, trial=replace(trial, promote_alpha=grant.alpha), wealth=grant.wealth)
+    trial = _trial(now, target, kind, Origin.RECOMMENDATION, spec.rollout, at_s)
+    return replace(
+        record,
+        trial=replace(trial, promote_alpha=grant.alpha),
+        wealth=grant.wealth,
+        spent=(*recent(record.spent, at_s), Spent(at_s, worst_case_s(kind, spec))),
+    )
 
 
 def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     """Why a recommended table is not tried now; empty where it is."""
-    rest_s = record.ended_s + duration_s(now.resource.spec.rollout.guard.cool_down) - at_s
+    rest_s = record.ended_s + rest_after_s(record, now.resource.spec.rollout) - at_s
     if record.trial is not None:
         return f"trial {record.trial.target.id} runs"
     if record.is_rejected(target_id(arm)):
@@ -80,12 +122,6 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     if now.resource.spec.replicas == 0:
         return "no replicas are wanted"
     return ""
-
-
-def _kind(now: InForce, rollout: RolloutSpec) -> Kind:
-    if rollout.strategy == "Switchback" or now.resource.spec.replicas == 1:
-        return Kind.SWITCHBACK
-    return Kind.HOT
 
 
 def _trial(

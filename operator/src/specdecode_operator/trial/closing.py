@@ -13,6 +13,7 @@ from specdecode_operator.judge.wealth import earn
 from specdecode_operator.trial import hearing
 from specdecode_operator.trial.canary import by_pod
 from specdecode_operator.trial.configuration import accepted_part
+from specdecode_operator.trial.exploration import settle
 from specdecode_operator.trial.record import Record, Tuned
 from specdecode_operator.trial.state import End, Kind, Origin, Phase, Ruling, Target, Trial
 
@@ -21,7 +22,11 @@ def close(record: Record, trial: Trial, guard: Guard, now_s: float) -> Record:
     """Leave a trial that has settled: it goes into the history."""
     entry = history_entry(trial, guard, now_s)
     return replace(
-        record, trial=None, history=(entry, *record.history)[:MAX_HISTORY], ended_s=now_s
+        record,
+        trial=None,
+        history=(entry, *record.history)[:MAX_HISTORY],
+        ended_s=now_s,
+        spent=settle(record.spent, trial, now_s, guard.max_duration_s),
     )
 
 

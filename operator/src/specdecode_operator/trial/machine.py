@@ -18,8 +18,10 @@ from specdecode_operator.rollout import rollout as progress_of
 from specdecode_operator.trial import canary, crossover
 from specdecode_operator.trial.beginning import (
     NEEDS_RESTART,
+    Refused,
     begin_edit,
     begin_proposal,
+    choose_kind,
     edit_target,
     why_held,
 )
@@ -30,10 +32,13 @@ from specdecode_operator.trial.configuration import (
     accepted_part,
     difference,
     in_force,
+    table_target,
 )
+from specdecode_operator.trial.exploration import why_over_budget
 from specdecode_operator.trial.guard import guard_of, pace_of
 from specdecode_operator.trial.learning import Advice, advise, proposal_of
 from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.scene import Scene
 from specdecode_operator.trial.sight import Sight
 from specdecode_operator.trial.state import (
@@ -47,6 +52,8 @@ from specdecode_operator.trial.state import (
     Turn,
 )
 from specdecode_operator.trial.verbs import Asked, answers, asked
+
+TRIALS_OFF = "trials are switched off for this operator (--no-trials)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class Step:
     """What the pods' figures speak for; None where they were not asked."""
     held: str = ""
     """Why a recommended table is not tried."""
+    refusal: str = ""
+    """Why what the spec asks for cannot be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,8 @@ class Situation:
     asked: Asked
     now_s: float
     image: str
+    has_trials: bool = True
+    """Whether the operator may run trials."""
 
     @property
     def rollout(self) -> RolloutSpec:
@@ -108,19 +119,22 @@ def advance(
     sight: Sight | None,
     now_s: float,
     image: str,
+    *,
+    has_trials: bool = True,
 ) -> Step:
     """Go a step.
 
     Args:
         now_s: seconds since 1970.
         image: engine image where the spec names none.
+        has_trials: whether trials may run; without, a running one ends without a verdict.
 
     Raises:
         ResourceError: when the spec, or the accepted one, cannot be carried out.
     """
     resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
-    situation = Situation(observed, resource, sight, asked(annotations), now_s, image)
+    situation = Situation(observed, resource, sight, asked(annotations), now_s, image, has_trials)
     # What is stored serves; what this step decides serves once it is stored.
     serving = situation.in_force(record)
     record, target, now = _wanted(record, situation)
@@ -133,11 +147,15 @@ def advance(
     advice = None
     if situation.rollout.mode != "Manual" and (record.trial is None or sight is None):
         advice = advise(now, situation.scene())
-    held = ""
+    held = refusal = ""
     if record.trial is None:
-        record, held = _begin(record, target, advice, now, situation)
+        if target is not None:
+            record, refusal = _begin_edit(record, target, now, situation)
+            held = "an edit of the spec goes first"
+        else:
+            record, held = _begin(record, advice, now, situation)
     step = _with_pods(record, target, serving, situation)
-    return replace(step, advice=advice, held=held)
+    return replace(step, advice=advice, held=held, refusal=refusal)
 
 
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
@@ -160,11 +178,12 @@ def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None
         tuned = None if is_edits else record.tuned
         record = replace(record, accepted=_part(situation), tuned=tuned)
         return record, None, situation.in_force(record, now)
-    return record, edit_target(record, now, situation.observed.resource["spec"], built, found), now
+    spec = situation.observed.resource["spec"]
+    return record, edit_target(record, now, spec, built, found, situation.image), now
 
 
 def _part(situation: Situation) -> dict[str, object]:
-    return accepted_part(situation.observed.resource["spec"])
+    return pinned(accepted_part(situation.observed.resource["spec"]), situation.image)
 
 
 def _hear(record: Record, wanted: Asked, target: Target | None) -> Record:
@@ -201,6 +220,8 @@ def _overruled(
 ) -> Ruling | None:
     """An end that is not the judge's: a person asked for it, or the ground has changed."""
     asked_for, own = situation.asked, trial.target.id
+    if not situation.has_trials:
+        return Ruling(End.SUPERSEDED, "TrialsOff", TRIALS_OFF)
     if asked_for.promote == own:
         return Ruling(End.PROMOTED, "PromotedByHand", "an annotation asked for it")
     if asked_for.abort == own:
@@ -255,34 +276,49 @@ def _is_settled(trial: Trial, scene: Scene) -> bool:
 
 
 def _begin(
-    record: Record,
-    target: Target | None,
-    advice: Advice | None,
-    now: InForce,
-    situation: Situation,
+    record: Record, advice: Advice | None, now: InForce, situation: Situation
 ) -> tuple[Record, str]:
-    """Begin a trial if there is something to try; else why a recommended table is not tried."""
-    if target is not None:
-        return _begin_edit(record, target, now, situation), "an edit of the spec goes first"
+    """Try a recommended table if there is one; else why it is not tried."""
     proposal = proposal_of(advice, now)
     if proposal is None or proposal.arm == now.built.arm:
         return record, ""
     held = why_held(record, now, proposal.arm, situation.now_s)
     if held or situation.rollout.mode != "Auto":
         return record, held
-    return begin_proposal(record, now, proposal.table, proposal.arm, situation.now_s), ""
+    target = table_target(now, proposal.table, proposal.arm)
+    spec = situation.resource.spec
+    kind = choose_kind(target, spec.rollout, spec.replicas)
+    if isinstance(kind, Refused):
+        return record, kind.message
+    if held := _why_not_now(record, kind, situation):
+        return record, held
+    return begin_proposal(record, now, target, kind, situation.now_s), ""
 
 
-def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Record:
+def _why_not_now(record: Record, kind: Kind, situation: Situation) -> str:
+    if not situation.has_trials:
+        return TRIALS_OFF
+    return why_over_budget(record, situation.resource.spec, kind, situation.now_s)
+
+
+def _begin_edit(
+    record: Record, target: Target, now: InForce, situation: Situation
+) -> tuple[Record, str]:
+    """Try an edit of a guarded spec, or put it in force without; else why it cannot be tried."""
     by_hand = situation.asked.promote == target.id
     # Pods of equal hashes mount the same boot file, so there is nothing to put beside them.
     is_same = target.table is None and target.arm.config_hash == now.plain.config_hash
     if by_hand or is_same or _serves_nobody(now, situation):
-        return promoted(record, target, Origin.EDIT, now.plain.arm)
+        return promoted(record, target, Origin.EDIT, now.plain.arm), ""
     ended = record.ending_of(target.id)
     if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
-        return record
-    return begin_edit(record, now, target, situation.rollout, situation.now_s)
+        return record, ""
+    if not situation.has_trials:
+        return record, TRIALS_OFF
+    kind = choose_kind(target, situation.rollout, situation.resource.spec.replicas)
+    if isinstance(kind, Refused):
+        return record, kind.message
+    return begin_edit(record, now, target, kind, situation.rollout, situation.now_s), ""
 
 
 def _serves_nobody(now: InForce, situation: Situation) -> bool:

@@ -53,6 +53,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a trial of the operator's own cost, or may cost: pod-seconds on its candidate."""
+
+    started_s: float
+    candidate_pod_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What outlives a reconcile.
 
@@ -67,6 +75,8 @@ class Record:
     requests: Mapping[str, Request] = field(default_factory=lambda: MappingProxyType({}))
     ended_s: float = 0.0
     """When the last trial ended."""
+    spent: tuple[Spent, ...] = ()
+    """Trials of the operator's own within a day."""
 
     @property
     def is_empty(self) -> bool:
@@ -99,6 +109,7 @@ REJECTED = frozenset({End.ROLLED_BACK, End.INCONCLUSIVE, End.ABORTED})
 _TRIAL = TypeAdapter(Trial)
 _TUNED = TypeAdapter(Tuned)
 _WEALTH = TypeAdapter(Wealth)
+_SPENT = TypeAdapter(tuple[Spent, ...])
 _REQUESTS = TypeAdapter(dict[str, Request])
 
 
@@ -118,6 +129,7 @@ def write(record: Record) -> str:
         "wealth": _WEALTH.dump_python(record.wealth, mode="json"),
         "requests": _REQUESTS.dump_python(dict(record.requests), mode="json"),
         "ended_s": record.ended_s,
+        "spent": _SPENT.dump_python(record.spent, mode="json"),
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
 
@@ -142,6 +154,7 @@ def read(text: str) -> Record:
             wealth=_WEALTH.validate_python(document["wealth"]),
             requests=_REQUESTS.validate_python(document["requests"]),
             ended_s=float(document["ended_s"]),
+            spent=_SPENT.validate_python(document["spent"]),
         )
     except (ValueError, KeyError, TypeError, BadCheckpoint, ValidationError) as error:
         raise BadRecord(

@@ -4,13 +4,21 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from specdecode_api import names
-from specdecode_api.v1alpha1 import Effective, HistoryEntry, RolloutRequest, TrialStatus
+from specdecode_api.v1alpha1 import (
+    Effective,
+    ExplorationStatus,
+    HistoryEntry,
+    RolloutRequest,
+    TrialStatus,
+)
 from specdecode_api.v1alpha1.rollout_status import MAX_PODS
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.wealth import spend
 from specdecode_operator.observed import Observed
 from specdecode_operator.trial import crossover
 from specdecode_operator.trial.closing import arms, interval, shown, timestamp
+from specdecode_operator.trial.exploration import recent, rest_after_s, share
 from specdecode_operator.trial.learning import steps_of
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
@@ -25,6 +33,7 @@ class Told:
     trial: TrialStatus | None = None
     history: tuple[HistoryEntry, ...] = ()
     effective: Effective | None = None
+    exploration: ExplorationStatus | None = None
     requests: tuple[RolloutRequest, ...] = ()
 
 
@@ -35,6 +44,7 @@ def tell(step: Step, observed: Observed) -> Told:
         trial=_running(record.trial, observed) if record.trial else None,
         history=record.history,
         effective=_effective(step),
+        exploration=_exploration(step, observed.at.timestamp()),
         requests=tuple(
             RolloutRequest.model_validate(asdict(each)) for each in record.requests.values()
         ),
@@ -89,6 +99,20 @@ def _effective(step: Step) -> Effective | None:
     )
 
 
+def _exploration(step: Step, now_s: float) -> ExplorationStatus | None:
+    record, spec = step.record, step.now.resource.spec
+    spent = recent(record.spent, now_s)
+    if spec.rollout.mode != "Auto" and not spent:
+        return None
+    rest_ends_s = record.ended_s + rest_after_s(record, spec.rollout)
+    return ExplorationStatus(
+        trials_today=len(spent),
+        candidate_share=f"{share(spent, spec, now_s):.2%}",
+        alpha_budget=f"{spend(record.wealth).alpha:.4f}",
+        not_before=timestamp(rest_ends_s) if record.ended_s and rest_ends_s > now_s else None,
+    )
+
+
 def _is_recommended(step: Step) -> bool:
     return step.now.tuned is not None and step.now.tuned.origin is Origin.RECOMMENDATION
 
@@ -101,7 +125,7 @@ def _reason(step: Step) -> Literal["FollowsSpec", "Promoted", "Guarded"]:
 
 def _why(step: Step) -> str:
     if step.pending is not None:
-        return why_pending(step.record, step.pending)
+        return why_pending(step.record, step.pending, step.refusal)
     if _is_recommended(step):
         return (
             "mode Auto has put a better table in force; write it into the spec to keep it, "
@@ -112,9 +136,11 @@ def _why(step: Step) -> str:
     return ""
 
 
-def why_pending(record: Record, pending: Target) -> str:
+def why_pending(record: Record, pending: Target, refusal: str = "") -> str:
     """Why a guarded spec is not in force."""
     trial = record.trial
+    if refusal:
+        return f"the spec ({pending.id}) cannot be tried: {refusal}"
     if trial is not None and trial.target.id == pending.id:
         return f"the spec ({pending.id}) is being tried"
     if trial is not None:

@@ -1,0 +1,169 @@
+"""Limits of trials: the strategy, the exploration budget, the switch for all, the engine image."""
+
+from dataclasses import replace as change
+
+import pytest
+
+from specdecode_api import names
+from specdecode_operator.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.plan import plan
+from specdecode_operator.trial.exploration import rest_after_s, share, worst_case_s
+from specdecode_operator.trial.record import Record, Spent
+from specdecode_operator.trial.state import Kind
+
+FASTER_AT_1 = {1: 0.010, 3: 0.030, 5: 0.050}
+STABLE = ChildId(DEPLOYMENT.kind, "chat-standalone")
+DAY_S = 86_400.0
+
+
+def conditions(made):
+    return {each["type"]: each for each in made.status["conditions"]}
+
+
+def image_of(made):
+    return made.children[STABLE]["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+# --- the strategy is obeyed or refused
+
+
+@pytest.mark.parametrize("strategy", ["Hot", "Switchback"])
+def test_a_candidate_that_needs_a_restart_is_refused_in_turns(world, strategy):
+    made = world(strategy=strategy)
+    made.edit(pageSize=32)
+    made.run(120)
+    assert made.record.trial is None
+    assert made.record.history == ()
+    message = made.status["effective"]["message"]
+    assert f"rollout.strategy {strategy} cannot try" in message
+    assert "set it to Auto or Canary" in message
+
+
+def test_hot_with_one_replica_is_refused(world, speculate):
+    made = world(strategy="Hot", replicas=1)
+    made.edit(speculation=speculate(3))
+    made.run(120)
+    assert made.record.trial is None
+    assert "needs 2 replicas, and replicas is 1" in made.status["effective"]["message"]
+
+
+def test_a_canary_of_a_table_of_the_serving_configuration_is_refused(world, speculate):
+    made = world(strategy="Canary")
+    made.edit(speculation=speculate(3))
+    made.run(120)
+    assert made.record.trial is None
+    assert "set it to Auto, Hot or Switchback" in made.status["effective"]["message"]
+
+
+@pytest.mark.parametrize(("strategy", "kind"), [("Hot", Kind.HOT), ("Switchback", Kind.SWITCHBACK)])
+def test_a_table_is_tried_by_the_strategy_of_the_spec(world, speculate, strategy, kind):
+    made = world(strategy=strategy)
+    made.edit(speculation=speculate(3))
+    assert made.run(60, until=lambda w: w.record.trial)
+    assert made.record.trial.kind is kind
+
+
+# --- the exploration budget
+
+
+def test_a_trial_that_may_exceed_the_budget_does_not_start(world):
+    made = world(mode="Auto", guarded=False, guard={"maxDuration": "3h"})
+    made.seconds_by_num_steps = FASTER_AT_1
+    made.run(300)
+    assert made.record.trial is None
+    message = conditions(made)["RecommendationReady"]["message"]
+    assert "6.2% of a day's pod-seconds" in message
+    assert "rollout.exploration.maxCandidateShare is 5%" in message
+
+
+def test_no_more_trials_start_than_a_day_allows(world):
+    made = world(mode="Auto", guarded=False, exploration={"maxTrialsPerDay": 1})
+    made.seconds_by_num_steps = FASTER_AT_1
+    made.speeds = {5: 0.02, 1: 0.016}
+    assert made.run_to_end().verdict == "Promoted"
+    exploration = made.status["exploration"]
+    assert exploration["trialsToday"] == 1
+    assert 0.0 < float(exploration["candidateShare"].removesuffix("%")) < 5.0
+    assert float(exploration["alphaBudget"]) > 0.0
+    made.seconds_by_num_steps = {1: 0.050, 3: 0.030, 5: 0.010}
+    made.run(1000)
+    assert made.record.trial is None
+    assert "maxTrialsPerDay is 1" in conditions(made)["RecommendationReady"]["message"]
+
+
+def test_the_rest_doubles_after_each_inconclusive_trial_up_to_a_day(world):
+    made = world(mode="Auto", guarded=False)
+    made.seconds_by_num_steps = FASTER_AT_1
+    made.speeds = {5: 0.02, 1: 0.0203}
+    ended = made.run_to_end()
+    inconclusive = ended.model_copy(update={"verdict": "Inconclusive"})
+    rollout = made.resource["spec"]["rollout"] | {"guard": {"coolDown": "30m"}}
+    made.edit(rollout=rollout)
+    spec = plan(made.observed, made.settings, made.now_s, None, made.memory).step.now.resource.spec
+    rests = [
+        rest_after_s(Record(history=(inconclusive,) * count), spec.rollout)
+        for count in (0, 1, 2, 3, 10)
+    ]
+    assert rests == [1800.0, 1800.0, 3600.0, 7200.0, DAY_S]
+
+
+def test_the_worst_case_is_half_of_the_time_of_the_pods_that_take_turns(world):
+    made = world(mode="Auto", guarded=False, replicas=20)
+    spec = plan(made.observed, made.settings, made.now_s).step.now.resource.spec
+    assert worst_case_s(Kind.HOT, spec) == 0.5 * 8 * 1200.0
+    assert worst_case_s(Kind.SWITCHBACK, spec) == 0.5 * 1200.0
+    spent = (Spent(0.0, 864.0), Spent(-DAY_S, 10_000.0))
+    assert share(spent, spec, 10.0) == 864.0 / (20 * DAY_S)
+
+
+# --- without trials
+
+
+def test_without_trials_a_running_one_ends_and_engines_return(world, speculate):
+    made = world()
+    made.edit(speculation=speculate(3))
+    assert made.run(200, until=lambda w: 3 in {w.depth(e) for e in w.engines.values()})
+    made.settings = change(made.settings, has_trials=False)
+    made.run(60)
+    assert made.record.history[0].reason == "TrialsOff"
+    assert made.record.trial is None
+    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    made.run(120)
+    assert "--no-trials" in made.status["effective"]["message"]
+
+
+# --- a new default engine image
+
+
+def test_a_new_engine_image_replaces_no_pinned_pods(world):
+    made = world(guarded=False)
+    before = set(made.engines), image_of(made)
+    made.settings = change(made.settings, engine_image="specdecode-engine:new")
+    made.run(60)
+    assert (set(made.engines), image_of(made)) == before
+
+
+def test_a_new_engine_image_rolls_where_the_policy_is_roll(world):
+    made = world(guarded=False)
+    made.edit(engine=made.resource["spec"].get("engine", {}) | {"upgradePolicy": "Roll"})
+    made.settings = change(made.settings, engine_image="specdecode-engine:new")
+    made.run(60)
+    assert image_of(made) == "specdecode-engine:new"
+
+
+def test_a_new_engine_image_of_a_guarded_resource_is_tried_first(world):
+    made = world()
+    old = image_of(made)
+    made.settings = change(made.settings, engine_image="specdecode-engine:new")
+    assert made.run(60, until=lambda w: w.record.trial)
+    trial = made.record.trial
+    assert trial.kind is Kind.CANARY
+    assert trial.target.spec["engine"]["image"] == "specdecode-engine:new"
+    made.run(60)
+    images = {
+        engine.pod["spec"]["containers"][0]["image"]
+        for engine in made.engines.values()
+        if engine.pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_CANARY
+    }
+    assert images == {"specdecode-engine:new"}
+    assert image_of(made) == old
