@@ -78,7 +78,9 @@ def _check_published(plan: Plan, made: Made, folder: Path) -> None:
     """Do what a user does: pull the chart, find tags, verify signatures."""
     registry, version = plan.registry, plan.source.version
     assert made.package is not None
-    if registry.pull_chart(version, folder / "key") != made.package.read_bytes():
+    pulled = folder / "pulled"
+    pulled.mkdir()
+    if registry.pull_chart(version, pulled) != made.package.read_bytes():
         raise ReleaseError("the chart that helm pulls is not the one that was pushed")
     for image in plan.images:
         if not registry.holds(image.repository, image.tag(version)):
