@@ -111,13 +111,13 @@ def write_bills(plan: Plan, made: Made) -> None:
 
 def package_chart(plan: Plan, made: Made) -> None:
     """Package the chart with the digests of the images."""
-    address, values = plan.registry.address, {}
-    if operator := made.indexes.get("operator"):
-        values["image.repository"] = f"{address}/specdecode-operator"
-        values["image.digest"] = operator.index_digest()
     engine = made.indexes.get("engine") or made.indexes.get("engine-cpu")
-    if engine:
-        values["engine.image"] = f"{address}/specdecode-engine@{engine.index_digest()}"
+    indexes = {"image": made.indexes.get("operator"), "engine.image": engine}
+    values = {}
+    for key, index in indexes.items():
+        if index:
+            values[f"{key}.registry"] = plan.registry.address
+            values[f"{key}.digest"] = index.index_digest()
     made.package = chart.package(plan.source.folder, values, plan.registry.helm, plan.folder)
 
 

@@ -158,10 +158,19 @@ def test_options_that_do_not_fit_are_refused(
 
 def test_values_are_pinned_and_comments_stay() -> None:
     text = (ROOT / "charts" / "specdecode" / "values.yaml").read_text()
-    changed = set_value(text, "image.repository", "r.example/o/specdecode-operator")
-    assert yaml.safe_load(changed)["image"]["repository"] == "r.example/o/specdecode-operator"
+    changed = text
+    paths = ("image.registry", "image.digest", "engine.image.registry", "engine.image.digest")
+    for path in paths:
+        changed = set_value(changed, path, f"value of {path}")
+    values = yaml.safe_load(changed)
+    for section, prefix in (
+        (values["image"], "image"),
+        (values["engine"]["image"], "engine.image"),
+    ):
+        assert section["registry"] == f"value of {prefix}.registry"
+        assert section["digest"] == f"value of {prefix}.digest"
     lines = list(zip(text.splitlines(), changed.splitlines(), strict=True))
-    assert len([pair for pair in lines if pair[0] != pair[1]]) == 1
+    assert len([pair for pair in lines if pair[0] != pair[1]]) == len(paths)
     with pytest.raises(ReleaseError, match=r"no value image\.none on one line"):
         set_value(text, "image.none", "x")
     with pytest.raises(ReleaseError, match="no value image on one line"):
