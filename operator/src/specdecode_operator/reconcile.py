@@ -11,6 +11,7 @@ from functools import partial
 from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods, trial
+from specdecode_operator.activity import ActivityLog
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, KubeApiError
 from specdecode_operator.concurrent_changes import changed_concurrently
@@ -57,6 +58,7 @@ class Reconciler:
     image_rollouts: ImageRollouts = field(init=False)
     progress: dict[Key, float] = field(default_factory=dict)
     """Monotonic time of the latest progress of each running trial."""
+    activities: ActivityLog = field(default_factory=ActivityLog)
 
     def __post_init__(self) -> None:
         limit = self.settings.max_concurrent_rollouts
@@ -70,6 +72,7 @@ class Reconciler:
             self.denials.clear(key)
             self.memories.pop(key, None)
             self.progress.pop(key, None)
+            self.activities.forget(key)
             self.image_rollouts.forget(key)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
@@ -78,7 +81,16 @@ class Reconciler:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
         sight = self.observer.take(key)
         self._note_rollout(key, observed)
-        decided = await self._plan(key, observed, sight)
+        now_s = sight.at_s if sight else self._now_s()
+        if sight is not None:
+            self.activities.add(key, observed.uid, sight.readings.values(), sight.at_s)
+        shown = observed.resource.get("status") or {}
+        observed = replace(
+            observed,
+            activity=self.activities.extended(key, shown.get("activity")),
+            measured=self.activities.measured(key, shown.get("measured")),
+        )
+        decided = await self._decide(key, observed, now_s, sight)
         self._remember(key, decided.memory)
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
@@ -98,17 +110,15 @@ class Reconciler:
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    async def _plan(self, key: Key, observed: Observed, sight: Sight | None) -> Plan:
-        """Decide; with metrics of engines this takes too long for the event loop."""
-        memory = self.memories.get(key)
+    async def _decide(
+        self, key: Key, observed: Observed, now_s: float, sight: Sight | None
+    ) -> Plan:
+        """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
+        given = (observed, self.settings, now_s, sight, self.memories.get(key))
         if sight is None:
-            may_roll = partial(self.image_rollouts.admit, key)
-            return plan(observed, self.settings, self._now_s(), None, memory, may_roll)
-        # In the thread only what is decided already: rollouts begin on the event loop.
-        may_roll = partial(self.image_rollouts.is_rolling, key)
-        return await asyncio.to_thread(
-            plan, observed, self.settings, sight.at_s, sight, memory, may_roll
-        )
+            return plan(*given, partial(self.image_rollouts.admit, key))
+        # A thread must not begin rollouts, which the event loop counts.
+        return await asyncio.to_thread(plan, *given, partial(self.image_rollouts.is_rolling, key))
 
     def _note_rollout(self, key: Key, observed: Observed) -> None:
         """Count a resource among those that roll to the default image until it is complete."""
