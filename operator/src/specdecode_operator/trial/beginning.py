@@ -132,7 +132,7 @@ def _trial(
         kind=kind,
         origin=origin,
         old=now.built.arm,
-        old_table=now.table,
+        old_table=dict(now.table),
         started_s=at_s,
         since_s=at_s,
         seed=int(target.id, 16) ^ int(at_s),
