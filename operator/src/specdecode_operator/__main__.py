@@ -99,6 +99,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="what a new default engine image does where engine.upgradePolicy is absent (Pinned)",
     )
     parser.add_argument(
+        "--max-concurrent-rollouts",
+        type=int,
+        metavar="N",
+        help="resources that replace their pods for a new default engine image at a time (2)",
+    )
+    parser.add_argument(
         "--lease-namespace", metavar="NS", help="namespace of the Lease (the pod's own)"
     )
     parser.add_argument("--lease-name", metavar="NAME", help="name of the Lease")

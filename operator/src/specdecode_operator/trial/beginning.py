@@ -150,7 +150,7 @@ def new_trial(
         kind=kind,
         origin=origin,
         old=now.built.arm,
-        old_table=now.table,
+        old_table=dict(now.table),
         started_s=at_s,
         since_s=at_s,
         seed=int(target.id, 16) ^ int(at_s),
