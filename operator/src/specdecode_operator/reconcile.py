@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from http import HTTPStatus
 
 from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
@@ -27,6 +28,7 @@ from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
+from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.record import Memory
 from specdecode_operator.trial.sight import Sight
 
@@ -104,6 +106,7 @@ class Reconciler:
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             0.0 if decided.trial_writes and not outcome.trial_error else None,
+            0.0 if decided.objects.creates and not outcome.trial_error else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
@@ -191,6 +194,8 @@ class Reconciler:
             removed.append(child_id(child))
             log.info("pruned", extra=_fields(child))
         error = await self._write_trial(key, observed, decided, written)
+        if not error:
+            error = await self._write_objects(decided.objects)
         return Outcome(tuple(written), tuple(removed), trial_error=error)
 
     async def _write_trial(
@@ -211,6 +216,29 @@ class Reconciler:
             if blocked is not None:
                 log.warning("trial blocked", extra={"why": blocked.message})
                 return blocked.message
+        return ""
+
+    async def _write_objects(self, objects: TrialObjects) -> str:
+        """Create, adopt, report and delete SpecDecodeTrials; returns why that failed, if it did.
+
+        A conflict means that a trial has changed meanwhile, which its event reports.
+        """
+        try:
+            for manifest in objects.creates:
+                self.cache.put(await self.cluster.create_trial(manifest))
+            for trial, owned in objects.adoptions:
+                self.cache.put(await self.cluster.adopt_trial(trial, owned))
+            for manifest in objects.revisions:
+                self.cache.put(await self.cluster.apply(manifest, force=True))
+            for trial, status in objects.statuses:
+                self.cache.put(await self.cluster.apply_trial_status(trial, status))
+            for trial in objects.deletes:
+                await self.cluster.delete(trial)
+        except KubeApiError as error:
+            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                return ""
+            log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
+            return str(error)
         return ""
 
     async def _write_all(
