@@ -1,5 +1,5 @@
-"""The judge against made-up fleets: how often it errs, and what finding out costs the users.
+"""The judge against invented worlds: how often it errs, and what it finds within two hours.
 
-Requests, batches, pods, noise and failures are invented (`scenarios`, `fleet`); the judge is the
-operator's own code, asked again and again with what a scrape would have counted, as in a trial.
+Requests, batches, pods, content and noise are invented (`worlds`, `traffic`); the verdicts are the
+operator's own code, called at the end of every turn as in a trial.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specdecode_operator.judge.confidence import student_radius
+from specdecode_operator.judge.randomization import is_above
 from specdecode_operator.judge.wealth import Wealth, earn, spend
 
 TRIALS, PAIRS = 100, 60
@@ -31,16 +31,10 @@ def try_for_months(loops: int, seed: int, has_budget: bool) -> Loop:
 
 def _one_loop(rng: np.random.Generator, has_budget: bool) -> int:
     wealth, wrong = Wealth(), 0
-    counts = np.arange(1, PAIRS + 1)
     for _ in range(TRIALS):
         grant = spend(wealth)
         wealth = grant.wealth
         alpha = grant.alpha if has_budget else 0.01
-        pairs = rng.normal(size=PAIRS)
-        means = np.cumsum(pairs) / counts
-        squares = np.cumsum(pairs**2) - counts * means**2
-        spreads = np.sqrt(squares[1:] / (counts[1:] - 1))
-        radii = [student_radius(1.0, int(count), alpha) for count in counts[1:]]
-        if np.any(means[1:] > np.array(radii) * spreads):
+        if is_above(rng.normal(size=PAIRS).tolist(), alpha):
             wealth, wrong = earn(wealth), wrong + 1
     return wrong

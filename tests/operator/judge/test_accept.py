@@ -4,8 +4,8 @@ import pytest
 
 from specdecode_operator.judge.accept import FEWEST, check_accept
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.side_by_side import judge
 
 GUARD = Guard()
 

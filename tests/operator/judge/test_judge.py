@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from specdecode_operator.judge.blocks import Block, judge_blocks
 from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role, Stratum
 from specdecode_operator.judge.guard import Aim, Guard
-from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.side_by_side import judge
 
 GUARD = Guard(pod_spread=0.0)
 LATE = 1200.0

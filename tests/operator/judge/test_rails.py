@@ -8,10 +8,10 @@ import pytest
 from specdecode_operator.judge.evidence import ArmEvidence, Latencies
 from specdecode_operator.judge.failures import check_failures, log_e_value
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.pooled import pool
 from specdecode_operator.judge.rails import check_rails, check_rails_by_pair
+from specdecode_operator.judge.side_by_side import judge
 
 GUARD = Guard()
 

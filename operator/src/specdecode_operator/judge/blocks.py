@@ -17,11 +17,11 @@ from specdecode_operator.judge.confidence import radius, student_radius, tuned_i
 from specdecode_operator.judge.decision import Findings, conclude
 from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import as_gain, stratum_effects, unmet_floors
 from specdecode_operator.judge.judgement import Interval, Judgement
 from specdecode_operator.judge.pooled import pool, request_count
 from specdecode_operator.judge.rails import Pair, check_rails_by_pair
 from specdecode_operator.judge.ratio import seconds_per_token
+from specdecode_operator.judge.side_by_side import as_gain, stratum_effects, unmet_floors
 from specdecode_operator.judge.standardised import (
     compare,
     difference,

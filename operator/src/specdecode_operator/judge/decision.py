@@ -1,4 +1,4 @@
-"""From what was found to a verdict: one order of questions for arms side by side and in turns."""
+"""From what was found to a verdict: one order of questions for both arrangements."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,20 @@ from specdecode_operator.judge.judgement import (
     Verdict,
 )
 
+Answer = tuple[Verdict, str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is known at one look. `unmet`: reason and sentence of each floor not reached yet."""
+    """What is known at one look. `unmet`: reason and message of each floor not reached yet.
+
+    `gain` is of decode time per token, `first_token` of the time to the first token; both as
+    1 - candidate/baseline.
+    """
 
     baseline_requests: float
     candidate_requests: float
     gain: Interval | None
-    accept: Interval | None
     alarm: tuple[str, str] | None
     rails: tuple[Rail, ...]
     unmet: tuple[tuple[str, str], ...]
@@ -27,6 +32,9 @@ class Findings:
     coverage: float
     pairs: int
     elapsed_s: float
+    accept: Interval | None = None
+    first_token: Interval | None = None
+    has_first_token: bool = False
 
 
 def conclude(found: Findings, guard: Guard) -> Judgement:
@@ -37,6 +45,7 @@ def conclude(found: Findings, guard: Guard) -> Judgement:
         reason=reason,
         message=message,
         gain=found.gain,
+        first_token=found.first_token,
         accept=found.accept,
         baseline_requests=found.baseline_requests,
         candidate_requests=found.candidate_requests,
@@ -48,53 +57,68 @@ def conclude(found: Findings, guard: Guard) -> Judgement:
     )
 
 
-Answer = tuple[Verdict, str, str]
-
-
 def _break(found: Findings) -> Answer | None:
-    """What needs no floors: the early alarm and guard rails, what is certain before the rest."""
+    """What needs no floors: early alarms and guardrails."""
     if found.alarm is not None:
         return Verdict.ROLL_BACK, *found.alarm
     for rail in found.rails:
         if rail.is_broken:
-            seen = f"{rail.candidate:.4g} against {rail.baseline:.4g}"
-            message = f"guard rail {rail.name}: {seen}, at most {rail.limit:.4g} allowed"
+            rates = f"{rail.candidate:.4g} against {rail.baseline:.4g}"
+            message = f"guardrail {rail.name}: {rates}, at most {rail.limit:.4g} allowed"
             return Verdict.ROLL_BACK, f"{rail.name}Rail", message
     return None
 
 
 def _compare(found: Findings, guard: Guard) -> Answer | None:
-    """What the gain says, where all floors that hold for it are reached."""
+    """What the gain shows, where all floors that hold for it are reached."""
     gain = found.gain
     if gain is None or [reason for reason, _ in found.unmet if reason != "TooSoon"]:
         return None
-    seen = _say(gain)
+    text = _describe(gain)
     worst = 0.0 if guard.aim is Aim.GAIN else -guard.margin
     if gain.upper < worst:
-        return Verdict.ROLL_BACK, "Slower", f"{seen}: slower than the baseline"
+        return Verdict.ROLL_BACK, "Slower", f"{text}: slower than the baseline"
+    first = found.first_token
+    if first is not None and first.upper < -guard.first_token_margin:
+        message = f"time to first token {_percent(first)}, at most {guard.first_token_margin:+.0%}"
+        return Verdict.ROLL_BACK, "FirstTokenSlower", message
     if found.unmet:
         return None
-    if gain.lower > worst and (guard.aim is Aim.NO_LOSS or gain.estimate >= guard.min_gain):
-        return Verdict.PROMOTE, *_praise(guard, seen)
-    # Where it looks like a loss, going on tells a loss (never tried again) from too small a gain.
-    is_futile = gain.upper < guard.min_gain and gain.estimate > -guard.margin
+    is_better = gain.lower > worst
+    if guard.aim is Aim.GAIN:
+        is_better = is_better and gain.estimate >= guard.min_gain
+    if is_better and _keeps_first_token(found, guard):
+        return Verdict.PROMOTE, *_praise(guard, text)
+    # While it looks like a loss, going on tells a loss (never tried again) from too small a gain.
+    is_futile = gain.upper < guard.min_gain and gain.estimate > -0.25 * guard.margin
     if guard.aim is Aim.GAIN and is_futile:
-        message = f"{seen}: below the least gain of {guard.min_gain:.1%}, the baseline stays"
+        message = f"{text}: below the least gain of {guard.min_gain:.1%}, the baseline stays"
         return Verdict.INCONCLUSIVE, "GainTooSmall", message
     return None
 
 
-def _praise(guard: Guard, seen: str) -> tuple[str, str]:
+def _keeps_first_token(found: Findings, guard: Guard) -> bool:
+    """Whether a loss of time to first token beyond its margin is ruled out."""
+    if found.first_token is None:
+        return not found.has_first_token
+    return found.first_token.lower > -guard.first_token_margin
+
+
+def _praise(guard: Guard, text: str) -> tuple[str, str]:
     if guard.aim is Aim.GAIN:
-        return "Faster", f"{seen}: faster than the baseline"
-    return "NotSlower", f"{seen}: at most {guard.margin:.1%} slower than the baseline"
+        return "Faster", f"{text}: faster than the baseline"
+    return "NotSlower", f"{text}: at most {guard.margin:.1%} slower than the baseline"
 
 
 def _wait(found: Findings, guard: Guard) -> Answer:
     """Nothing is shown: the end, no data, or the first floor that is missing."""
+    if found.unmet and found.unmet[0][0] == "TooFewPods":
+        is_due = found.elapsed_s >= guard.min_duration_s
+        verdict = Verdict.INCONCLUSIVE if is_due else Verdict.CONTINUE
+        return verdict, *found.unmet[0]
     if found.elapsed_s >= guard.max_duration_s:
-        seen = "no data" if found.gain is None else _say(found.gain)
-        message = f"{seen}: nothing shown in {found.elapsed_s:.0f} s, the baseline stays"
+        text = "no data" if found.gain is None else _describe(found.gain)
+        message = f"{text}: nothing shown in {found.elapsed_s:.0f} s, the baseline stays"
         return Verdict.INCONCLUSIVE, "OutOfTime", message
     for arm, requests in (
         ("baseline", found.baseline_requests),
@@ -105,9 +129,13 @@ def _wait(found: Findings, guard: Guard) -> Answer:
             return Verdict.NO_DATA, "NoRequests", message
     if found.unmet:
         return Verdict.CONTINUE, *found.unmet[0]
-    seen = "no comparison yet" if found.gain is None else _say(found.gain)
-    return Verdict.CONTINUE, "NotClear", f"{seen}: more requests are needed"
+    text = "no comparison yet" if found.gain is None else _describe(found.gain)
+    return Verdict.CONTINUE, "NotClear", f"{text}: more requests are needed"
 
 
-def _say(gain: Interval) -> str:
-    return f"decode time per token {-gain.estimate:+.1%} ({-gain.upper:+.1%} to {-gain.lower:+.1%})"
+def _describe(gain: Interval) -> str:
+    return f"decode time per token {_percent(gain)}"
+
+
+def _percent(gain: Interval) -> str:
+    return f"{-gain.estimate:+.1%} ({-gain.upper:+.1%} to {-gain.lower:+.1%})"

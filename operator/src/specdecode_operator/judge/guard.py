@@ -23,6 +23,7 @@ class Guard:
     aim: Aim = Aim.GAIN
     min_gain: float = 0.03  # of decode seconds per token, to be worth a change
     margin: float = 0.02  # what may be lost where no loss is the aim
+    first_token_margin: float = 0.1  # what may be lost of the mean time to first token
     alpha: float = 0.02  # a candidate that is no worse is rolled back
     promote_alpha: float = 0.01  # a candidate that is no better is promoted; see `wealth`
     min_requests: int = 200  # in each arm
@@ -41,7 +42,14 @@ class Guard:
     def __post_init__(self) -> None:
         for name in ("alpha", "promote_alpha"):
             _check(name, getattr(self, name), 1e-9, 0.49)
-        for name in ("min_gain", "margin", "min_coverage", "pod_spread", "heavy_loss"):
+        for name in (
+            "min_gain",
+            "margin",
+            "first_token_margin",
+            "min_coverage",
+            "pod_spread",
+            "heavy_loss",
+        ):
             _check(name, getattr(self, name), 0.0, 1.0)
         _check("accept_drop", self.accept_drop, 0.0, 0.99)
         _check("tail_rise", self.tail_rise, 0.01, 100.0)

@@ -1,96 +1,94 @@
-"""Two arms side by side: promote, roll back, go on, or give up."""
+"""The two doors of the judge: arms that take turns on the same pods, and arms on separate pods.
 
-import math
-from statistics import NormalDist
+In turns every verdict is drawn from pairs of turns and rests on their random order (`turns`,
+`randomization`); only failures that no load explains and factors of two (`alarms`) are quicker.
+On separate pods nothing is randomized: the pod is the unit, and fewer than five pods per arm
+decide nothing (`separate_pods`).
+"""
 
-from specdecode_operator.judge.accept import check_accept
-from specdecode_operator.judge.confidence import radius, tuned_information
+from collections.abc import Sequence
+
+from specdecode_operator.judge.alarms import find_alarm
 from specdecode_operator.judge.decision import Findings, conclude
-from specdecode_operator.judge.evidence import ArmEvidence
+from specdecode_operator.judge.effects import PairEffects, decode_effects, first_token_effects
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judgement import Interval, Judgement, StratumEffect
-from specdecode_operator.judge.pooled import request_count
-from specdecode_operator.judge.rails import check_rails
-from specdecode_operator.judge.ratio import LogRatio, seconds_per_token
-from specdecode_operator.judge.stratified import Contrast, contrast
+from specdecode_operator.judge.guardrails import certain_rails, rails_by_pair
+from specdecode_operator.judge.judgement import Interval, Judgement
+from specdecode_operator.judge.randomization import (
+    centre_of,
+    lower_bound,
+    upper_bound,
+)
+from specdecode_operator.judge.separate_pods import find_by_pods
+from specdecode_operator.judge.strata import compare_strata, request_counts, unmet_floors
+from specdecode_operator.judge.trial_evidence import (
+    Counts,
+    PodEvidence,
+    TurnEvidence,
+    add_counts,
+)
 
-FARTHEST = 20.0  # of a logarithm; bounds beyond it say nothing anyway
 
+def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judgement:
+    """Judge arms that take turns, from complete pairs; may be called at any moment.
 
-def judge(
-    baseline: ArmEvidence, candidate: ArmEvidence, guard: Guard, elapsed_s: float
-) -> Judgement:
-    """Judge arms that ran at the same time on pods of their own; may be asked at any moment.
-
-    What equal pods differ by (`guard.pod_spread`) cannot be told from what the arms differ by, so
-    it widens the bounds for good. A pod that is much slower than its peers still misleads this
-    judge; where tables can be exchanged in place, let the arms take turns (`blocks`).
+    Failures count in the running pair and in abandoned ones as well.
     """
-    time = contrast(baseline, candidate, seconds_per_token, guard.min_stratum_requests)
-    alarm = check_accept(baseline, candidate, guard, guard.alarm_alpha)
-    pods = 1.0 / max(1, baseline.pods) + 1.0 / max(1, candidate.pods)
-    gain = None if time.log_ratio is None else _gain(time.log_ratio, guard, math.sqrt(pods))
-    counts = request_count(baseline), request_count(candidate)
+    compared = _sum(evidence.pairs)
+    everything = add_counts(add_counts(compared, evidence.open), evidence.abandoned)
+    effects = decode_effects(evidence)
+    first_tokens = first_token_effects(evidence)
+    strata, coverage = compare_strata(evidence.strata, compared, guard)
+    alarm = find_alarm(evidence.pairs, evidence.open, len(evidence.strata))
+    baseline, candidate = request_counts(everything, len(evidence.strata))
     found = Findings(
-        *counts,
-        gain=gain,
-        accept=alarm.accept,
-        alarm=alarm.reason,
-        rails=check_rails((baseline, candidate), guard),
-        unmet=unmet_floors(counts, time.coverage, guard, elapsed_s),
-        strata=stratum_effects(time),
-        coverage=time.coverage,
-        pairs=0,
+        baseline_requests=baseline,
+        candidate_requests=candidate,
+        gain=_interval(effects, guard),
+        first_token=_interval(first_tokens, guard),
+        has_first_token=bool(first_tokens.pairs),
+        alarm=alarm,
+        rails=(*certain_rails(everything, guard), *rails_by_pair(evidence, guard)),
+        unmet=(
+            *_missing_pairs(len(effects.pairs), guard),
+            *unmet_floors(min(request_counts(compared, len(strata))), coverage, guard, elapsed_s),
+        ),
+        strata=strata,
+        coverage=coverage,
+        pairs=len(effects.pairs),
         elapsed_s=elapsed_s,
     )
     return conclude(found, guard)
 
 
-def unmet_floors(
-    counts: tuple[float, float], coverage: float, guard: Guard, elapsed_s: float
-) -> tuple[tuple[str, str], ...]:
-    """Reason and sentence of what is still missing; `TooSoon` holds back promotions only."""
-    unmet = []
-    if min(counts) < guard.min_requests:
-        message = f"{min(counts):.0f} of {guard.min_requests} requests in the smaller arm"
-        unmet.append(("TooFewRequests", message))
-    if coverage < guard.min_coverage:
-        message = (
-            f"strata with {guard.min_stratum_requests} requests in each arm hold {coverage:.0%} of"
-            f" the work, {guard.min_coverage:.0%} are needed"
-        )
-        unmet.append(("TooLittleCovered", message))
-    if elapsed_s < guard.min_duration_s:
-        message = f"{elapsed_s:.0f} s of {guard.min_duration_s:.0f} s before a promotion"
-        unmet.append(("TooSoon", message))
-    return tuple(unmet)
+def judge_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Judgement:
+    """Judge arms on separate pods, at the window borders that `separate_pods` names.
+
+    Raises nothing: an arm with too few pods is `Inconclusive/TooFewPods` after `min_duration_s`,
+    unless something is certainly broken before.
+    """
+    found = find_by_pods(evidence, guard, elapsed_s)
+    return conclude(found, guard)
 
 
-def stratum_effects(time: Contrast) -> tuple[StratumEffect, ...]:
-    """What each stratum says, for the record."""
-    work = sum(cell.work_s for cell in time.cells) or 1.0
-    return tuple(
-        StratumEffect(
-            cell.stratum,
-            cell.baseline_requests,
-            cell.candidate_requests,
-            cell.work_s / work,
-            None if cell.log_ratio is None else -math.expm1(cell.log_ratio.value),
-        )
-        for cell in time.cells
-    )
+def _sum(pairs: Sequence[Counts]) -> Counts:
+    total: Counts = ()
+    for counts in pairs:
+        total = add_counts(total, counts)
+    return total
 
 
-def as_gain(log_ratio: float, down: float, up: float) -> Interval:
-    """log(candidate / baseline) of seconds per token, and how far the gain's bounds are from it."""
-    bounds = (log_ratio, log_ratio + down, log_ratio - up)
-    return Interval(*(-math.expm1(min(bound, FARTHEST)) for bound in bounds))
+def _interval(effects: PairEffects, guard: Guard) -> Interval | None:
+    """The gain with its bounds; None without pairs."""
+    if not effects.pairs:
+        return None
+    centre = centre_of(effects.shifted(0.0))
+    high = upper_bound(effects.shifted, centre, guard.promote_alpha)
+    low = lower_bound(effects.shifted, centre, guard.loss_alpha)
+    return Interval.of_log_ratio(centre, low, high)
 
 
-def _gain(ratio: LogRatio, guard: Guard, pods: float) -> Interval:
-    difference = guard.min_gain + guard.margin
-    away = []
-    for alpha in (guard.promote_alpha, guard.loss_alpha):
-        normal = radius(ratio.variance, alpha, tuned_information(difference, alpha))
-        away.append(normal + NormalDist().inv_cdf(1.0 - alpha) * guard.pod_spread * pods)
-    return as_gain(ratio.value, *away)
+def _missing_pairs(count: int, guard: Guard) -> tuple[tuple[str, str], ...]:
+    if count >= guard.min_pairs:
+        return ()
+    return (("TooFewPairs", f"{count} of {guard.min_pairs} pairs of turns"),)

@@ -1,9 +1,13 @@
 """What a trial came to, with all that the verdict rests on."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from specdecode_operator.judge.evidence import Stratum
+
+FARTHEST = 20.0
+"""Of a logarithm; bounds beyond it contain no information."""
 
 
 class Verdict(StrEnum):
@@ -23,6 +27,12 @@ class Interval:
     estimate: float
     lower: float
     upper: float
+
+    @classmethod
+    def of_log_ratio(cls, centre: float, low: float, high: float) -> "Interval":
+        """The gain, 1 - ratio, from log(candidate / baseline) and its bounds."""
+        gains = (-math.expm1(min(bound, FARTHEST)) for bound in (centre, high, low))
+        return cls(*gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,8 @@ class Rail:
 class Judgement:
     """A verdict, and its evidence. `gain` is 1 - candidate/baseline seconds per token.
 
-    `accept` is the same for tokens per round: candidate/baseline - 1. None: not known yet.
+    `accept` is the same for tokens per round: candidate/baseline - 1, `first_token` the gain in
+    time to first token. None: not known yet.
     """
 
     verdict: Verdict
@@ -59,6 +70,7 @@ class Judgement:
     message: str
     gain: Interval | None = None
     accept: Interval | None = None
+    first_token: Interval | None = None
     baseline_requests: float = 0.0
     candidate_requests: float = 0.0
     strata: tuple[StratumEffect, ...] = ()

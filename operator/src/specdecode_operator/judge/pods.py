@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from specdecode_operator.judge.evidence import ArmEvidence
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import judge
 from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.judge.pooled import pool
+from specdecode_operator.judge.side_by_side import judge
 
 Pods = Mapping[str, ArmEvidence]
 

@@ -1,0 +1,98 @@
+"""Bounds that rest on the randomized order of turns alone, and hold at every look.
+
+If the candidate costs exp(θ) times the baseline, exchanging the two turns of a pair turns its
+effect θ + d into θ - d, whatever load, content and pods did in these minutes: d is fixed, and its
+sign is the fair coin of `turns.turn_order`. So the signs of the effects minus θ are independent
+coins, however the d depend on each other or on the past (randomization inference for switchback
+experiments: Bojinov, Simchi-Levi and Zhao 2023; Fisher 1935). Betting on them,
+
+    E_n = mean over bets (c, w) of Π_{i ≤ n} (1 + c · tanh((x_i - θ) / (w · s_i))),
+
+is a nonnegative martingale that starts at 1: it ever exceeds 1 / α with probability at most α
+(Ville 1939; testing by betting: Shafer 2021; Waudby-Smith and Ramdas 2024). The scale s_i is the
+median of |x_j - θ| over j ≤ i, which does not depend on signs. A bet is bounded, so a pair in
+which the load changed costs one lost bet, however large its effect. The bets increase in x_i,
+so the bound also holds if the true effect differs from pair to pair on one side of θ.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Callable, Sequence
+
+BETS = ((0.35, 0.7), (0.7, 0.7), (0.98, 0.4), (0.98, 2.0))
+"""(c, w): few wrong signs pay for large stakes, many for small ones."""
+LEAST_SCALE = 1e-6
+WIDEST = 1.0
+"""Bounds of an effect are looked for within this distance, on the logarithmic scale."""
+STEPS = 12
+
+Shifted = Callable[[float], Sequence[float]]
+"""Effects of the pairs minus an assumed effect."""
+
+
+def evidence_path(effects: Sequence[float]) -> list[float]:
+    """Logarithm of the largest wealth so far, after each pair, of bets that effects are above 0."""
+    sizes: list[float] = []
+    wealths = [-math.log(len(BETS))] * len(BETS)
+    most, path = 0.0, []
+    for effect in effects:
+        insort(sizes, abs(effect))
+        middle = len(sizes) // 2
+        scale = sizes[middle] if len(sizes) % 2 else 0.5 * (sizes[middle - 1] + sizes[middle])
+        relative = effect / max(scale, LEAST_SCALE)
+        wealths = [
+            wealth + math.log1p(stake * math.tanh(relative / width))
+            for wealth, (stake, width) in zip(wealths, BETS, strict=True)
+        ]
+        top = max(wealths)
+        total = top + math.log(sum(math.exp(wealth - top) for wealth in wealths))
+        most = max(most, total)
+        path.append(most)
+    return path
+
+
+def is_above(effects: Sequence[float], alpha: float) -> bool:
+    """Whether the effects are shown to be above 0, at an error of `alpha` over all looks."""
+    path = evidence_path(effects)
+    return bool(path) and path[-1] >= -math.log(alpha)
+
+
+def fewest_pairs(alpha: float) -> int:
+    """Pairs after which equal, clear effects can first be shown at this error."""
+    pairs = 1
+    while not is_above([1.0] * pairs, alpha):
+        pairs += 1
+    return pairs
+
+
+def lower_bound(shifted: Shifted, centre: float, alpha: float) -> float:
+    """Largest effect below `centre` that the pairs are shown to be above, or `WIDEST` away."""
+    return _bound(shifted, centre, alpha, -1.0)
+
+
+def upper_bound(shifted: Shifted, centre: float, alpha: float) -> float:
+    """Smallest effect above `centre` that the pairs are shown to be below, or `WIDEST` away."""
+    return _bound(shifted, centre, alpha, 1.0)
+
+
+def _bound(shifted: Shifted, centre: float, alpha: float, side: float) -> float:
+    """Bisect the distance from the centre to what is excluded."""
+
+    def is_excluded(distance: float) -> bool:
+        away = shifted(centre + side * distance)
+        return is_above([-side * effect for effect in away], alpha)
+
+    if not is_excluded(WIDEST):
+        return centre + side * WIDEST
+    near, far = 0.0, WIDEST
+    for _ in range(STEPS):
+        middle = 0.5 * (near + far)
+        near, far = (near, middle) if is_excluded(middle) else (middle, far)
+    return centre + side * far
+
+
+def centre_of(effects: Sequence[float]) -> float:
+    """Hodges-Lehmann estimate of the common effect: median of the means of two; robust."""
+    means = sorted(0.5 * (one + other) for at, one in enumerate(effects) for other in effects[at:])
+    middle = len(means) // 2
+    return means[middle] if len(means) % 2 else 0.5 * (means[middle - 1] + means[middle])

@@ -1,0 +1,102 @@
+"""Arms on separate pods: the pod is the unit of observation.
+
+What pods share with nobody (sticky sessions, a noisy neighbour) lasts for minutes, so thousands of
+requests of one pod are one observation. Each pod's mean of its windows is one value; the arms are
+compared by Welch's t-test over pods, at most `LOOKS` times, each at an equal share of the error
+(Bonferroni), so that asking more often changes nothing. It assumes that equal pods differ by a
+roughly normal amount and that no pod is chosen for its arm; nothing is randomized.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from specdecode_operator.judge.alarms import find_alarm
+from specdecode_operator.judge.decision import Findings
+from specdecode_operator.judge.evidence import Role
+from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.guardrails import certain_rails
+from specdecode_operator.judge.judgement import Interval
+from specdecode_operator.judge.strata import compare_strata, request_counts, unmet_floors
+from specdecode_operator.judge.student import quantile
+from specdecode_operator.judge.trial_evidence import ROLES, PodEvidence, PodWindows, Window
+
+FEWEST_PODS = 5
+LOOKS = (3, 6, 12, 24)
+"""Windows after which the arms are compared."""
+LEAST_SPREAD = 0.002
+"""Between pods, on the logarithmic scale; equal pods prove nothing faster."""
+
+Measure = Callable[[Sequence[Window]], float | None]
+
+
+def find_by_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Findings:
+    """What is known at this moment; between two looks, what was known at the one before."""
+    strata, coverage = compare_strata(evidence.strata, evidence.total, guard)
+    baseline, candidate = request_counts(evidence.total, len(evidence.strata))
+    windows = max((each.number + 1 for pod in evidence.pods for each in pod.windows), default=0)
+    due = [look for look in LOOKS if look <= windows]
+    pods = [sum(each.role is role for each in evidence.pods) for role in ROLES]
+    gain = first_token = None
+    if due and min(pods) >= FEWEST_PODS:
+        gain = _compare(evidence.pods, due[-1], _decode, guard)
+        first_token = _compare(evidence.pods, due[-1], _first_token, guard)
+    missing = () if min(pods) >= FEWEST_PODS else (_too_few(min(pods)),)
+    return Findings(
+        baseline_requests=baseline,
+        candidate_requests=candidate,
+        gain=gain,
+        first_token=first_token,
+        has_first_token=any(each.first_tokens for pod in evidence.pods for each in pod.windows),
+        alarm=find_alarm((), evidence.total, len(evidence.strata)),
+        rails=certain_rails(evidence.total, guard),
+        unmet=(*missing, *unmet_floors(min(baseline, candidate), coverage, guard, elapsed_s)),
+        strata=strata,
+        coverage=coverage,
+        pairs=0,
+        elapsed_s=elapsed_s,
+    )
+
+
+def _too_few(pods: int) -> tuple[str, str]:
+    return "TooFewPods", f"{pods} of {FEWEST_PODS} pods in the smaller arm"
+
+
+def _compare(
+    pods: Iterable[PodWindows], until: int, measure: Measure, guard: Guard
+) -> Interval | None:
+    """The gain over pods, with its bounds; None where too few pods have a value."""
+    arms: dict[Role, list[float]] = {role: [] for role in ROLES}
+    for pod in pods:
+        value = measure([each for each in pod.windows if each.number < until])
+        if value is not None:
+            arms[pod.role].append(value)
+    if min(len(values) for values in arms.values()) < FEWEST_PODS:
+        return None
+    parts = [
+        max(statistics.variance(values), LEAST_SPREAD**2) / len(values) for values in arms.values()
+    ]
+    squares = [
+        part**2 / (len(values) - 1) for part, values in zip(parts, arms.values(), strict=True)
+    ]
+    freedom = int(sum(parts) ** 2 / sum(squares))
+    error = math.sqrt(sum(parts))
+    centre = statistics.mean(arms[Role.CANDIDATE]) - statistics.mean(arms[Role.BASELINE])
+    down, up = (
+        error * quantile(alpha / len(LOOKS), freedom)
+        for alpha in (guard.loss_alpha, guard.promote_alpha)
+    )
+    return Interval.of_log_ratio(centre, centre - down, centre + up)
+
+
+def _decode(windows: Sequence[Window]) -> float | None:
+    weight = sum(each.expected_us for each in windows)
+    if weight <= 0:
+        return None
+    return sum(each.expected_us * each.log_ratio_micro for each in windows) / weight / 1e6
+
+
+def _first_token(windows: Sequence[Window]) -> float | None:
+    count = sum(each.first_tokens for each in windows)
+    total = sum(each.first_token_us for each in windows)
+    return math.log(total / count) if count > 0 and total > 0 else None

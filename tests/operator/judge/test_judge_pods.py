@@ -1,0 +1,85 @@
+"""Verdicts on separate pods: the pod is the unit."""
+
+import random
+
+import pytest
+
+from specdecode_operator.judge.evidence import Role, Stratum
+from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.judge import judge_pods
+from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.trial_evidence import (
+    ROLES,
+    Cell,
+    PodEvidence,
+    PodWindows,
+    RoleRow,
+    Window,
+)
+
+STRATA = (Stratum(8, "greedy", "free", "short"),)
+
+
+def evidence(effect=0.0, pods=6, windows=24, spread=0.01, seed=1, accept=3.0, **row):
+    draw = random.Random(seed)
+    rows = []
+    for role in ROLES:
+        for pod in range(pods):
+            centre = draw.gauss(0.0, spread) + (effect if role is Role.CANDIDATE else 0.0)
+            found = tuple(
+                Window(
+                    number,
+                    200,
+                    round(1e6 * (centre + draw.gauss(0.0, 0.02))),
+                    10**8,
+                    200,
+                    3 * 10**7,
+                )
+                for number in range(windows)
+            )
+            rows.append(PodWindows(f"{role}-{pod}", role, found))
+    count = pods * windows * 200
+    base = RoleRow(count, 150_000 * count, 0, 0, 0, count)
+    cells = [
+        Cell(count, 1000 * count, 4_000_000 * count, round(1000 * count / a)) for a in (3.0, accept)
+    ]
+    total = (*base, *base._replace(**row), *cells[0], *cells[1])
+    return PodEvidence(strata=STRATA, total=total, pods=tuple(rows))
+
+
+def verdict(found, elapsed_s=3600.0):
+    judgement = judge_pods(found, Guard(), elapsed_s)
+    return judgement.verdict, judgement.reason
+
+
+def test_a_clear_gain_and_a_clear_loss_are_found_with_six_pods_per_arm():
+    assert verdict(evidence(-0.08)) == (Verdict.PROMOTE, "Faster")
+    assert verdict(evidence(0.08)) == (Verdict.ROLL_BACK, "Slower")
+
+
+@pytest.mark.parametrize("pods", [1, 2, 4])
+def test_fewer_than_five_pods_decide_nothing(pods):
+    found = evidence(-0.3, pods)
+    assert verdict(found, 300.0) == (Verdict.CONTINUE, "TooFewPods")
+    assert verdict(found) == (Verdict.INCONCLUSIVE, "TooFewPods")
+
+
+def test_fewer_than_five_pods_still_report_what_is_certain():
+    assert verdict(evidence(pods=1, self_test_failures=1)) == (Verdict.ROLL_BACK, "SelfTestRail")
+    assert verdict(evidence(pods=2, accept=1.0))[0] is not Verdict.PROMOTE
+
+
+def test_between_two_looks_nothing_changes():
+    assert verdict(evidence(-0.08, windows=2), 700.0)[0] is Verdict.CONTINUE
+    at_look, after = evidence(-0.08, windows=6), evidence(-0.08, windows=6)
+    assert judge_pods(at_look, Guard(), 1800.0).gain == judge_pods(after, Guard(), 2000.0).gain
+
+
+def test_equal_pods_with_content_that_sticks_are_rarely_called_different():
+    """Each pod's content differs for the whole trial: 8 % between pods."""
+    wrong = sum(
+        verdict(evidence(0.0, 5, windows, 0.08, seed))[0] in (Verdict.PROMOTE, Verdict.ROLL_BACK)
+        for seed in range(150)
+        for windows in (24,)
+    )
+    assert wrong <= 6

@@ -1,0 +1,138 @@
+"""Verdicts in turns: from pairs only, except for what no load explains."""
+
+import random
+
+import pytest
+
+from specdecode_operator.judge.evidence import Role, Stratum
+from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.judge.judge import judge_turns
+from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.trial_evidence import (
+    ROLES,
+    Cell,
+    RoleRow,
+    Tails,
+    TurnEvidence,
+    add_counts,
+)
+
+STRATA = (Stratum(8, "greedy", "free", "short"), Stratum(16, "greedy", "free", "short"))
+GUARD = Guard()
+
+
+def counts(old_time=1.0, new_time=1.0, accept=(3.0, 3.0), bands=(1.0, 1.0), first=1.0, **rows):
+    """One pair: 200 requests of 1000 tokens in each role; `bands`: share in the lower band."""
+    numbers = []
+    for role in ROLES:
+        is_new = role is Role.CANDIDATE
+        own = rows if is_new else {}
+        first_us = 30_000_000 * (first if is_new else 1.0)
+        row = RoleRow(200, round(first_us), 10, 200_000, 10_000, 200)
+        numbers += list(row._replace(**own))
+    for index in range(2):
+        for role in ROLES:
+            at = ROLES.index(role)
+            share = bands[at] if index == 0 else 1.0 - bands[at]
+            time = (old_time, new_time)[at] * (1.0 if index == 0 else 1.3)
+            tokens = 200_000 * share
+            numbers += Cell(
+                round(200 * share), round(tokens), round(4_000 * tokens * time),
+                round(tokens / accept[at]),
+            )  # fmt: skip
+    return tuple(numbers)
+
+
+def trial(pairs, **fields):
+    return TurnEvidence(strata=STRATA, tails=Tails(1, 1), pairs=tuple(pairs), **fields)
+
+
+def noisy(effect, count=30, noise=0.03, seed=1, **others):
+    draw = random.Random(seed)
+    return [
+        counts(new_time=effect * (1.0 + draw.gauss(0.0, noise)), **others) for _ in range(count)
+    ]
+
+
+def verdict(pairs, guard=GUARD, elapsed_s=3600.0, **fields):
+    found = judge_turns(trial(pairs, **fields), guard, elapsed_s)
+    return found.verdict, found.reason
+
+
+def test_a_faster_candidate_is_promoted_with_an_interval_around_its_gain():
+    found = judge_turns(trial(noisy(0.93)), GUARD, 3600.0)
+    assert (found.verdict, found.reason) == (Verdict.PROMOTE, "Faster")
+    assert found.gain is not None
+    assert found.gain.lower < 0.07 < found.gain.upper
+    assert found.pairs == 30
+
+
+def test_a_slower_candidate_is_rolled_back():
+    assert verdict(noisy(1.05)) == (Verdict.ROLL_BACK, "Slower")
+
+
+def test_an_equal_edit_is_promoted_and_an_equal_recommendation_is_not():
+    pairs = noisy(1.0, 50, 0.02)
+    assert verdict(pairs, Guard(aim=Aim.NO_LOSS)) == (Verdict.PROMOTE, "NotSlower")
+    assert verdict(pairs) == (Verdict.INCONCLUSIVE, "GainTooSmall")
+
+
+@pytest.mark.parametrize("time", [0.5, 1.2, 1.39, 1.9])
+def test_one_pair_decides_nothing_that_load_explains(time):
+    assert verdict([counts(new_time=time)], elapsed_s=300.0)[0] is Verdict.CONTINUE
+
+
+def test_load_that_fills_larger_batches_in_one_turn_is_no_loss():
+    """The reproduction of the review: load ×3 in the candidate's turn, equal arms."""
+    pair = counts(bands=(1.0, 0.05))
+    assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
+
+
+def test_a_factor_of_two_at_equal_batch_sizes_is_rolled_back_after_one_pair():
+    assert verdict([counts(new_time=2.6)], elapsed_s=300.0) == (Verdict.ROLL_BACK, "HeavyLoss")
+
+
+def test_a_draft_that_does_not_fit_is_found_within_the_first_turn_of_two_pods():
+    running = counts(new_time=2.3, accept=(3.0, 1.1))
+    assert verdict([], open=running, elapsed_s=25.0) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+
+
+def test_content_that_is_harder_in_one_turn_is_no_broken_draft():
+    pair = counts(new_time=1.75, accept=(4.2, 2.4))
+    assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
+
+
+def test_a_gain_that_costs_time_to_first_token_is_not_promoted():
+    assert verdict(noisy(0.9, first=1.5)) == (Verdict.ROLL_BACK, "FirstTokenSlower")
+    slightly = judge_turns(trial(noisy(0.9, first=1.09)), GUARD, 3600.0)
+    assert slightly.verdict is Verdict.PROMOTE
+    assert slightly.first_token is not None
+    assert slightly.first_token.estimate == pytest.approx(-0.09, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [({"self_test_failures": 1}, "SelfTestRail"), ({"restarts": 3}, "RestartsRail"),
+     ({"failed": 100, "answered": 100}, "FailuresRail")],
+)  # fmt: skip
+def test_certain_failures_need_no_complete_pair(row, reason):
+    assert verdict([], open=counts(**row), elapsed_s=60.0) == (Verdict.ROLL_BACK, reason)
+
+
+def test_failures_of_an_abandoned_pair_count():
+    abandoned = add_counts(counts(failed=60, answered=0), counts(failed=60, answered=0))
+    assert verdict([], abandoned=abandoned, elapsed_s=60.0)[1] == "FailuresRail"
+
+
+def test_a_slow_tail_is_shown_by_pairs_only():
+    tail = {"inter_tokens_slow": 40_000}
+    few, many = noisy(0.95, 4, **tail), noisy(0.95, 20, **tail)
+    assert verdict(few, elapsed_s=600.0)[0] is Verdict.CONTINUE
+    assert verdict(many) == (Verdict.ROLL_BACK, "InterTokenRail")
+
+
+def test_a_promotion_waits_for_its_floors_and_ends_with_its_time():
+    assert verdict(noisy(0.9, 12), elapsed_s=300.0) == (Verdict.CONTINUE, "TooSoon")
+    assert verdict(noisy(0.9, 3))[1] == "TooFewPairs"
+    assert verdict([], elapsed_s=10.0)[0] is Verdict.NO_DATA
+    assert verdict(noisy(1.0, 12, 0.3), elapsed_s=7200.0) == (Verdict.INCONCLUSIVE, "OutOfTime")
