@@ -113,11 +113,12 @@ def package_chart(plan: Plan, made: Made) -> None:
     """Package the chart with the digests of the images."""
     address, values = plan.registry.address, {}
     if operator := made.indexes.get("operator"):
-        values["image.repository"] = f"{address}/specdecode-operator"
+        values["image.registry"] = address
         values["image.digest"] = operator.index_digest()
     engine = made.indexes.get("engine") or made.indexes.get("engine-cpu")
     if engine:
-        values["engine.image"] = f"{address}/specdecode-engine@{engine.index_digest()}"
+        values["engine.image.registry"] = address
+        values["engine.image.digest"] = engine.index_digest()
     made.package = chart.package(plan.source.folder, values, plan.registry.helm, plan.folder)
 
 
