@@ -40,6 +40,8 @@ ENGINES = 300
 PER_RESOURCE = 4
 PERIODS = 3.0
 """Measured time, in intervals between looks."""
+LONG_MS = 5.0
+"""Callbacks above it are printed."""
 SETTINGS = Settings(engine_image="none")
 
 
@@ -174,7 +176,10 @@ def _timed_callbacks() -> Iterator[Callbacks]:
     def timed(handle: asyncio.Handle) -> None:
         started_s = time.thread_time()
         run(handle)
-        found.cpu_ms.append(1000 * (time.thread_time() - started_s))
+        cpu_ms = 1000 * (time.thread_time() - started_s)
+        if cpu_ms > LONG_MS:
+            print(f"{cpu_ms:.1f} ms in {handle!r}", file=sys.stderr)
+        found.cpu_ms.append(cpu_ms)
 
     asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
     try:
