@@ -191,7 +191,10 @@ def _timed_callbacks() -> Iterator[Callbacks]:
 @contextmanager
 def _serving(count: int, port: int, config_hash: str) -> Iterator[None]:
     words = [sys.executable, "-m", "operator_bench.busy", str(count), str(port), config_hash]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "serving":

@@ -31,7 +31,7 @@ SHOWN_CHARS = 100
 
 
 class BadScrape(ValueError):
-    """The response is not a complete one of an engine of this release; the message has the reason."""
+    """The response is not a complete one of an engine of this release, for the reason given."""
 
 
 class Sample(NamedTuple):
