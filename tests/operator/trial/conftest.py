@@ -52,6 +52,21 @@ class Engine:
     start_s: float
     counted: dict[ArmKey, ArmEvidence] = field(default_factory=dict)
     slowness: float = 1.0
+    strata: tuple[Stratum, ...] = (STRATUM,)
+    lasting: dict[str, TableEntry] = field(default_factory=dict)
+    """The last table without expiry, where another one runs until `expires_s`."""
+    expires_s: float | None = None
+
+    def put(self, entries, now_s, expires_after_s):
+        """Take up a table, as `PUT /speculation/table` does."""
+        if self.expires_s is None:
+            self.lasting = self.entries
+        self.entries = dict(entries)
+        self.expires_s = None if expires_after_s is None else now_s + expires_after_s
+
+    def expire(self, now_s):
+        if self.expires_s is not None and now_s >= self.expires_s:
+            self.entries, self.expires_s = self.lasting, None
 
     @property
     def arm(self):
@@ -60,18 +75,17 @@ class Engine:
 
     def serve(self, requests, speed, accept, failed, rng):
         """Answer requests at `speed` seconds per token and `accept` tokens per round."""
-        sums = RequestSums()
-        for _ in range(requests):
+        strata: dict[Stratum, RequestSums] = {}
+        for number in range(requests):
             tokens = rng.randint(30, 60)
             rounds = max(1.0, tokens / accept * rng.uniform(0.9, 1.1))
             seconds = tokens * speed * self.slowness * rng.uniform(0.85, 1.15)
-            sums += RequestSums(
+            stratum = self.strata[number % len(self.strata)]
+            strata[stratum] = strata.get(stratum, RequestSums()) + RequestSums(
                 1, tokens, rounds, seconds, tokens**2, rounds**2, seconds**2,
                 tokens * rounds, seconds * tokens,
             )  # fmt: skip
-        new = ArmEvidence(
-            strata={STRATUM: sums}, answered_requests=requests, failed_requests=failed
-        )
+        new = ArmEvidence(strata=strata, answered_requests=requests, failed_requests=failed)
         self.counted[self.arm] = add(self.counted.get(self.arm, ArmEvidence()), new)
 
 
@@ -82,13 +96,14 @@ class World:
         self.resource = manifest
         self.children = {}
         self.engines = {}
-        self.now_s = BEGIN_S
+        self.now_s = self.begin_s = BEGIN_S
         self.rng = random.Random(seed)
         self.speeds = {}  # depth of the first entry, or config hash, to seconds per token
         self.accepts = {}
         self.fails = {}
         self.is_silent = False
         self.refuses = ""
+        self.is_read_only = False  # the API server refuses every write
         self.refuses_trials = False  # the API server refuses to write objects of trials
         self.cannot_start = set()  # config hashes
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
@@ -122,6 +137,8 @@ class World:
         decided = plan(observed, self.settings, self.now_s, sight, self.memory)
         assert decided.refused is None, decided.refused
         self.memory = decided.memory
+        if self.is_read_only:
+            return decided
         trial_writes = () if self.refuses_trials else decided.trial_writes
         for write in (*decided.writes, *trial_writes):
             self._apply(write.manifest)
@@ -160,7 +177,7 @@ class World:
             if self.refuses and entries != engine.entries:
                 refusals[engine.pod["metadata"]["name"]] = self.refuses
             else:
-                engine.entries = dict(entries)
+                engine.put(entries, self.now_s, look.expires_after_s)
         if self.is_silent:
             failures = {e.pod["metadata"]["name"]: "does not answer" for e in serving}
             return Sight(self.now_s, {}, failures, refusals)
@@ -304,6 +321,7 @@ class World:
         self.now_s += seconds
         serving = self._serving()
         for engine in serving:
+            engine.expire(self.now_s)
             count = int(self.requests_per_s * seconds / len(serving) * self.rng.uniform(0.8, 1.2))
             config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
             accept = self.accepts.get(config, 3.0)
@@ -344,6 +362,7 @@ class World:
         boot = self._boot(config)
         engine.entries = dict(boot.speculation.tuned or boot.speculation.entries)
         engine.counted = {}
+        engine.expires_s = None
         engine.start_s = self.now_s
 
 

@@ -5,11 +5,13 @@ at the end of the block. Until a first pair is complete there are more, so that 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from specdecode_api import names
 from specdecode_operator import pods
+from specdecode_operator.judge.trial_evidence import TurnEvidence
+from specdecode_operator.judge.turns import LONGEST
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
@@ -59,6 +61,9 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
         serving = ready[:MAX_PODS_AT_REST]
         return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
     pace = pace_of(spec.rollout)
+    if trial.elapsed_s(now_s) > pace.max_duration_s + crossover.PATIENCE_S:
+        # Its end cannot be stored; until it can, engines run what is in force.
+        trial = replace(trial, is_paused=True)
     due_s = _due_s(trial, pace, now_s, since_s)
     return Look(
         due_s, _participants(trial, ready), _tables(trial, ready), _expires_after_s(trial, pace)
@@ -69,7 +74,7 @@ def _expires_after_s(trial: Trial, pace: Pace) -> float | None:
     """Three times the longest time between looks; the table of a verdict stays."""
     if trial.phase.is_ending:
         return None
-    return MISSED_LOOKS * max(pace.block_s, REST_LOOK_S)
+    return MISSED_LOOKS * max(LONGEST * pace.block_s, REST_LOOK_S)
 
 
 def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:
@@ -83,8 +88,8 @@ def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:
         return retry_s
     if turn.counted_s is None:
         return max(turn.placed_s + pace.washout_s - now_s, retry_s)
-    border_s = turn.counted_s + pace.block_s - now_s
-    if not trial.blocks:
+    border_s = turn.counted_s + crossover.block_s(trial, pace.block_s) - now_s
+    if isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs:
         border_s = min(border_s, LOOK_S - since_s)
     return max(border_s, retry_s)
 
