@@ -96,7 +96,7 @@ def test_the_api_server_takes_every_object(flags, template, run, definition):
 def test_only_the_operator_and_prometheus_reach_the_management_port_of_engines(template):
     manifests = template(*SETS["walled-in"])
     policies = {each["metadata"]["name"]: each for each in of_kind(manifests, "NetworkPolicy")}
-    api, management = policies["release-specdecode-engines"]["spec"]["ingress"]
+    api, management = policies["release-specdecode-operator-engines"]["spec"]["ingress"]
     assert [port["port"] for port in api["ports"]] == [names.ENGINE_PORT]
     assert [port["port"] for port in management["ports"]] == [names.MANAGEMENT_PORT]
     (deployment,) = of_kind(manifests, "Deployment")
@@ -104,7 +104,7 @@ def test_only_the_operator_and_prometheus_reach_the_management_port_of_engines(t
     operator, prometheus = (each["podSelector"]["matchLabels"] for each in management["from"])
     assert operator.items() <= labels.items()
     assert prometheus == {"app.kubernetes.io/name": "prometheus"}
-    egress = policies["release-specdecode"]["spec"]["egress"]
+    egress = policies["release-specdecode-operator"]["spec"]["egress"]
     assert [port["port"] for port in egress[-1]["ports"]] == [names.MANAGEMENT_PORT]
 
 
