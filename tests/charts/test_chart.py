@@ -247,6 +247,14 @@ def test_pod_settings_reach_the_operators_pod(template):
     assert deployment["spec"]["revisionHistoryLimit"] == 1
 
 
+def test_templates_of_users_follow_the_values(template):
+    (container,) = operator_pod(template())["containers"]
+    assert {"--no-template", "--template-host-access"}.isdisjoint(container["args"])
+    flags = ("--set", "template.allowed=false", "--set", "template.hostAccess=true")
+    (container,) = operator_pod(template(*flags))["containers"]
+    assert {"--no-template", "--template-host-access"} <= set(container["args"])
+
+
 def test_trials_and_upgrades_of_engines_follow_the_values(template):
     (container,) = operator_pod(template())["containers"]
     assert "--upgrade-policy=Pinned" in container["args"]

@@ -132,6 +132,8 @@ def plan(
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
+        if refused := _not_allowed(wanted, settings):
+            return Plan(refused=Refused(RefusalReason.INVALID, refused))
         record, image = recorded(observed, memory), default_image(observed, wanted, settings)
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
@@ -168,6 +170,14 @@ def plan(
         memory=Memory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,
+    )
+
+
+def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
+    return children.access_refusals(
+        wanted.spec.template,
+        is_allowed=settings.has_template,
+        has_host_access=settings.allows_host_access,
     )
 
 

@@ -46,6 +46,10 @@ class Settings:
     """Holder identity in the Lease; default: the pod's name, else a unique name."""
     upgrade_policy: Literal["Pinned", "Roll"] = "Pinned"
     """What a new default engine image does, if `engine.upgradePolicy` is absent."""
+    has_template: bool = True
+    """Whether custom resources may contain spec.template."""
+    allows_host_access: bool = False
+    """Whether spec.template may name a ServiceAccount, the node's network or folders."""
     has_trials: bool = True
     """Whether trials may run; without, engines keep the configuration in force."""
     log_level: str = "INFO"
@@ -93,6 +97,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         lease_name=_read(environment, "LEASE_NAME") or LEASE_NAME,
         identity=_read(environment, "IDENTITY") or None,
         upgrade_policy=_upgrade_policy(environment),
+        has_template=_truth(environment, "TEMPLATE", default=True),
+        allows_host_access=_truth(environment, "TEMPLATE_HOST_ACCESS", default=False),
         has_trials=_truth(environment, "TRIALS", default=True),
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",
