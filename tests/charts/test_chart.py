@@ -255,6 +255,16 @@ def test_templates_of_users_follow_the_values(template):
     assert {"--no-template", "--template-host-access"} <= set(container["args"])
 
 
+def test_the_admission_policy_lets_templates_name_accounts_only_with_host_access(template):
+    def policy(*flags):
+        manifests = template("--set", ",".join(("admissionPolicy.enabled=true", *flags)))
+        (found,) = of_kind(manifests, "ValidatingAdmissionPolicy")
+        return json.dumps(found["spec"]["validations"])
+
+    assert "serviceAccountName" in policy()
+    assert "serviceAccountName" not in policy("template.hostAccess=true")
+
+
 def test_trials_and_upgrades_of_engines_follow_the_values(template):
     (container,) = operator_pod(template())["containers"]
     assert "--upgrade-policy=Pinned" in container["args"]
