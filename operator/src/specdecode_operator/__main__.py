@@ -87,6 +87,21 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="reconcile only while holding a Lease, so that several replicas may run (default)",
     )
     parser.add_argument(
+        "--template",
+        dest="has_template",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="accept spec.template in custom resources (default)",
+    )
+    parser.add_argument(
+        "--template-host-access",
+        dest="allows_host_access",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="let spec.template name a ServiceAccount, privileged containers, and the network, "
+        "processes or folders of nodes",
+    )
+    parser.add_argument(
         "--trials",
         dest="has_trials",
         action=argparse.BooleanOptionalAction,

@@ -149,10 +149,10 @@ def plan(
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
-        record, image = (
-            recorded(observed, memory),
-            default_image(observed, wanted, settings, may_roll),
-        )
+        if refused := _not_allowed(wanted, settings):
+            return Plan(refused=Refused(RefusalReason.INVALID, refused))
+        record = recorded(observed, memory)
+        image = default_image(observed, wanted, settings, may_roll)
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
         step = trial.advance(observed, record, sight, now_s, image, has_trials=settings.has_trials)
@@ -189,6 +189,14 @@ def plan(
         memory=Memory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,
+    )
+
+
+def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
+    return children.access_refusals(
+        wanted.spec.template,
+        is_allowed=settings.has_template,
+        has_host_access=settings.allows_host_access,
     )
 
 

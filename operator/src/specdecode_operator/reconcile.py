@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 60.0
 """After a block: unowned objects are not watched, so their deletion causes no event."""
 
+_NOT_ABOUT_FIELDS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""Answers to a dry run that the write itself reports."""
+
 LOOK_AT_PROGRESS_S = 10.0
 """While models are downloaded: progress is only available by polling."""
 
@@ -181,6 +184,9 @@ class Reconciler:
         """Write the workload after its dependencies; a blocked write stops the following ones."""
         written: list[Manifest] = []
         removed: list[ChildId] = []
+        if rejected := await self._rejected_template(observed, decided):
+            log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
+            return Outcome(blocked=rejected)
         for writes in _stages(decided.writes):
             answers = await self._write_all(key, observed, writes)
             written += [answer for answer in answers if isinstance(answer, dict)]
@@ -197,6 +203,21 @@ class Reconciler:
         if not error:
             error = await self._write_objects(decided.objects)
         return Outcome(tuple(written), tuple(removed), trial_error=error)
+
+    async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
+        """Try a Deployment with a user's template by a dry run, before anything is written."""
+        template = (observed.resource.get("spec") or {}).get("template") or {}
+        workload = [each for each in decided.writes if each.manifest["kind"] == DEPLOYMENT.kind]
+        if not template.get("spec") or not workload:
+            return None
+        try:
+            await self.cluster.apply(workload[0].manifest, force=True, is_trial=True)
+        except KubeApiError as error:
+            if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
+                return None
+            message = f"{error}; correct spec.template, or the field that the message names"
+            return Blocked(BlockReason.TEMPLATE_REJECTED, message)
+        return None
 
     async def _write_trial(
         self, key: Key, observed: Observed, decided: Plan, written: list[Manifest]
