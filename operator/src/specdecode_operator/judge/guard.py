@@ -64,7 +64,7 @@ class Guard:
     @property
     def loss_alpha(self) -> float:
         """For calling the candidate slower."""
-        return 0.5 * self.alpha
+        return 0.35 * self.alpha
 
     @property
     def rail_alpha(self) -> float:

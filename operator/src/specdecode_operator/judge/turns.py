@@ -15,7 +15,7 @@ import random
 from specdecode_operator.judge.evidence import Role
 
 PROBE_PODS = 2
-PROBE_STRETCH = 0.2
+PROBE_STRETCH = 0.15
 SHORTEST, LONGEST = 0.75, 1.25
 
 _BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)
