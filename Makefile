@@ -12,7 +12,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate test test-unit test-kernels test-shadow test-apiserver test-node lossless clean
+        compile-gate test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,6 +76,10 @@ test-kernels: setup ## Test the kernels (with Triton's interpreter if there is n
 	@PYTHONPATH=bench $(RUN) pytest tests/kernels --junitxml=.pytest_cache/kernels.xml
 	@PYTHONPATH=bench $(RUN) python -m kernels.table .pytest_cache/kernels.xml
 
+test-arm64: setup ## Check that uv.lock has wheels for arm64, and test the C kernels on an emulated arm64 processor (about three minutes)
+	@PYTHONPATH=cluster $(RUN) python -m scripts.release_steps.wheels linux/arm64
+	@$(RUN) python -m tests.arm64 $(ARGS)
+
 test-shadow: setup ## Run whole engines, and bugs planted into them, on a shadow CUDA device (ARGS="--only tree")
 	@PYTHONPATH=bench:. $(RUN) python -m tests.shadow_cuda $(ARGS)
 
@@ -123,6 +127,9 @@ bench-rollout: setup ## Measure the error rates of the sequential test on simula
 
 bench-operator: setup ## Measure latency, writes and load of the operator on a real API server (QUICK=1: shorter)
 	@PYTHONPATH=cluster:bench $(RUN) python -m operator_bench $(if $(QUICK),--quick)
+
+release-dry-run: setup ## Release VERSION to a registry on this machine, with a throwaway key, and pull it back (ARGS="--images operator": less)
+	@scripts/release $(VERSION) --dry-run $(ARGS)
 
 clean: ## Remove caches of tools
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

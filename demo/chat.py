@@ -17,7 +17,7 @@ _ASK_INSIDE = """
 import json, sys, urllib.request
 body = json.dumps({"model": sys.argv[2], "temperature": 0, "max_tokens": 96,
                    "messages": [{"role": "user", "content": sys.argv[3]}]}).encode()
-request = urllib.request.Request(sys.argv[1] + "/chat/completions", body,
+request = urllib.request.Request(sys.argv[1] + "/v1/chat/completions", body,
                                  {"Content-Type": "application/json"})
 with urllib.request.urlopen(request, timeout=60) as response:
     answer = json.load(response)
@@ -35,7 +35,7 @@ class Answer:
 
 def ask_inside(cluster: Cluster, image: str, model: str = MODEL) -> Answer:
     """Ask through the Service, from a pod that is made for it and removed."""
-    url = cluster.get("sdd", MODEL)["status"]["url"]
+    url = cluster.get("sdd", MODEL)["status"]["address"]["url"]
     cluster.kubectl("delete", "pod", "ask", "--ignore-not-found", "--wait")
     printed = cluster.kubectl(
         "run", "ask", f"--image={image}", "--image-pull-policy=IfNotPresent", "--restart=Never",

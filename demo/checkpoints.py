@@ -1,7 +1,10 @@
 """Copies the example checkpoints into a volume of the cluster, once."""
 
 import hashlib
+import json
 from pathlib import Path
+
+import yaml
 
 from demo.console import Console
 from demo.kubernetes import ROOT, Cluster, wait_until
@@ -18,7 +21,7 @@ kind: PersistentVolume
 metadata: {{name: specdecode-models}}
 spec:
   accessModes: [ReadWriteOnce]
-  capacity: {{storage: 1Gi}}
+  capacity: {{storage: 60Gi}}
   claimRef: {{name: models, namespace: default}}
   hostPath: {{path: {path}, type: DirectoryOrCreate}}
   persistentVolumeReclaimPolicy: Retain
@@ -31,10 +34,10 @@ def load_checkpoints(cluster: Cluster, console: Console, image: str) -> None:
         # A bare node has no storage provisioner: give the claim a folder of the node.
         cluster.kubectl("apply", "-f", "-", given=_LOCAL_VOLUME.format(path=HOST_FOLDER))
     cluster.kubectl("apply", "-f", str(EXAMPLES / "models-pvc.yaml"))
-    manifest = (EXAMPLES / "models-loader.yaml").read_text()
-    manifest = manifest.replace("specdecode-operator:0.1.0", image)
+    loader = yaml.safe_load((EXAMPLES / "models-loader.yaml").read_text())
+    loader["spec"]["containers"][0]["image"] = image  # the local node has no registry
     cluster.kubectl("delete", "pod", "models-loader", "--ignore-not-found", "--wait")
-    cluster.kubectl("apply", "-f", "-", given=manifest)
+    cluster.kubectl("apply", "-f", "-", given=json.dumps(loader))
     wait_until(lambda: _pod_state(cluster), console.note, seconds=180)
     digest = _digest()
     in_pod = ("exec", "models-loader", "--")

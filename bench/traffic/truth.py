@@ -73,13 +73,13 @@ def _conditions(seen: Seen, built: Built) -> Iterator[tuple[str, object, object]
     ready = [pod for pod in seen.ready_pods if hash_of(pod) == built.config_hash]
     is_complete = len(ready) == len(seen.living_pods) == seen.wanted
     expected = {
-        "Ready": is_complete,
         "Available": bool(seen.ready_pods),
-        "Progressing": not is_complete,
+        "Progressing": True,
+        "Reconciling": not is_complete,
         "ConfigResolved": True,
     }
     if is_complete:
-        expected |= {"Degraded": False, "ModelReady": True}
+        expected |= {"Ready": True, "Degraded": False, "ModelReady": True}
     for kind, holds in expected.items():
         condition = seen.condition(kind)
         yield f"condition {kind}", "True" if holds else "False", condition.get("status")

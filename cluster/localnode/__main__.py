@@ -14,7 +14,7 @@ from localnode.paths import Paths
 from localnode.progress import say, step
 from localnode.status import status_lines
 from localnode.tools import install_more, install_tools, programs
-from localnode.versions import CHARTS, CHECKS
+from localnode.versions import CHARTS, CHECKS, LINTERS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +58,7 @@ def _with_node(chosen: argparse.Namespace, paths: Paths) -> int:
             install_tools(paths)
             install_more(paths, CHECKS)
             install_more(paths, CHARTS)
+            install_more(paths, LINTERS)
             print(programs(paths))
         case "up":
             parts = lifecycle.CONTROL_PLANE if chosen.control_plane_only else lifecycle.WHOLE_NODE
@@ -86,6 +87,7 @@ def _with_context(chosen: argparse.Namespace, paths: Paths, context: str) -> int
             install_tools(paths)
             install_more(paths, CHECKS)
             install_more(paths, CHARTS)
+            install_more(paths, LINTERS)
             print(programs(paths))
         case "up" | "status":
             external.adopt_cluster(paths, context)

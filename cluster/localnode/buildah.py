@@ -43,11 +43,18 @@ def has_local_image(paths: Paths, name: str) -> bool:
 
 
 def build_image(
-    paths: Paths, name: str, dockerfile: Path, base: str, target: str | None = None
+    paths: Paths,
+    name: str,
+    dockerfile: Path,
+    base: str,
+    target: str | None = None,
+    context: Path = REPOSITORY,
+    platform: str | None = None,
 ) -> None:
-    """Build a stage of one of the repository's Dockerfiles, the last stage if None.
+    """Build a stage of a Dockerfile of a checkout, the last stage if None.
 
-    Layers that need no change are reused.
+    It is built for a platform such as linux/arm64, this machine's if None. Layers that need no
+    change are reused.
     """
     buildah(paths, "rm", "--all", timeout_s=_STORE_TIMEOUT_S)  # what a killed build left
     buildah(
@@ -55,10 +62,17 @@ def build_image(
         *("bud", "--layers", "--isolation", "chroot", "--pull=never", "--format", "oci"),
         *("--build-arg", f"BASE_IMAGE={base}", "--tag", name, "--file", dockerfile),
         *(() if target is None else ("--target", target)),
+        *(() if platform is None else ("--platform", platform)),
         *_mount_words(paths),
-        REPOSITORY,
+        context,
         timeout_s=_BUILD_TIMEOUT_S,
     )
+
+
+def write_layout(paths: Paths, name: str, folder: Path) -> None:
+    """Write an image as an OCI layout."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    buildah(paths, "push", "--format", "oci", name, f"oci:{folder}", timeout_s=_BUILD_TIMEOUT_S)
 
 
 def describe_image(paths: Paths, name: str) -> BuiltImage:

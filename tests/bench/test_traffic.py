@@ -59,7 +59,8 @@ def at_rest():
             for kind, status in (
                 ("Ready", "True"),
                 ("Available", "True"),
-                ("Progressing", "False"),
+                ("Progressing", "True"),
+                ("Reconciling", "False"),
                 ("Degraded", "False"),
                 ("ModelReady", "True"),
                 ("ConfigResolved", "True"),
@@ -118,9 +119,9 @@ def edit(seen):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (break_off, ("readyReplicas is 2, not 1", "condition Ready is 'True', not 'False'")),
+        (break_off, ("readyReplicas is 2, not 1", "condition Reconciling is 'False', not 'True'")),
         (unroute, ("routableReplicas is 2, not 1",)),
-        (leave, ("replicas is 2, not 1", "condition Progressing is 'False', not 'True'")),
+        (leave, ("replicas is 2, not 1", "condition Reconciling is 'False', not 'True'")),
         (grow, ("the status is of generation 2, not 3",)),
         (edit, ("configHash is", "updatedReplicas is 2, not 0")),
     ],

@@ -231,6 +231,15 @@ def test_pod_settings_reach_the_operators_pod(template):
     assert deployment["spec"]["revisionHistoryLimit"] == 1
 
 
+def test_trials_and_upgrades_of_engines_follow_the_values(template):
+    (container,) = operator_pod(template())["containers"]
+    assert "--upgrade-policy=Pinned" in container["args"]
+    assert "--no-trials" not in container["args"]
+    (container,) = operator_pod(template(*SETS["everything"]))["containers"]
+    assert "--upgrade-policy=Roll" in container["args"]
+    assert "--no-trials" in container["args"]
+
+
 @pytest.mark.parametrize(
     ("flags", "kind"), [(SETS["default"], "ClusterRole"), (SETS["namespaced"], "Role")]
 )

@@ -31,6 +31,7 @@ TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 TOLD_BY_OTHERS = {
     "specdecode_operator_definition_lacking_fields",  # has an alert
     "specdecode_engine_failures_total",  # has an alert; the process ends with it
+    "specdecode_operator_trial_progress_seconds",  # has an alert
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together

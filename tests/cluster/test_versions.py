@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from localnode.paths import GO_MODULES
-from localnode.versions import BENCHES, CHECKS, TOOLS, Tool, programs_hash
+from localnode.versions import BENCHES, CHECKS, LINTERS, RELEASES, TOOLS, Tool, programs_hash
 
 
-@pytest.mark.parametrize("tool", TOOLS + CHECKS + BENCHES, ids=lambda tool: tool.name)
+@pytest.mark.parametrize(
+    "tool", TOOLS + CHECKS + BENCHES + RELEASES + LINTERS, ids=lambda tool: tool.name
+)
 def test_each_tool_is_pinned_by_its_module(tool: Tool) -> None:
     module = (GO_MODULES / tool.wrapper / "go.mod").read_text()
     if tool.wrapper == "pause":  # our own program, which needs no module

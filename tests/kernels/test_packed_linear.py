@@ -19,6 +19,7 @@ SHAPES = [
     (40, 16),
     (65, 2500),
     (7, 3),
+    (5, 1100),
 ]  # outputs, inputs
 MOST_ROWS = 300
 BACKENDS = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from specdecode_api import names
 from specdecode_operator import children, resource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,8 @@ def example():
     """Read an example as the API server would give it."""
 
     def read(name="specdecode", **spec):
-        manifest = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())
+        text = (ROOT / "examples" / f"{name}.yaml").read_text()
+        (manifest,) = (each for each in yaml.safe_load_all(text) if each["kind"] == names.KIND)
         manifest["metadata"] |= {
             "namespace": "default",
             "uid": "uid-1",

@@ -14,7 +14,7 @@ from specdecode_operator.resource import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = ("specdecode", "standalone", "gpu", "hub")
+EXAMPLES = ("specdecode", "standalone", "gpu", "hub", "llama-3.1-8b-eagle3")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -25,6 +25,37 @@ def test_children_of_the_examples_are_as_recorded(name):
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(rendered)
     assert rendered == golden.read_text(), "UPDATE_GOLDEN=1 rewrites the files: look at the diff"
+
+
+def test_an_engine_pod_fixes_no_user_and_its_group_can_be_removed(example, build):
+    """As OpenShift's SCC restricted-v2 demands; the image sets a numeric user."""
+    spec = {"model": {"uri": "hf://org/model@main"}, "download": {"cacheClaim": "models"}}
+    context = build(example(**spec))["Deployment"]["spec"]["template"]["spec"]["securityContext"]
+    assert {"runAsUser", "runAsGroup"}.isdisjoint(context)
+    assert (context["runAsNonRoot"], context["fsGroup"]) == (True, 65532)
+    without = {"spec": {"securityContext": {"fsGroup": None, "fsGroupChangePolicy": None}}}
+    pod = build(example(**spec, template=without))["Deployment"]["spec"]["template"]["spec"]
+    seccomp = {"type": "RuntimeDefault"}
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": seccomp}
+
+
+def test_a_template_mounts_a_ca_bundle_into_the_download(example, build):
+    file = "/etc/specdecode/ca/ca-bundle.crt"
+    mount = {"name": "ca", "mountPath": "/etc/specdecode/ca", "readOnly": True}
+    volume = {"name": "ca", "configMap": {"name": "internal-ca"}}
+    fetch = {
+        "name": names.FETCH_CONTAINER,
+        "env": [{"name": "SSL_CERT_FILE", "value": file}],
+        "volumeMounts": [mount],
+    }
+    template = {"spec": {"initContainers": [fetch], "volumes": [volume]}}
+    built = build(example(model={"uri": "hf://org/model@main"}, template=template))
+    pod = built["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["initContainers"]
+    assert fetch["env"][0] in container["env"]
+    assert mount in container["volumeMounts"]
+    assert volume in pod["volumes"]
+    assert container["command"] == ["specdecode-engine", "fetch"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

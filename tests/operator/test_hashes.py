@@ -147,10 +147,10 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example, config
 
 
 FIRST = {
-    "specdecode": "v1-3ea5417445d62ce8",
-    "standalone": "v1-b31713824c9d32f1",
-    "gpu": "v1-80b6d4f262a9a609",
-    "hub": "v1-50d3f647a57f8b02",
+    "specdecode": "v1-c47f8da3e5b85a84",
+    "standalone": "v1-1dcf824f00d834a9",
+    "gpu": "v1-9f965371966561b5",
+    "hub": "v1-7cc878c09d96c111",
 }
 """Hashes as an earlier operator stamped them on pods that may still run."""
 

@@ -92,16 +92,20 @@ def test_a_serving_resource(world):
     assert conditions(told) == {
         "Ready": ("True", "Serving"),
         "Available": ("True", "EnginesServe"),
-        "Progressing": ("False", "Complete"),
+        "Progressing": ("True", "NewReplicaSetAvailable"),
+        "Reconciling": ("False", "AtRest"),
+        "Stalled": ("False", "AsExpected"),
         "Degraded": ("False", "AsExpected"),
         "ModelReady": ("True", "Loaded"),
         "ConfigResolved": ("True", "Resolved"),
     }
-    assert told["url"] == "http://chat.default.svc/v1"
+    assert all(each["message"] for each in told["conditions"])
+    assert told["address"] == {"url": "http://chat.default.svc"}
     assert (told["replicas"], told["readyReplicas"], told["updatedReplicas"]) == (1, 1, 1)
     assert told["observedGeneration"] == 1
     assert told["configHash"].startswith("v1-")
     assert "specdecode.io/deployment=chat" in told["selector"]
+    assert "specdecode.io/role=stable" in told["selector"], "an autoscaler counts no pod of a trial"
 
 
 def test_ready_pods_are_counted_before_the_deployments_controller_counts_them(world):
@@ -193,20 +197,49 @@ def test_an_update_that_fails_is_told_while_the_old_pods_serve(world):
     found = conditions(tell(observed))
     assert found["Ready"] == ("False", "EngineCrashing")
     assert found["Available"] == ("True", "EnginesServe")
-    assert found["Degraded"] == ("True", "EngineCrashing")
+    assert found["Degraded"] == found["Stalled"] == ("True", "EngineCrashing")
+    assert found["Reconciling"] == ("False", "AtRest")
 
 
 def test_old_status_of_a_deployment_is_not_taken_for_the_new(world):
     deployment = replicas(1, observedGeneration=0)
     found = conditions(tell(world(deployment=deployment, pods=[])))
-    assert found["Ready"] == ("False", "Updating")
-    assert found["Progressing"][0] == "True"
+    assert found["Ready"] == ("True", "Updating")
+    assert found["Progressing"][0] == found["Reconciling"][0] == "True"
 
 
 def test_an_update_tells_how_far_it_has_come(world):
     deployment = replicas(3, replicas=4, updatedReplicas=1)
     told = tell(world(spec={"replicas": 3}, deployment=deployment))
+    assert conditions(told)["Ready"] == ("True", "Updating")
     assert message(told, "Ready") == "1 of 3 engines are up to date; 3 of 3 engines serve"
+
+
+NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+@pytest.mark.parametrize(
+    ("strategy", "available", "ready"),
+    [
+        ({}, 4, ("True", "Updating")),
+        ({}, 3, ("False", "InsufficientGPU")),
+        ({"maxUnavailable": 1}, 3, ("True", "Updating")),
+        ({"maxUnavailable": "25%"}, 3, ("True", "Updating")),
+        ({"maxUnavailable": "24%"}, 3, ("False", "InsufficientGPU")),
+        ({"type": "InPlace"}, 3, ("True", "Updating")),
+        ({"type": "InPlace", "maxUnavailable": "100%"}, 0, ("False", "InsufficientGPU")),
+    ],
+)
+def test_a_healthy_rollout_is_ready_while_enough_engines_serve(strategy, available, ready, world):
+    deployment = replicas(available, replicas=4, updatedReplicas=1)
+    spec = {"replicas": 4, "updateStrategy": strategy}
+    told = tell(world(spec=spec, deployment=deployment, pods=[unscheduled(NO_ROOM)]))
+    found = conditions(told)
+    assert found["Ready"] == ready
+    assert found["Progressing"] == ("True", "InsufficientGPU")
+    assert found["Reconciling"] == ("True", "InsufficientGPU")
+    assert found["Stalled"] == ("False", "AsExpected")
+    assert "Insufficient nvidia.com/gpu" in message(told, "Ready")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +286,7 @@ def test_why_no_pod_can_be_made_reaches_the_user_with_the_remedy(text, reason, r
     assert conditions(told)["Degraded"] == ("True", reason)
     assert message(told, "Ready").startswith(text)
     assert remedy in message(told, "Ready")
-    assert told["hold"]["reason"] == reason
+    assert conditions(told)["Stalled"] == ("True", reason)
 
 
 def mounting(seconds, volumes=(), **more):
@@ -320,24 +353,6 @@ def test_what_a_variable_names_and_nobody_made_is_named(text, reason, said, worl
     assert "template.spec" in message(told, "Ready")
 
 
-def test_a_hold_keeps_its_beginning_until_its_reason_changes(world):
-    crash = crashed(2, "no checkpoint")
-    first = tell(world(deployment=replicas(0), pods=[crash]))
-    assert first["hold"] == {
-        "reason": "EngineCrashing",
-        "message": message(first, "Ready"),
-        "since": "2026-11-21T12:00:00Z",
-    }
-    still = tell(world(deployment=replicas(0), pods=[crash], previous=first), now=LATER)
-    assert still["hold"] == first["hold"]
-    other = tell(
-        world(deployment=replicas(0), pods=[waiting("ImagePullBackOff")], previous=first), now=LATER
-    )
-    assert other["hold"]["since"] == "2026-11-21T12:05:00Z"
-    moving = tell(world(deployment=replicas(0), previous=first), now=LATER)
-    assert "hold" not in moving
-
-
 def test_missing_api_keys_are_named_with_the_remedy(world):
     text = "no API key in /etc/specdecode-keys; kubectl create secret generic NAME"
     state = crashed(1, words(TerminationReason.API_KEYS_MISSING, text))
@@ -356,7 +371,7 @@ def test_a_missed_deadline_is_a_fault(world):
 def test_no_replicas_is_a_wish_and_not_a_fault(world):
     found = conditions(tell(world(spec={"replicas": 0}, deployment=replicas(0))))
     assert found["Ready"] == ("True", "ScaledToZero")
-    assert found["Available"] == ("False", "ScaledToZero")
+    assert found["Available"] == ("True", "ScaledToZero")
 
 
 def test_a_spec_that_cannot_be_carried_out(world):
@@ -494,7 +509,7 @@ def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
     assert conditions(status)["Ready"] == ("True", "Serving")
     assert conditions(status)["Degraded"] == ("True", "CudaGraphsMissed")
     assert message(status, "Degraded") == "chat-1 (and 1 more): over budget"
-    assert "hold" not in status
+    assert conditions(status)["Stalled"][0] == "False"
 
 
 def test_a_capture_that_failed_is_a_condition_and_one_event(world):

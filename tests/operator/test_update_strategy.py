@@ -153,10 +153,10 @@ def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(deci
 )
 def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, strategy, said, decide):
     _, told = decide([OLD, waiting(seconds)], strategy)
-    ready = next(each for each in told["conditions"] if each["type"] == "Ready")
-    assert ready["reason"] == "InsufficientGPU"
-    assert "free an nvidia.com/gpu, or add a node" in ready["message"]
-    assert said in ready["message"]
-    assert told["hold"]["reason"] == "InsufficientGPU"
-    assert told["hold"]["message"] == ready["message"]
+    found = {each["type"]: each for each in told["conditions"]}
+    assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("True", "Updating")
+    assert found["Progressing"]["reason"] == "InsufficientGPU"
+    for kind in ("Ready", "Progressing"):
+        assert "free an nvidia.com/gpu, or add a node" in found[kind]["message"]
+        assert said in found[kind]["message"]
     assert told["readyReplicas"] == 1

@@ -1,7 +1,7 @@
 """The CRDs: schema, names, printer columns and subresources."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from specdecode_api import names
 from specdecode_api.base import CHANGE_KEY, ResourceRecord
@@ -89,20 +89,22 @@ def _version() -> dict[str, Any]:
         },
         "additionalPrinterColumns": [
             _column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
-            _column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
-            _column("Replicas", ".spec.replicas", kind="integer"),
-            _column("Serving", ".status.readyReplicas", kind="integer"),
-            _column("Model", ".spec.model.uri"),
+            _column("Replicas", ".status.readyReplicas", kind="integer"),
             _column("Algorithm", ".spec.speculation.algorithm"),
+            _column("Accept", ".status.measured.acceptLength"),
+            _column("Tokens/s", ".status.measured.tokensPerSecond"),
             _column("Trial", ".status.trial.phase"),
             _column("Age", ".metadata.creationTimestamp", kind="date"),
+            _wide_column("Desired", ".spec.replicas", kind="integer"),
+            _wide_column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            _wide_column("Model", ".spec.model.uri"),
             _wide_column("Draft", ".spec.speculation.draft.uri"),
             _wide_column("Policy", ".spec.speculation.adaptive.policy"),
             _wide_column("Config", ".status.configHash"),
             _wide_column("Mode", ".spec.rollout.mode"),
             _wide_column("Gain", ".status.recommendation.expectedGain"),
             _wide_column("Verdict", ".status.history[0].verdict"),
-            _wide_column("URL", ".status.url"),
+            _wide_column("URL", ".status.address.url"),
         ],
     }
 
@@ -130,13 +132,42 @@ def _trial_version() -> dict[str, Any]:
     }
 
 
+_COLUMN_DESCRIPTIONS: Final = {
+    "Accept": "Tokens per decode step of a request, as the operator measures it.",
+    "Age": "Time since the creation.",
+    "Algorithm": "Source of draft tokens.",
+    "Config": "Hash of the wanted configuration.",
+    "Deployment": "SpecDecodeDeployment of the trial.",
+    "Desired": "Engines that the spec wants.",
+    "Draft": "Checkpoint of the draft.",
+    "Gain": "Relative gain in decode time per token.",
+    "High": "Upper end of the gain's interval.",
+    "Low": "Lower end of the gain's interval.",
+    "Mode": "What the operator does with recommendations.",
+    "Model": "Checkpoint of the target.",
+    "On-Success": "What follows a trial that passes.",
+    "Origin": "Who asked for the trial.",
+    "Phase": "Progress of the trial.",
+    "Policy": "Policy that chooses draft steps.",
+    "Ready": "Whether the endpoint serves as the spec wants, or an earlier revision does.",
+    "Reason": "Reason of the state, in one word.",
+    "Replicas": "Engines that serve.",
+    "Strategy": "How the candidate is compared.",
+    "Tokens/s": "Output tokens per second of all engines, as the operator measures it.",
+    "Trial": "Trial that runs.",
+    "URL": "URL of the endpoint inside the cluster.",
+    "Verdict": "Result of the latest trial.",
+}
+
+
 def _column(name: str, path: str, kind: str = "string") -> dict[str, Any]:
-    return {"name": name, "type": kind, "jsonPath": path}
+    description = _COLUMN_DESCRIPTIONS[name]
+    return {"name": name, "type": kind, "jsonPath": path, "description": description}
 
 
-def _wide_column(name: str, path: str) -> dict[str, Any]:
+def _wide_column(name: str, path: str, kind: str = "string") -> dict[str, Any]:
     """Describe a column that only `kubectl get -o wide` shows."""
-    return {**_column(name, path), "priority": 1}
+    return {**_column(name, path, kind), "priority": 1}
 
 
 def _without(key: str, schema: Any) -> Any:

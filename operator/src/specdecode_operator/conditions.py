@@ -1,6 +1,6 @@
 """Conditions of a custom resource, with the times of their transitions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,8 @@ class Type(StrEnum):
     READY = "Ready"
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
     DEGRADED = "Degraded"
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
@@ -64,6 +66,8 @@ class Facts:
     """Whether every model is downloaded in every pod."""
     degraded: tuple[tuple[str, Degradation], ...] = ()
     """Degradations of serving engines, with the name of the pod."""
+    most_unavailable: int = 0
+    """How many replicas a rollout may stop before it has replaced them."""
     strategy: str = "Auto"
     is_in_place: bool = False
     """Whether the newest rollout terminates engines before it starts their replacements."""
@@ -85,6 +89,8 @@ def checks(facts: Facts) -> dict[Type, Check]:
         Type.READY: _ready(facts),
         Type.AVAILABLE: _available(facts),
         Type.PROGRESSING: _progressing(facts),
+        Type.RECONCILING: _reconciling(facts),
+        Type.STALLED: _stalled(facts),
         Type.DEGRADED: _degraded(facts),
         Type.CONFIG_RESOLVED: _config_resolved(facts),
     }
@@ -127,48 +133,61 @@ def merge(
     return merged
 
 
-_MOVING = frozenset({"Downloading", "Starting", "Updating"})
-"""Reasons of a resource that is not ready but progressing."""
-
-
-def hold(
-    found: dict[Type, Check], previous: dict[str, Any] | None, now: datetime
-) -> dict[str, Any] | None:
-    """What blocks the newest change, and since when; None if it progresses or is complete."""
-    ready = found[Type.READY]
-    if ready.status or ready.reason in _MOVING:
-        return None
-    is_same = previous is not None and previous["reason"] == ready.reason
-    return {
-        "reason": ready.reason,
-        "message": ready.message[:MAX_MESSAGE],
-        "since": previous["since"] if previous and is_same else timestamp(now),
-    }
-
-
 def timestamp(now: datetime) -> str:
     """A time as Kubernetes writes it."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _ready(facts: Facts) -> Check:
-    if facts.refused:
-        return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
-    if facts.blocked:
-        return Check(False, facts.blocked.reason, facts.blocked.message)
+    """True if the spec is served, or an earlier revision serves while a rollout is healthy."""
+    if error := _error(facts):
+        return replace(error, status=False)
+    serving = f"{facts.available} of {facts.wanted} engines serve"
     if facts.rollout is Rollout.COMPLETE:
         if facts.wanted == 0:
             return Check(True, "ScaledToZero", "spec.replicas is 0")
-        return Check(True, "Serving", f"{facts.available} of {facts.wanted} engines serve")
-    if facts.failure:
-        return Check(False, facts.failure.reason, facts.failure.message)
+        return Check(True, "Serving", serving)
+    wait = facts.trouble.message + _way_out(facts) if facts.trouble else ""
+    if facts.available >= max(1, facts.wanted - facts.most_unavailable):
+        return Check(True, "Updating", "; ".join(filter(None, (_progress(facts), wait))))
     if facts.trouble:
-        return Check(False, facts.trouble.reason, facts.trouble.message + _way_out(facts))
-    if facts.rollout is Rollout.STUCK:
-        return Check(False, "ProgressDeadlineExceeded", _too_long(facts))
+        return Check(False, facts.trouble.reason, wait)
     if not facts.available:
-        return Check(False, "Starting", f"0 of {facts.wanted} engines serve")
+        return Check(False, "Starting", serving)
     return Check(False, "Updating", _progress(facts))
+
+
+def _error(facts: Facts) -> Check | None:
+    """Why the newest change does not proceed until something is repaired."""
+    if facts.refused:
+        return Check(True, facts.refused.reason, "; ".join(facts.refused.sentences))
+    if facts.blocked:
+        return Check(True, facts.blocked.reason, facts.blocked.message)
+    if facts.rollout is Rollout.COMPLETE:
+        return None
+    if facts.failure:
+        return Check(True, facts.failure.reason, facts.failure.message)
+    if facts.trouble and facts.trouble.is_error:
+        return Check(True, facts.trouble.reason, facts.trouble.message)
+    if facts.rollout is Rollout.STUCK:
+        trouble = facts.trouble
+        if trouble:
+            return Check(True, trouble.reason, trouble.message + _way_out(facts))
+        return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
+    return None
+
+
+def _reconciling(facts: Facts) -> Check:
+    """The condition of this name in kstatus: whether the state approaches the spec."""
+    if _error(facts) or facts.rollout is Rollout.COMPLETE:
+        return Check(False, "AtRest", "no change is being rolled out")
+    progressing = _progressing(facts)
+    return replace(progressing, status=True, message=progressing.message or _progress(facts))
+
+
+def _stalled(facts: Facts) -> Check:
+    """The condition of this name in kstatus: whether a change waits for a repair."""
+    return _error(facts) or Check(False, "AsExpected", "no change waits for a repair")
 
 
 def _way_out(facts: Facts) -> str:
@@ -202,7 +221,7 @@ def _available(facts: Facts) -> Check:
     if facts.available:
         return Check(True, "EnginesServe", f"{facts.available} of {facts.wanted} engines serve")
     if facts.wanted == 0:
-        return Check(False, "ScaledToZero", "spec.replicas is 0")
+        return Check(True, "ScaledToZero", "spec.replicas is 0")
     return Check(False, "NoRoutableEndpoints", "no engine is ready to serve")
 
 
@@ -212,9 +231,12 @@ def _progressing(facts: Facts) -> Check:
     if facts.blocked:
         return Check(False, facts.blocked.reason, facts.blocked.message)
     if facts.rollout is Rollout.COMPLETE:
-        return Check(False, "Complete", "every engine runs the newest configuration")
+        message = "every engine runs the newest configuration"
+        return Check(True, "NewReplicaSetAvailable", message)
     if facts.rollout is Rollout.STUCK:
         return Check(False, "ProgressDeadlineExceeded", _too_long(facts))
+    if facts.trouble and not facts.trouble.is_error:
+        return Check(True, facts.trouble.reason, facts.trouble.message + _way_out(facts))
     if facts.is_in_place:
         return Check(True, "ReplacingInPlace", facts.rollout_message)
     return Check(True, "RollingOut", facts.rollout_message)
@@ -234,7 +256,7 @@ def _degraded(facts: Facts) -> Check:
         others = len({name for name, _ in facts.degraded}) - 1
         more = f" (and {others} more)" if others else ""
         return Check(True, first.reason, f"{pod}{more}: {first.message}")
-    return Check(False, "AsExpected")
+    return Check(False, "AsExpected", "no degradation is known")
 
 
 def _model_ready(facts: Facts) -> Check | None:
@@ -257,4 +279,4 @@ def _config_resolved(facts: Facts) -> Check:
         shown = ", ".join(facts.ignored)
         message = f"this operator is older than the CRD and ignores {shown}; upgrade the operator"
         return Check(True, "FieldsIgnored", message)
-    return Check(True, "Resolved")
+    return Check(True, "Resolved", "the spec can be carried out")

@@ -32,6 +32,16 @@ def rollout(deployment: Manifest) -> Rollout:
     return Rollout.MOVING
 
 
+def most_unavailable(deployment: Manifest) -> int:
+    """How many replicas may be missing during a rollout; a percentage is rounded down."""
+    spec = deployment.get("spec") or {}
+    update = (spec.get("strategy") or {}).get("rollingUpdate") or {}
+    limit = update.get("maxUnavailable", 0)
+    if isinstance(limit, int):
+        return limit
+    return int(spec.get("replicas", 1)) * int(limit.removesuffix("%")) // 100
+
+
 def condition(manifest: Manifest, kind: str) -> dict[str, Any]:
     """A condition of any object by type; empty where the object does not have it."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()

@@ -11,7 +11,7 @@ from datetime import datetime
 from specdecode_api.report import ModelState
 from specdecode_api.v1alpha1 import ModelStatus, RecommendationStatus, Status
 from specdecode_operator import conditions, pods
-from specdecode_operator.children.labels import selector_text, service_selector
+from specdecode_operator.children.labels import pod_selector, selector_text
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
 from specdecode_operator.create_errors import classify_create_error
@@ -19,7 +19,7 @@ from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
-from specdecode_operator.rollout import condition, rollout
+from specdecode_operator.rollout import condition, most_unavailable, rollout
 from specdecode_operator.trial import Step, learning
 from specdecode_operator.trial import telling as trial_telling
 from specdecode_operator.trial.telling import Told
@@ -55,13 +55,13 @@ def status(
                 "readyReplicas": sum(map(pods.is_ready, filter(pods.is_stable, seen.pods))),
                 "routableReplicas": _routable(seen.slices),
                 "updatedReplicas": counts.get("updatedReplicas", 0),
-                "selector": selector_text(service_selector(metadata["name"])),
-                "url": url(metadata["name"], metadata["namespace"]),
+                # Without pods of trials, which an autoscaler would count as replicas.
+                "selector": selector_text(pod_selector(metadata["name"])),
+                "address": {"url": url(metadata["name"], metadata["namespace"])},
                 "configHash": config_hash,
                 "models": _models(plan, previous),
                 **_rollout(told, previous),
                 "recommendation": recommendation,
-                "hold": conditions.hold(checks, previous.get("hold"), now),
                 "conditions": merged,
             }
         )
@@ -182,6 +182,7 @@ def _facts(
             filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
         ),
         degraded=seen.degraded,
+        most_unavailable=most_unavailable(live),
         strategy=_strategy(seen.resource),
         is_in_place=plan.strategy.is_in_place,
         refused=plan.refused,

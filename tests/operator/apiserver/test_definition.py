@@ -11,7 +11,7 @@ from specdecode_operator.kinds import RESOURCE
 
 pytestmark = pytest.mark.apiserver
 
-GONE = ("status.selector", "status.url")
+GONE = ("status.selector", "status.address")
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,10 @@ def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
 
         told = until(current)
         assert (told["status"], told["reason"]) == ("False", "DefinitionOutdated")
-        assert "drops or rejects status.selector, status.url; upgrade it" in told["message"]
+        assert "drops or rejects status.selector, status.address; upgrade it" in told["message"]
         assert operator.metric("definition_lacking_fields") == 2
         assert "the CRD is outdated" in log.read_text()
-        assert status().keys().isdisjoint({"selector", "url"})
+        assert status().keys().isdisjoint({"address", "selector"})
         written = operator.metric("status_write_total")
         done = operator.metric("reconcile_total")
         until(lambda: operator.metric("reconcile_total") >= done + 2)  # by resyncs
@@ -85,7 +85,7 @@ def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
 
         _put(client, definition)
         until(lambda: current() is None)
-        until(lambda: status()["url"] == "http://chat.default.svc/v1")
+        until(lambda: status()["address"]["url"] == "http://chat.default.svc")
         assert operator.metric("definition_lacking_fields") == 0
         assert "the CRD is current again" in log.read_text()
     finally:

@@ -55,7 +55,7 @@ def test_one_works_and_the_other_takes_over_when_it_is_killed(
     until(lambda: is_leader(first))
     second = operators()
     chat(replicas=2)
-    until(lambda: api.get(RESOURCE, namespace, "chat")["status"]["url"])
+    until(lambda: api.get(RESOURCE, namespace, "chat")["status"]["address"])
     assert holder(api) == first.identity
     assert not is_leader(second)
     assert second.metric("apply_total") == second.metric("status_write_total") == 0

@@ -78,7 +78,7 @@ def test_children_appear_and_the_resource_says_so(chat, settled, api, namespace,
         (child,) = api.items(kind, namespace, from_operator)
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (resource["metadata"]["uid"], True)
-    assert resource["status"]["url"] == f"http://chat.{namespace}.svc/v1"
+    assert resource["status"]["address"]["url"] == f"http://chat.{namespace}.svc"
     until(lambda: events() == ["Starting"])
 
 
@@ -306,7 +306,7 @@ def test_what_happens_to_the_pods_is_told(chat, settled, api, namespace, until, 
     assert condition("Available")[0] == "True"
     until(lambda: _has(api, namespace, "ModelReady"))  # reported by the pod, possibly later
     assert condition("ModelReady")[0] == "True"
-    assert condition("Progressing")[:2] == ("False", "Complete")
+    assert condition("Progressing")[:2] == ("True", "NewReplicaSetAvailable")
     assert condition("Degraded")[0] == "False"
     until(lambda: events() == ["EngineCrashing", "ImagePullFailed", "Serving", "Starting"])
     until(lambda: api.get(RESOURCE, namespace, "chat")["status"]["readyReplicas"] == 1)

@@ -66,7 +66,7 @@ def test_a_role_per_namespace_is_enough(
         foreign = example()
         foreign["metadata"] = {"name": "chat", "namespace": f"{namespace}-other"}
         api.create(kinds.RESOURCE, foreign)
-        until(lambda: api.get(kinds.RESOURCE, namespace, "chat")["status"]["url"])
+        until(lambda: api.get(kinds.RESOURCE, namespace, "chat")["status"]["address"])
         assert httpx.get(f"http://127.0.0.1:{operator.ports[0]}/healthz").json() == {"health": "ok"}
         assert operator.metric("resources") == 1
         assert "status" not in api.get(kinds.RESOURCE, f"{namespace}-other", "chat")

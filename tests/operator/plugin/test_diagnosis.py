@@ -20,7 +20,7 @@ def resource(example):
                 "observedGeneration": 1,
                 "readyReplicas": 1,
                 "configHash": "v1-new",
-                "url": "http://chat.default.svc/v1",
+                "address": {"url": "http://chat.default.svc"},
                 "conditions": [condition("Ready", *ready), *others],
             }
         return manifest
@@ -76,7 +76,7 @@ Draft        pvc://models/eagle3
 Speculation  EAGLE3, chain, 3 steps
 Replicas     1 of 2 ready, on CPU
 Config       v1-new, run by 1 of 2 pods
-Endpoint     http://chat.default.svc/v1
+Endpoint     http://chat.default.svc
 
 Conditions
   TYPE         STATUS  REASON          SINCE  MESSAGE

@@ -27,6 +27,7 @@ Time = Annotated[
 Hash = Annotated[str, StringConstraints(max_length=64)]
 Number = Annotated[str, StringConstraints(max_length=24)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
+TrialName = Annotated[str, StringConstraints(max_length=253)]
 Count = Annotated[Int, Field(ge=0, le=2**53)]
 Depth = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
 
@@ -188,9 +189,25 @@ class RolloutRequest(ResourceRecord):
     message: Sentence = Field(default="", description="What came of it, in a sentence.")
 
 
+class LastTrial(ResourceRecord):
+    """The latest trial that ended; the SpecDecodeTrial has the evidence."""
+
+    name: TrialName = Field(description="Name of the SpecDecodeTrial.")
+    verdict: Annotated[str, StringConstraints(max_length=32)] = Field(
+        description="Verdict of the trial."
+    )
+    reason: Annotated[str, StringConstraints(max_length=64)] = Field(
+        default="", description="Reason of the verdict, in one word for programs."
+    )
+    ended_at: Time = Field(description="When the verdict was given.")
+
+
 class Effective(ResourceRecord):
     """The configuration in force, and why it is not the spec's where it is not."""
 
+    revision: TrialName | None = Field(
+        default=None, description="ControllerRevision with the configuration in force."
+    )
     config_hash: Hash = Field(description="Configuration of the serving pods.")
     table_hash: Hash = Field(default="", description="Table by which they choose depths.")
     table: TableShown | None = Field(

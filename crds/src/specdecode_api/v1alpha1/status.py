@@ -11,9 +11,12 @@ from specdecode_api.v1alpha1.rollout_status import (
     Effective,
     ExplorationStatus,
     HistoryEntry,
+    LastTrial,
+    Number,
     RecommendationStatus,
     RolloutRequest,
     Time,
+    TrialName,
     TrialStatus,
 )
 from specdecode_api.v1alpha1.scalars import Int
@@ -35,8 +38,8 @@ class Condition(ResourceRecord):
     reason: Reason = Field(description="Why, in one word for programs.")
     message: Message = Field(default="", description="Why, in a sentence for people.")
     last_transition_time: Time = Field(description="When the status last changed.")
-    observed_generation: Generation = Field(
-        description="Generation of the resource that was looked at."
+    observed_generation: Generation | None = Field(
+        default=None, description="Generation of the resource that was looked at."
     )
 
 
@@ -58,14 +61,21 @@ class ModelStatus(ResourceRecord):
     )
 
 
-class Hold(ResourceRecord):
-    """What a change waits for: why it has not moved."""
+class Address(ResourceRecord):
+    """Where requests are sent."""
 
-    reason: Reason = Field(description="Why, in one word for programs.")
-    message: Message = Field(
-        default="", description="Why, and what helps, in a sentence for people."
+    url: Annotated[str, StringConstraints(max_length=512)] = Field(
+        description="URL of the endpoint inside the cluster; the API is under /v1."
     )
-    since: Time = Field(description="Since when it waits for this.")
+
+
+class MeasuredStatus(ResourceRecord):
+    """What the engines of the configuration in force achieve."""
+
+    accept_length: Number = Field(
+        description="Tokens per decode step of a request, the bonus token included."
+    )
+    tokens_per_second: Number = Field(description="Output tokens per second of all engines.")
 
 
 class Status(ResourceRecord):
@@ -74,7 +84,7 @@ class Status(ResourceRecord):
     observed_generation: Generation | None = Field(
         default=None, description="Generation of the resource that this status is about."
     )
-    replicas: Count | None = Field(default=None, description="Pods that exist.")
+    replicas: Count | None = Field(default=None, description="Pods of the Deployment that exist.")
     ready_replicas: Count | None = Field(default=None, description="Pods that serve.")
     routable_replicas: Count | None = Field(
         default=None, description="Pods that the Service sends requests to, of any configuration."
@@ -83,16 +93,13 @@ class Status(ResourceRecord):
         default=None, description="Pods that run the wanted configuration."
     )
     selector: Annotated[str, StringConstraints(max_length=512)] | None = Field(
-        default=None, description="Label selector of the pods, for autoscalers."
+        default=None,
+        description="Label selector of the pods that spec.replicas counts, for autoscalers; pods "
+        "of trials are not among them.",
     )
-    url: Annotated[str, StringConstraints(max_length=512)] | None = Field(
-        default=None, description="Where the API is served inside the cluster."
-    )
+    address: Address | None = Field(default=None, description="Where requests are sent.")
     config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(
         default=None, description="Stands for the configuration that the pods should run."
-    )
-    hold: Hold | None = Field(
-        default=None, description="What the newest change waits for; absent when nothing holds it."
     )
     models: list[ModelStatus] | None = Field(
         default=None,
@@ -115,8 +122,13 @@ class Status(ResourceRecord):
         json_schema_extra=map_by("verb"),
         description="Annotations that ask something of a trial, and their answers.",
     )
+    active_trial: TrialName | None = Field(default=None, description="SpecDecodeTrial that runs.")
+    last_trial: LastTrial | None = Field(default=None, description="Latest trial that ended.")
     exploration: ExplorationStatus | None = Field(
         default=None, description="Cost of trials; absent where the operator starts none."
+    )
+    measured: MeasuredStatus | None = Field(
+        default=None, description="Accept length and throughput; absent until they are measured."
     )
     effective: Effective | None = Field(
         default=None,

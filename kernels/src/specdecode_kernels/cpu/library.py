@@ -36,7 +36,7 @@ FLAGS = (
 COMPILE_TIMEOUT_S = 120
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("linear.c", "elementwise.c", "attend.c")
+SOURCES = tuple(_FOLDER / name for name in ("linear.c", "elementwise.c", "attend.c"))
 
 _ADDRESS, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _SMALL = {
@@ -51,6 +51,8 @@ _LARGE = {
     "linear": [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS, *[_COUNT] * 3],
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 3, _NUMBER],
 }
+SIGNATURES = {**_SMALL, **_LARGE}
+"""Argument types of every function in C."""
 
 
 class CannotCompile(Exception):
@@ -135,7 +137,7 @@ def _compiled(define: str) -> Path:
 
 
 def _compile(compiler: str, options: list[str], to: Path) -> None:
-    command = [compiler, *options, *(str(_FOLDER / name) for name in _SOURCES), "-o", str(to)]
+    command = [compiler, *options, *map(str, SOURCES), "-o", str(to)]
     try:
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S
@@ -160,7 +162,7 @@ def _compiler() -> list[str]:
 def _fingerprint(compiler: str, options: list[str]) -> str:
     """Name what the result depends on: the sources, the compiler, the processor's abilities."""
     parts = [shlex.join([compiler, *options]), _version(compiler), _abilities()]
-    parts += [(_FOLDER / name).read_text() for name in (*_SOURCES, "vectors.h")]
+    parts += [file.read_text() for file in (*SOURCES, _FOLDER / "vectors.h")]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

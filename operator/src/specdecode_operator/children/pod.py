@@ -14,14 +14,15 @@ from specdecode_operator.children.placement import GPU, tolerations, with_select
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import ResourceError
 
-USER_ID = 65532
+GROUP_ID = 65532
+"""Group of the files in a cache PVC; the images run as this user and group."""
 STARTUP_PERIOD_SECONDS = 2
 PORTS = {
     names.ENGINE_PORT_NAME: names.ENGINE_PORT,
     names.MANAGEMENT_PORT_NAME: names.MANAGEMENT_PORT,
 }
 
-_GROUP = {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch"}
+_GROUP = {"fsGroup": GROUP_ID, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
@@ -49,10 +50,9 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": spec.lifecycle.grace_seconds,
+            # The image sets user and group; OpenShift replaces them with those of the namespace.
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
                 "seccompProfile": {"type": "RuntimeDefault"},
                 **(_GROUP if fetch.shares_cache(spec) else {}),
             },

@@ -27,5 +27,5 @@ def service(name: str) -> Manifest:
 
 
 def url(name: str, namespace: str) -> str:
-    """URL of the API inside the cluster."""
-    return f"http://{name}.{namespace}.svc/v1"
+    """URL of the endpoint inside the cluster; the API is under `/v1`."""
+    return f"http://{name}.{namespace}.svc"

@@ -156,7 +156,7 @@ def _facts(
         ("Speculation", speculation_text(spec)),
         ("Replicas", f"{ready} of {wanted} ready, on {_device(spec)}"),
         ("Config", f"{config}, run by {current} of {_count(len(found), 'pod')}" if config else ""),
-        ("Endpoint", status.get("url", "")),
+        ("Endpoint", (status.get("address") or {}).get("url", "")),
         ("Trial", _trial(status.get("trial") or {})),
         ("In force", (status.get("effective") or {}).get("message", "")),
         ("Last trial", _last_trial(status.get("history") or ())),

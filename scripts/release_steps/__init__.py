@@ -1,0 +1,1 @@
+"""The steps of a release: everything is made and checked first, and published last."""

@@ -1,0 +1,199 @@
+"""Which memory each C kernel touches, computed from its arguments as C's own loops do."""
+
+import ctypes
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.arm64.image import Link, Span, Touched
+
+BLOCK = 64  # outputs of a block of packed weights, as in linear.c
+_WORD = 8  # bytes of an index and of a pointer
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Spans of tensors whose entries have `size` bytes."""
+
+    size: int
+
+    def span(self, address: int, count: int, *, is_written: bool = False) -> Span:
+        """`count` entries from an address on."""
+        return Span(address, address + count * self.size, is_written)
+
+    def rows(
+        self, address: int, count: int, stride: int, width: int, *, is_written: bool = False
+    ) -> Span:
+        """`count` rows of `width` entries, `stride` entries apart; includes what lies between."""
+        entries = (count - 1) * stride + width if count else 0
+        return self.span(address, entries, is_written=is_written)
+
+
+Spans = Callable[..., Touched]
+
+_FLOATS, _INDICES = Entries(4), Entries(_WORD)
+
+
+def rms_norm(
+    of: Entries, x: int, stride: int, weight: int, _eps: float, out: int, rows: int, dim: int
+) -> Touched:
+    wide = of.rows(x, rows, stride, dim)
+    return Touched([wide, of.span(weight, dim), of.span(out, rows * dim, is_written=True)])
+
+
+def add_rms_norm(
+    of: Entries, x: int, stride: int, update: int, update_stride: int, weight: int, _eps: float,
+    summed: int, normed: int, rows: int, dim: int,
+) -> Touched:  # fmt: skip
+    given = [of.rows(x, rows, stride, dim), of.rows(update, rows, update_stride, dim)]
+    results = [of.span(each, rows * dim, is_written=True) for each in (summed, normed)]
+    return Touched([*given, of.span(weight, dim), *results])
+
+
+def apply_rope(
+    of: Entries, q: int, q_stride: int, q_heads: int, k: int, k_stride: int, k_heads: int,
+    cos: int, sin: int, rows: int, dim: int,
+) -> Touched:  # fmt: skip
+    angles = [_FLOATS.span(each, rows * (dim // 2)) for each in (cos, sin)]
+    turned = [
+        of.rows(q, rows, q_stride, q_heads * dim, is_written=True),
+        of.rows(k, rows, k_stride, k_heads * dim, is_written=True),
+    ]
+    return Touched([*angles, *turned])
+
+
+def silu_and_mul(
+    of: Entries, gate: int, gate_stride: int, up: int, up_stride: int, out: int, rows: int, dim: int
+) -> Touched:
+    given = [of.rows(gate, rows, gate_stride, dim), of.rows(up, rows, up_stride, dim)]
+    return Touched([*given, of.span(out, rows * dim, is_written=True)])
+
+
+def store_kv(
+    of: Entries, k_pool: int, v_pool: int, slots: int, k: int, k_stride: int, v: int, v_stride: int,
+    count: int, width: int,
+) -> Touched:  # fmt: skip
+    end = max(_integers(slots, count), default=-1) + 1
+    pools = [of.span(pool, end * width, is_written=True) for pool in (k_pool, v_pool)]
+    given = [of.rows(k, count, k_stride, width), of.rows(v, count, v_stride, width)]
+    return Touched([*pools, *given, _INDICES.span(slots, count)])
+
+
+def pack(of: Entries, weight: int, packed: int, outputs: int, inputs: int) -> Touched:
+    written = of.span(packed, _packed(of, outputs, inputs), is_written=True)
+    return Touched([of.span(weight, outputs * inputs), written])
+
+
+def linear(
+    of: Entries, packed: int, x: int, stride: int, bias: int | None, out: int, rows: int,
+    outputs: int, inputs: int,
+) -> Touched:  # fmt: skip
+    weights = of.span(packed, _packed(of, outputs, inputs))
+    result = of.span(out, rows * outputs, is_written=True)
+    added = [of.span(bias, outputs)] if bias else []
+    return Touched([weights, of.rows(x, rows, stride, inputs), result, *added])
+
+
+def attend(
+    of: Entries, metadata: int, tree_kv: int | None, q: int, q_stride: int, k_pool: int,
+    v_pool: int, out: int, q_heads: int, kv_heads: int, dim: int, _scale: float,
+) -> Touched:  # fmt: skip
+    layout = _Layout.read(metadata)
+    width = kv_heads * dim
+    spans = [
+        *layout.spans(metadata),
+        of.rows(q, layout.rows, q_stride, q_heads * dim),
+        of.span(out, layout.rows * q_heads * dim, is_written=True),
+        *(of.span(pool, layout.pool_rows() * width) for pool in (k_pool, v_pool)),
+    ]
+    links = layout.links(metadata)
+    if tree_kv:
+        tree = _tree(of, tree_kv, layout, width)
+        spans, links = [*spans, *tree.spans], [*links, *tree.links]
+    return Touched(spans, links)
+
+
+CALLS: dict[str, Spans] = {
+    call.__name__: call
+    for call in (
+        *(rms_norm, add_rms_norm, apply_rope, silu_and_mul),
+        *(store_kv, pack, linear, attend),
+    )
+}
+"""By the kernel's name; the order gives the numbers by which driver.c knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """`struct metadata` of attend.c."""
+
+    pages: int
+    starts: int
+    kv_lens: int
+    batch: int
+    page_columns: int
+    page_size: int
+
+    @staticmethod
+    def read(address: int) -> "_Layout":
+        return _Layout(*_integers(address, 6))
+
+    @property
+    def rows(self) -> int:
+        return _integers(self.starts, self.batch + 1)[-1]
+
+    def columns(self) -> list[int]:
+        """Count the pages that each request reads."""
+        starts = _integers(self.starts, self.batch + 1)
+        lengths = _integers(self.kv_lens, self.rows)
+        longest = [max(lengths[a:b], default=0) for a, b in itertools.pairwise(starts)]
+        return [-(-length // self.page_size) for length in longest]
+
+    def most_queries(self) -> int:
+        starts = _integers(self.starts, self.batch + 1)
+        return max((b - a for a, b in itertools.pairwise(starts)), default=0)
+
+    def pool_rows(self) -> int:
+        """Rows of the pool up to the end of the last page that is read."""
+        ends = [0]
+        for request, columns in enumerate(self.columns()):
+            first = self.pages + request * self.page_columns * _WORD
+            ends += [(page + 1) * self.page_size for page in _integers(first, columns)]
+        return max(ends)
+
+    def spans(self, address: int) -> list[Span]:
+        read = [at * self.page_columns + columns for at, columns in enumerate(self.columns())]
+        return [
+            Span(address, address + 7 * _WORD),
+            _INDICES.span(self.pages, max(read, default=0)),
+            _INDICES.span(self.starts, self.batch + 1),
+            _INDICES.span(self.kv_lens, self.rows),
+        ]
+
+    def links(self, address: int) -> list[Link]:
+        targets = (self.pages, self.starts, self.kv_lens)
+        return [Link(address + at * _WORD, target) for at, target in enumerate(targets)]
+
+
+def _tree(of: Entries, address: int, layout: _Layout, width: int) -> Touched:
+    """`struct tree_kv` of attend.c, and what it points to."""
+    k, v, mask, count, batch_stride, row_stride, of_batch, of_query = _integers(address, 8)
+    entries = (layout.batch - 1) * batch_stride + (count - 1) * row_stride + width
+    masked = (layout.batch - 1) * of_batch + (layout.most_queries() - 1) * of_query + count
+    spans = [
+        Span(address, address + 8 * _WORD),
+        *(of.span(each, entries if count else 0) for each in (k, v)),
+        Span(mask, mask + (masked if count else 0)),
+    ]
+    links = [Link(address + at * _WORD, target) for at, target in enumerate((k, v, mask))]
+    return Touched(spans, links if count else [])
+
+
+def _packed(of: Entries, outputs: int, inputs: int) -> int:
+    """Entries of packed weights: whole blocks of outputs, and whole pairs of bfloat16 inputs."""
+    step = 1 if of.size == 4 else 2
+    return -(-outputs // BLOCK) * BLOCK * (-(-inputs // step) * step)
+
+
+def _integers(address: int, count: int) -> list[int]:
+    return list((ctypes.c_int64 * count).from_address(address)) if count else []

@@ -1,0 +1,98 @@
+"""The config.json of heads on the Hub for Llama-3.1-8B: which are read, and why others are not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.config_file import ConfigError
+from specdecode_engine.model.eagle_config import Eagle3Config
+
+LLAMA_3_1_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+LAYER: dict[str, Any] = {
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 2048,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "vocab_size": 128256,
+}
+# configs/llama3-8B-eagle3.json of SpecForge, which its heads carry
+SPECFORGE = {
+    **LAYER,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "bos_token_id": 128000,
+    "draft_vocab_size": 32000,
+    "eos_token_id": 128001,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "use_cache": True,
+}
+# RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3, shortened to what a reader needs
+SPECULATORS = {
+    "architectures": ["Eagle3Speculator"],
+    "draft_vocab_size": 32000,
+    "norm_before_residual": True,
+    "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "Llama-3.1-8B"}},
+    "speculators_model_type": "eagle3",
+    "transformer_layer_config": LAYER,
+}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> LlamaConfig:
+    return LlamaConfig.load(write(tmp_path / "target", LLAMA_3_1_8B))
+
+
+def write(folder: Path, config: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_head_of_specforge_fits(target: LlamaConfig, tmp_path: Path) -> None:
+    head = Eagle3Config.load(write(tmp_path / "head", SPECFORGE), target)
+    assert (head.vocab_size, head.draft_vocab_size) == (128256, 32000)
+    assert head.aux_spec.layers == (1, 15, 28)  # of 32, as the authors' heads
+    assert head.decoder.hidden_size == target.decoder.hidden_size == 4096
+    assert not head.norm_before_residual
+
+
+def test_a_head_of_speculators_is_refused_by_its_architecture(
+    target: LlamaConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"Eagle3Speculator.*LlamaForCausalLMEagle3"):
+        Eagle3Config.load(write(tmp_path / "head", SPECULATORS), target)

@@ -1,0 +1,98 @@
+"""Every example is taken by a real API server as it is, and so is what the operator makes of it."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from localnode.controlplane import ApiServer
+from specdecode_api import names
+from specdecode_operator.render import render
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+RESOURCES = [path for path in EXAMPLES if f"kind: {names.KIND}" in path.read_text()]
+ENGINE_IMAGE = "registry.example/specdecode-engine:test"
+
+Apply = Callable[[str], str]
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def storage(path: Path) -> dict[str, str]:
+    """Sizes of the claims of a file, by name."""
+    return {
+        each["metadata"]["name"]: each["spec"]["resources"]["requests"]["storage"]
+        for each in documents(path)
+        if each["kind"] == "PersistentVolumeClaim"
+    }
+
+
+@pytest.fixture(scope="module")
+def apply(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apply]:
+    """Apply YAML on the server side; returns what kubectl prints."""
+    with ApiServer.start(tmp_path_factory.mktemp("examples")) as server:
+
+        def run(*words: str, given: str = "") -> str:
+            command = [str(server.programs / "kubectl"), "--kubeconfig", str(server.kubeconfig)]
+            done = subprocess.run(
+                [*command, *words], input=given, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        for definition in (ROOT / "crds").glob("specdecode.io_*.yaml"):
+            run("apply", "--server-side", "-f", str(definition))
+        run("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        words = ("apply", "--server-side", "--validate=strict", "--namespace", "default", "-f", "-")
+        yield lambda text: run(*words, given=text)
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_api_server_takes_each_document(path: Path, apply: Apply) -> None:
+    applied = apply(path.read_text())
+    assert applied.count("serverside-applied") == len(documents(path)) > 0
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("path", RESOURCES, ids=lambda path: path.stem)
+def test_the_api_server_takes_what_the_operator_makes_of_it(path: Path, apply: Apply) -> None:
+    rendered = render(str(path), path.read_text(), ENGINE_IMAGE)
+    kinds = [each["kind"] for each in yaml.safe_load_all(rendered)]
+    assert {"Deployment", "Service"} <= set(kinds)
+    assert apply(rendered).count("serverside-applied") == len(kinds)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_wait_has_a_timeout_and_no_image_a_version_of_ours(path: Path) -> None:
+    text = path.read_text()
+    waits = [line for line in text.splitlines() if "kubectl wait" in line]
+    assert all("--timeout=" in line for line in waits)
+    assert "image: specdecode-" not in text
+
+
+def test_the_gpu_example_brings_what_it_names() -> None:
+    path = ROOT / "examples" / "llama-3.1-8b-eagle3.yaml"
+    (resource,) = [each for each in documents(path) if each["kind"] == names.KIND]
+    spec = resource["spec"]
+    assert list(storage(path)) == [spec["download"]["cacheClaim"]]
+    token = spec["download"]["tokenSecret"]
+    command = f"create secret generic {token['name']} --from-literal={token['key']}="
+    assert command in path.read_text()
+    assert command in (ROOT / "README.md").read_text()
+    assert spec["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert {"topk", "draft"} & set(spec["speculation"]) == {"draft"}
+
+
+def test_claims_have_room_for_two_versions_of_a_model_of_eight_billion() -> None:
+    """8.03 billion parameters and 0.43 of a head, in bfloat16."""
+    needed = 2 * 2 * (8.03e9 + 0.43e9)
+    for name in ("llama-3.1-8b-eagle3", "models-pvc"):
+        (size,) = storage(ROOT / "examples" / f"{name}.yaml").values()
+        assert int(size.removesuffix("Gi")) * 2**30 > needed
