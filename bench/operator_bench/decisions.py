@@ -21,9 +21,9 @@ from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator.children import record_name
 from specdecode_operator.conditions import Type
-from specdecode_operator.judge.pooled import pool, request_count
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest, ResourceKind
 from specdecode_operator.trial import record
+from specdecode_operator.trial.closing import arms
 from specdecode_operator.trial.guard import pace_of
 from specdecode_operator.trial.state import Trial
 
@@ -65,14 +65,14 @@ class Trials:
             await self.changed.wait_for(holds)
 
     def counts(self, name: str) -> bool:
-        """Whether the washout of a resource's trial is over."""
+        """Whether a resource's trial has measured its first pair, the short probe."""
         trial = self._trial(name)
-        return trial is not None and trial.turn.counted_s is not None
+        return trial is not None and bool(trial.evidence.strata)
 
     def heard_requests(self, name: str) -> float:
-        """Requests of both arms that its judge has counted."""
+        """Requests of both arms in complete pairs."""
         trial = self._trial(name)
-        return request_count(pool(each.evidence for each in trial.observed)) if trial else 0.0
+        return sum(arm.requests for arm in arms(trial)) if trial else 0.0
 
     def _trial(self, name: str) -> Trial | None:
         text = self.records.get(record_name(name))

@@ -99,3 +99,14 @@ def test_only_resources_that_learn_are_looked_at(example, mode, every_s):
     look = trial.next_look(serving, Record(), 0.0, 0.0)
     assert (look and look.due_s) == every_s
     assert trial.next_look(Observed(resource, {}), Record(), 0.0, 0.0) is None
+
+
+async def test_a_look_that_fails_is_logged_and_wakes_its_resource(client, caplog):
+    woken = []
+    observer = EngineObserver(EngineClient(client), lambda: 0.0, woken.append)
+    broken = {"metadata": {}, "status": READY}
+    observer.start(KEY, "uid", Look(0.0, (broken,)), lambda: 7.0)
+    await observer.complete(KEY)
+    assert woken == [KEY]
+    assert observer.take(KEY) is None
+    assert "look failed" in caplog.text

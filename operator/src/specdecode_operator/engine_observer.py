@@ -7,6 +7,7 @@ resources not at all.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping
 
@@ -19,6 +20,8 @@ from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Key
 from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.sight import Sight
+
+log = logging.getLogger(__name__)
 
 SLACK_S = 0.25
 """A look that is due within this time starts now."""
@@ -93,6 +96,8 @@ class EngineObserver:
     async def _finish(self, key: Key, owner: str, look: Look, now_s: Callable[[], float]) -> None:
         try:
             self._finished[key] = await self.observe(owner, look, now_s)
+        except Exception:  # the next look is due as if this one had no response
+            log.exception("look failed", extra={"resource": f"{key.namespace}/{key.name}"})
         finally:
             if self._running.get(key) is asyncio.current_task():
                 del self._running[key]

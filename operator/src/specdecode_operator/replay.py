@@ -7,8 +7,9 @@ from typing import Any
 import yaml
 
 from specdecode_api import names
+from specdecode_operator.judge.evidence_document import BadEvidence
 from specdecode_operator.judge.judgement import Judgement, Verdict
-from specdecode_operator.trial.hearing import BadEvidence, Hearing, read
+from specdecode_operator.trial.hearing import Hearing, read
 
 _WORDS = {
     "Promoted": Verdict.PROMOTE,

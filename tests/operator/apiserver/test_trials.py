@@ -273,7 +273,7 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
         key: ended.get(key) for key in ("reason", "message", "interval", "arms", "strata")
     }
     assert all(arm["requests"] > 0 for arm in ended["arms"])
-    assert json.loads(ended["evidence"])["blocks"]
+    assert json.loads(ended["evidence"])["evidence"]["strata"]
     assert load.failures == []
     assert load.count > 40
     assert [len(texts) for texts in load.answers.values()] == [1, 1]

@@ -52,6 +52,7 @@ class Engine:
     start_s: float
     counted: dict[ArmKey, ArmEvidence] = field(default_factory=dict)
     slowness: float = 1.0
+    strata: tuple[Stratum, ...] = (STRATUM,)
 
     @property
     def arm(self):
@@ -60,18 +61,17 @@ class Engine:
 
     def serve(self, requests, speed, accept, failed, rng):
         """Answer requests at `speed` seconds per token and `accept` tokens per round."""
-        sums = RequestSums()
-        for _ in range(requests):
+        strata: dict[Stratum, RequestSums] = {}
+        for number in range(requests):
             tokens = rng.randint(30, 60)
             rounds = max(1.0, tokens / accept * rng.uniform(0.9, 1.1))
             seconds = tokens * speed * self.slowness * rng.uniform(0.85, 1.15)
-            sums += RequestSums(
+            stratum = self.strata[number % len(self.strata)]
+            strata[stratum] = strata.get(stratum, RequestSums()) + RequestSums(
                 1, tokens, rounds, seconds, tokens**2, rounds**2, seconds**2,
                 tokens * rounds, seconds * tokens,
             )  # fmt: skip
-        new = ArmEvidence(
-            strata={STRATUM: sums}, answered_requests=requests, failed_requests=failed
-        )
+        new = ArmEvidence(strata=strata, answered_requests=requests, failed_requests=failed)
         self.counted[self.arm] = add(self.counted.get(self.arm, ArmEvidence()), new)
 
 
@@ -82,7 +82,7 @@ class World:
         self.resource = manifest
         self.children = {}
         self.engines = {}
-        self.now_s = BEGIN_S
+        self.now_s = self.begin_s = BEGIN_S
         self.rng = random.Random(seed)
         self.speeds = {}  # depth of the first entry, or config hash, to seconds per token
         self.accepts = {}

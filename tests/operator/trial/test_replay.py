@@ -43,8 +43,7 @@ def test_one_entry_of_a_history_is_enough(decided, tmp_path):
 def test_evidence_that_was_changed_is_noticed(decided, tmp_path, capsys):
     entry = decided["status"]["history"][0]
     evidence = json.loads(entry["evidence"])
-    evidence["guard"]["min_requests"] = 10**6
-    evidence["guard"]["heavy_loss"] = 1.0
+    evidence["verdict"] = "Promote"
     file = tmp_path / "entry.json"
     file.write_text(json.dumps(entry | {"evidence": json.dumps(evidence)}))
     assert main(["replay", str(file)]) == 1

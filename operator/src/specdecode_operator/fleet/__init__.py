@@ -1,10 +1,9 @@
 """The metrics of a fleet of engines, read pod by pod and added up exactly once.
 
 `exposition` parses the text of a response, `reading` checks and sorts it, `ledger` adds readings up
-over restarts and missing pods, `checkpoint` stores a ledger. Nothing here does I/O.
+over restarts and missing pods. Nothing here does I/O.
 """
 
-from specdecode_operator.fleet.checkpoint import BadCheckpoint, dump, load
 from specdecode_operator.fleet.exposition import BadScrape
 from specdecode_operator.fleet.ledger import Ledger
 from specdecode_operator.fleet.reading import (
@@ -15,13 +14,10 @@ from specdecode_operator.fleet.reading import (
 )
 
 __all__ = [
-    "BadCheckpoint",
     "BadScrape",
     "DepthTotals",
     "Ledger",
     "PositionTotals",
     "Reading",
     "Scraped",
-    "dump",
-    "load",
 ]

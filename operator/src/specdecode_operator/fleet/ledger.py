@@ -19,11 +19,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A pod as it was read last; `arms` None where only its start is still known."""
+    """A pod as it was read last."""
 
     start_s: float
     key: ArmKey
-    arms: Mapping[ArmKey, ArmEvidence] | None
+    arms: Mapping[ArmKey, ArmEvidence]
 
 
 def _empty() -> Mapping[Key, Value]:
@@ -107,7 +107,7 @@ class Ledger:
         elif reading.start_s > before.start_s + SAME_START_S:
             yield before.key, ArmEvidence(restarts=1.0)
             yield from reading.arms.items()
-        elif before.arms is not None:
+        else:
             for key, now in reading.arms.items():
                 yield key, grown(before.arms.get(key, ArmEvidence()), now)
 

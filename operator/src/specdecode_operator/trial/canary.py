@@ -3,6 +3,7 @@
 The Service selects all of them, so traffic goes by the number of pods. Fresh pods, because caches
 that have served for days would flatter the old configuration; where no node takes them, the pods
 that serve anyway stand in. Readings of other pods are not counted.
+What each pod did is summed by windows of time; the open window is kept in memory.
 """
 
 from dataclasses import replace
@@ -10,9 +11,10 @@ from dataclasses import replace
 from specdecode_api import names
 from specdecode_operator import pods as reading_pods
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.fleet.sums import is_empty
-from specdecode_operator.judge.judgement import Judgement, Verdict
-from specdecode_operator.judge.pods import Pods, judge_pods
+from specdecode_operator.judge.evidence import ArmEvidence, Role
+from specdecode_operator.judge.judge import judge_pods
+from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence, close_window
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.crossover import is_over, ruling
 from specdecode_operator.trial.scene import Scene
@@ -80,12 +82,15 @@ def _warm_up(trial: Trial, scene: Scene) -> Trial:
     """Wait; the first reading afterwards is where counting begins."""
     if scene.now_s - trial.since_s < scene.pace.warm_up_s or scene.sight is None:
         return trial
-    begun = _counted(trial, scene)
-    fresh = {
-        uid: ledger.start(trial.old).start(trial.target.arm)
-        for uid, ledger in begun.ledgers.items()
-    }
-    return replace(begun, phase=Phase.MEASURING, since_s=scene.now_s, ledgers=fresh, hold="")
+    begun = _cut(_counted(trial, scene))
+    return replace(
+        begun,
+        phase=Phase.MEASURING,
+        since_s=scene.now_s,
+        window_s=scene.now_s,
+        evidence=PodEvidence(),
+        hold="",
+    )
 
 
 def _counted(trial: Trial, scene: Scene) -> Trial:
@@ -100,37 +105,56 @@ def _counted(trial: Trial, scene: Scene) -> Trial:
 
 
 def _measure(trial: Trial, scene: Scene) -> Trial:
-    if scene.sight is not None:
-        trial = _counted(trial, scene)
     if trial.is_paused or (scene.sight is None and not is_over(trial, scene)):
         return trial
-    measured_s = max(0.0, scene.now_s - trial.since_s - trial.paused_s)
-    told = _judge(trial, scene, measured_s)
-    hold = _silence(scene)
-    return replace(
-        trial,
-        measured_s=measured_s,
-        judgement=told,
-        hold=hold if told.verdict is Verdict.NO_DATA else "",
-        ruling=ruling(told.verdict, told.reason, told.message),
+    if scene.sight is not None:
+        trial = _counted(trial, scene)
+    is_complete = scene.now_s - trial.window_s >= window_length_s(scene)
+    seen = _with_window(trial)
+    # In an open window only alarms count, which go by the sums over all pods.
+    judged = seen if is_complete else replace(seen, pods=_by_pod(trial).pods)
+    judgement = judge_pods(judged, scene.guard, scene.now_s - trial.since_s - trial.paused_s)
+    end = ruling(judgement.verdict, judgement.reason, judgement.message)
+    if (
+        not is_complete
+        and not is_over(trial, scene)
+        and (end is None or end.end is not End.ROLLED_BACK)
+    ):
+        return replace(trial, hold=_silence(scene))
+    closed = replace(
+        _cut(trial),
+        evidence=seen,
+        window=trial.window + 1,
+        window_s=scene.now_s,
+        measured_s=trial.measured_s + scene.now_s - trial.window_s,
     )
+    hold = _silence(scene) if judgement.verdict is Verdict.NO_DATA else ""
+    return replace(closed, judgement=judgement, hold=hold, ruling=end)
 
 
-def _judge(trial: Trial, scene: Scene, measured_s: float) -> Judgement:
-    return judge_pods(*by_pod(trial), scene.guard, measured_s)
+def window_length_s(scene: Scene) -> float:
+    """Length of a window, by which a whole trial has fewer windows than are kept."""
+    return scene.pace.max_duration_s / (MAX_WINDOWS * 3 // 4)
 
 
-def by_pod(trial: Trial) -> tuple[Pods, Pods]:
-    """What was counted of the old and of the new configuration, by the pod."""
-    old, new = (
-        {
-            uid: replace(ledger.arm(arm), pods=1)
-            for uid, ledger in trial.ledgers.items()
-            if not is_empty(ledger.arm(arm))
-        }
-        for arm in (trial.old, trial.target.arm)
-    )
-    return old, new
+def _cut(trial: Trial) -> Trial:
+    return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})
+
+
+def _with_window(trial: Trial) -> PodEvidence:
+    """The evidence with the open window of each pod."""
+    found: dict[str, tuple[Role, ArmEvidence]] = {}
+    for uid, ledger in trial.ledgers.items():
+        block = ledger.cut()[1]
+        for role, arm in ((Role.BASELINE, trial.old), (Role.CANDIDATE, trial.target.arm)):
+            if arm in block:
+                found[uid] = (role, replace(block[arm], pods=1))
+    return close_window(_by_pod(trial), trial.window, found)
+
+
+def _by_pod(trial: Trial) -> PodEvidence:
+    assert isinstance(trial.evidence, PodEvidence), "arms on separate pods have evidence by pod"
+    return trial.evidence
 
 
 def _silence(scene: Scene) -> str:

@@ -1,21 +1,28 @@
 """The end of a trial: what becomes of the record, and the entry of the history."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from specdecode_api.v1alpha1 import HistoryEntry
 from specdecode_api.v1alpha1.rollout_status import MAX_EVIDENCE, MAX_HISTORY, MAX_STRATA
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role, Stratum
+from specdecode_operator.judge.evidence import ArmKey, Role, Stratum
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Interval, Judgement
-from specdecode_operator.judge.pooled import pool, request_count
+from specdecode_operator.judge.trial_evidence import (
+    MICRO,
+    Counts,
+    PodEvidence,
+    TurnEvidence,
+    add_counts,
+    cell_of,
+    row_of,
+)
 from specdecode_operator.judge.wealth import earn
-from specdecode_operator.trial import hearing
-from specdecode_operator.trial.canary import by_pod
+from specdecode_operator.trial import crossover, hearing
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.exploration import settle
 from specdecode_operator.trial.record import Record, Tuned
-from specdecode_operator.trial.state import End, Kind, Origin, Phase, Ruling, Target, Trial
+from specdecode_operator.trial.state import NO_HALF, End, Origin, Phase, Ruling, Target, Trial
 
 
 def close(record: Record, trial: Trial, guard: Guard, now_s: float) -> Record:
@@ -44,9 +51,9 @@ def rule(record: Record, trial: Trial, ruling: Ruling, base: ArmKey, now_s: floa
         ruling=ruling,
         is_paused=False,
         hold="",
-        blocks=trial.observed,
-        first_half=(),
-        partial=(),
+        evidence=observed(trial),
+        first_half=NO_HALF,
+        open=NO_HALF,
     )
     record = replace(record, trial=ending)
     if not is_promoted:
@@ -73,7 +80,7 @@ def history_entry(trial: Trial, guard: Guard, now_s: float) -> HistoryEntry:
     ruling = trial.ruling
     assert ruling is not None, "a trial that ends has a ruling"
     old, new = arms(trial)
-    evidence = hearing.write(trial, guard, now_s)
+    evidence = hearing.write(trial, observed(trial), guard, now_s)
     return HistoryEntry.model_validate(
         {
             "id": trial.target.id,
@@ -96,35 +103,61 @@ def history_entry(trial: Trial, guard: Guard, now_s: float) -> HistoryEntry:
     )
 
 
-def arms(trial: Trial) -> tuple[ArmEvidence, ArmEvidence]:
+def observed(trial: Trial) -> TurnEvidence | PodEvidence:
+    """The evidence of the latest judgement."""
+    if isinstance(trial.evidence, PodEvidence):
+        return trial.evidence
+    return crossover.observed(trial)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmTotals:
+    """Sums of one role over a trial."""
+
+    requests: int
+    tokens: int
+    decode_us: int
+    steps: int
+    failed: int
+
+
+def arms(trial: Trial) -> tuple[ArmTotals, ArmTotals]:
     """What was counted of the old and of the new configuration."""
-    if trial.kind is Kind.CANARY:
-        before, after = by_pod(trial)
-        return pool(before.values()), pool(after.values())
-    old, new = (
-        pool(each.evidence for each in trial.blocks if each.role is role)
-        for role in (Role.BASELINE, Role.CANDIDATE)
+    evidence = observed(trial)
+    counts: Counts = ()
+    if isinstance(evidence, PodEvidence):
+        counts = evidence.total
+    else:
+        for pair in (*evidence.pairs, evidence.open):
+            counts = add_counts(counts, pair)
+    strata = len(evidence.strata)
+    return _totals(counts, strata, Role.BASELINE), _totals(counts, strata, Role.CANDIDATE)
+
+
+def _totals(counts: Counts, strata: int, role: Role) -> ArmTotals:
+    cells = [cell_of(counts, index, role) for index in range(strata)]
+    return ArmTotals(
+        requests=sum(cell.requests for cell in cells),
+        tokens=sum(cell.tokens for cell in cells),
+        decode_us=sum(cell.decode_us for cell in cells),
+        steps=sum(cell.steps for cell in cells),
+        failed=row_of(counts, role).failed,
     )
-    return old, new
 
 
-def shown(
-    role: str, arm: ArmKey, evidence: ArmEvidence, pods: tuple[str, ...]
-) -> dict[str, object]:
-    """An arm in the words of the status."""
-    sums = [*evidence.strata.values()]
-    tokens, steps = (sum(getattr(each, name) for each in sums) for name in ("tokens", "steps"))
-    seconds = sum(each.seconds for each in sums)
+def shown(role: str, arm: ArmKey, totals: ArmTotals, pods: tuple[str, ...]) -> dict[str, object]:
+    """An arm as the status shows it."""
+    seconds = totals.decode_us / MICRO
     return {
         "role": role,
         "configHash": arm.config_hash,
         "tableHash": arm.table_hash,
         "pods": list(pods) or None,
-        "requests": int(request_count(evidence)),
-        "tokens": int(tokens),
-        "acceptLength": f"{tokens / steps:.3f}" if steps else None,
-        "secondsPerToken": f"{seconds / tokens:.6f}" if tokens else None,
-        "failed": int(evidence.failed_requests),
+        "requests": totals.requests,
+        "tokens": totals.tokens,
+        "acceptLength": f"{totals.tokens / totals.steps:.3f}" if totals.steps else None,
+        "secondsPerToken": f"{seconds / totals.tokens:.6f}" if totals.tokens else None,
+        "failed": totals.failed,
     }
 
 

@@ -1,9 +1,9 @@
 """Trials in place: pods take turns with two tables, and each is compared with itself.
 
 Of several pods one half begins with the old table and one with the new, so both are under the same
-load at any time; the only pod of a resource takes its turns one after the other. The order is drawn
-from the trial's seed. A turn begins to count when every pod says that it runs its table and the
-washout is over; requests are told apart by table by the engines themselves.
+load at any time; the only pod of a resource takes its turns one after the other. The order of each
+pair is drawn by `judge.turns`. A turn begins to count when every pod reports its table and the
+washout is over; engines count requests by table. Pods that join or leave end the open pair.
 """
 
 from collections.abc import Mapping
@@ -11,15 +11,23 @@ from dataclasses import replace
 
 from specdecode_api import names
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.blocks import Block, judge_blocks, schedule
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role
+from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.pooled import pool
+from specdecode_operator.judge.trial_evidence import (
+    TurnEvidence,
+    abandon_pair,
+    close_pair,
+    observe_open,
+)
+from specdecode_operator.judge.turns import pods_in_pair, role_in_turn, turn_stretch
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.scene import Scene, name_of, uid_of
-from specdecode_operator.trial.state import End, Kind, Phase, Ruling, Trial, Turn
+from specdecode_operator.trial.state import NO_HALF, End, HalfPair, Kind, Phase, Ruling, Trial, Turn
 
 MAX_PODS = 8
-"""Pods that take turns, an even number of several; more would only make the record larger."""
+"""Pods that take turns, an even number of several."""
 PATIENCE_S = 300.0
 """How long pods may take to come to their tables, at the begin and at the end."""
 
@@ -28,10 +36,8 @@ def role_in(trial: Trial, uid: str) -> Role | None:
     """Role of a pod in the present turn; None for one that takes no turns."""
     if uid not in trial.pods:
         return None
-    first, second = schedule(trial.seed, trial.turn.pair + 1)[-1]
-    is_second_half = trial.turn.number % 2 == 1
-    begins_reversed = trial.pods.index(uid) % 2 == 1
-    return second if is_second_half != begins_reversed else first
+    turn = trial.turn
+    return role_in_turn(trial.seed, turn.pair, turn.number % 2, trial.pods.index(uid))
 
 
 def arm_of(trial: Trial, uid: str) -> ArmKey:
@@ -43,6 +49,11 @@ def arm_of(trial: Trial, uid: str) -> ArmKey:
     if trial.phase is Phase.MEASURING and role_in(trial, uid) is Role.CANDIDATE:
         return trial.target.arm
     return trial.old
+
+
+def block_s(trial: Trial, configured_s: float) -> float:
+    """Length of the turns of the present pair without their washout."""
+    return configured_s * turn_stretch(trial.seed, trial.turn.pair)
 
 
 def step(trial: Trial, scene: Scene) -> Trial:
@@ -66,19 +77,33 @@ def is_settled(trial: Trial, scene: Scene) -> bool:
     return is_late or (scene.sight is not None and all(scene.runs(pod, arm) for pod in stable))
 
 
+def is_over(trial: Trial, scene: Scene) -> bool:
+    """Whether a trial has had its time."""
+    return trial.elapsed_s(scene.now_s) >= scene.pace.max_duration_s
+
+
+def ruling(verdict: Verdict, reason: str, message: str) -> Ruling | None:
+    """What a verdict means for a trial; None where it goes on."""
+    ends = {
+        Verdict.PROMOTE: End.PROMOTED,
+        Verdict.ROLL_BACK: End.ROLLED_BACK,
+        Verdict.INCONCLUSIVE: End.INCONCLUSIVE,
+    }
+    return Ruling(ends[verdict], reason, message) if verdict in ends else None
+
+
 def _refusal(trial: Trial, scene: Scene) -> str:
     refusals: Mapping[str, str] = scene.sight.refusals if scene.sight else {}
     taking = [pod for pod in scene.pods(names.ROLE_STABLE) if uid_of(pod) in trial.pods]
-    told = (refusals[name_of(pod)] for pod in taking if name_of(pod) in refusals)
-    return next(told, "")
+    found = (refusals[name_of(pod)] for pod in taking if name_of(pod) in refusals)
+    return next(found, "")
 
 
 def _prepare(trial: Trial, scene: Scene) -> Trial:
     taking = _participants(trial, scene)
     needed = 1 if trial.kind is Kind.SWITCHBACK else 2
     if len(taking) >= needed:
-        begun = replace(trial, phase=Phase.MEASURING, since_s=scene.now_s, pods=taking, hold="")
-        return begun
+        return replace(trial, phase=Phase.MEASURING, since_s=scene.now_s, pods=taking, hold="")
     hold = f"{len(taking)} of the {needed} pods that are needed serve"
     if is_over(trial, scene):
         return replace(trial, ruling=Ruling(End.INCONCLUSIVE, "NoPods", hold))
@@ -91,8 +116,8 @@ def _participants(trial: Trial, scene: Scene) -> tuple[str, ...]:
     if trial.kind is Kind.SWITCHBACK:
         return tuple(found[:1])
     kept = [uid for uid in trial.pods if uid in found]
-    taking = [*kept, *(uid for uid in found if uid not in kept)][:MAX_PODS]
-    return tuple(taking[: len(taking) // 2 * 2])
+    taking = [*kept, *(uid for uid in found if uid not in kept)]
+    return tuple(taking[: pods_in_pair(trial.turn.pair, min(len(taking), MAX_PODS))])
 
 
 def _measure(trial: Trial, scene: Scene) -> Trial:
@@ -100,8 +125,8 @@ def _measure(trial: Trial, scene: Scene) -> Trial:
     if sight is None or trial.is_paused:
         return _judged(trial, scene) if is_over(trial, scene) else trial
     taking = _taking(trial, scene)
-    if not taking:
-        return _judged(_next_turn(trial, scene, is_broken=True), scene)
+    if len(taking) < len(trial.pods) or not taking:
+        return _judged(_next_pair(_abandoned(trial), scene), scene)
     turn = trial.turn
     if turn.placed_s is None:
         return _judged(_placed(trial, scene, taking), scene)
@@ -110,28 +135,9 @@ def _measure(trial: Trial, scene: Scene) -> Trial:
         if sight.at_s - turn.placed_s < scene.pace.washout_s:
             return trial
         return _cut(replace(trial, turn=replace(turn, counted_s=sight.at_s)))
-    if sight.at_s - turn.counted_s < scene.pace.block_s:
-        return _judged(trial, scene)
-    return _judged(_next_turn(_cut(_closed(trial, sight.at_s)), scene, is_broken=False), scene)
-
-
-def _closed(trial: Trial, at_s: float) -> Trial:
-    """End a turn; a pair counts when both of its turns are complete."""
-    turn, blocks = trial.turn, (*trial.first_half, *_blocks(trial))
-    turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
-    if turn.number % 2 == 0:
-        return replace(trial, first_half=blocks, turn=replace(turn, first_half_s=turn_s))
-    return replace(
-        trial,
-        blocks=(*trial.blocks, *blocks),
-        first_half=(),
-        measured_s=trial.measured_s + turn_s,
-    )
-
-
-def is_over(trial: Trial, scene: Scene) -> bool:
-    """Whether a trial has had its time."""
-    return trial.elapsed_s(scene.now_s) >= scene.pace.max_duration_s
+    if sight.at_s - turn.counted_s < block_s(trial, scene.pace.block_s):
+        return _judged(replace(trial, open=_half(trial)), scene)
+    return _judged(_closed(trial, scene, sight.at_s), scene)
 
 
 def _taking(trial: Trial, scene: Scene) -> tuple[Manifest, ...]:
@@ -163,50 +169,65 @@ def _cut(trial: Trial) -> Trial:
     return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})
 
 
-def _blocks(trial: Trial) -> tuple[Block, ...]:
-    """What pods did since the turn began to count."""
-    if trial.turn.counted_s is None:
-        return ()
-    blocks = []
-    for uid, ledger in trial.ledgers.items():
-        role = role_in(trial, uid)
-        if role is not None:
-            arm = trial.target.arm if role is Role.CANDIDATE else trial.old
-            evidence = replace(ledger.cut()[1].get(arm, ArmEvidence()), pods=1)
-            blocks.append(Block(trial.turn.pair, uid, role, evidence))
-    return tuple(blocks)
+def _closed(trial: Trial, scene: Scene, at_s: float) -> Trial:
+    """End a turn; a pair counts when both of its turns are complete."""
+    turn, half = trial.turn, _half(trial)
+    turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
+    if turn.number % 2 == 0:
+        after = Turn(turn.number + 1, first_half_s=turn_s)
+        return replace(_cut(trial), open=half, first_half=half, turn=after)
+    evidence = close_pair(_in_turns(trial), half.baseline, half.candidate)
+    closed = replace(trial, evidence=evidence, measured_s=trial.measured_s + turn_s)
+    return _next_pair(closed, scene)
 
 
-def _next_turn(trial: Trial, scene: Scene, *, is_broken: bool) -> Trial:
-    """Go on to the next turn; with the next pair pods may come in. A broken pair is given up."""
-    number = trial.turn.number + 1
-    if is_broken:
-        number = 2 * (trial.turn.pair + 1)
-    if number % 2:
-        return replace(trial, turn=Turn(number, first_half_s=trial.turn.first_half_s))
-    after = replace(trial, turn=Turn(number), first_half=())
+def _half(trial: Trial) -> HalfPair:
+    """What pods did in the open pair, washouts left out."""
+    arms: dict[Role, list[ArmEvidence]] = {
+        Role.BASELINE: [trial.first_half.baseline],
+        Role.CANDIDATE: [trial.first_half.candidate],
+    }
+    if trial.turn.counted_s is not None:
+        for uid, ledger in trial.ledgers.items():
+            role = role_in(trial, uid)
+            if role is not None:
+                arm = trial.target.arm if role is Role.CANDIDATE else trial.old
+                arms[role].append(ledger.cut()[1].get(arm, ArmEvidence()))
+    return HalfPair(pool(arms[Role.BASELINE]), pool(arms[Role.CANDIDATE]))
+
+
+def observed(trial: Trial) -> TurnEvidence:
+    """Complete pairs and what is known of the open one."""
+    if trial.open == NO_HALF:
+        return _in_turns(trial)
+    return observe_open(_in_turns(trial), trial.open.baseline, trial.open.candidate)
+
+
+def _abandoned(trial: Trial) -> Trial:
+    """Give up the open pair: its failures count, its times do not."""
+    evidence = abandon_pair(observed(replace(trial, open=_half(trial))))
+    return replace(trial, evidence=evidence)
+
+
+def _next_pair(trial: Trial, scene: Scene) -> Trial:
+    """Go on to the next pair; pods may come in."""
+    after = replace(trial, turn=Turn(2 * (trial.turn.pair + 1)), first_half=NO_HALF, open=NO_HALF)
     taking = _participants(after, scene)
     return replace(
         after,
         pods=taking or after.pods,
-        ledgers={uid: ledger for uid, ledger in after.ledgers.items() if uid in taking},
+        ledgers={},
         hold="" if taking else "no pod of the old configuration serves",
     )
 
 
+def _in_turns(trial: Trial) -> TurnEvidence:
+    assert isinstance(trial.evidence, TurnEvidence), "a trial in turns has evidence by pairs"
+    return trial.evidence
+
+
 def _judged(trial: Trial, scene: Scene) -> Trial:
-    """Judge complete turns, and what the first turn of a pair shows so far, for alarms."""
-    is_first = trial.turn.number % 2 == 0
-    trial = replace(trial, partial=_blocks(trial) if is_first else ())
-    told = judge_blocks(trial.observed, scene.guard, trial.elapsed_s(scene.now_s))
-    return replace(trial, judgement=told, ruling=ruling(told.verdict, told.reason, told.message))
-
-
-def ruling(verdict: Verdict, reason: str, message: str) -> Ruling | None:
-    """What a verdict means for a trial; None where it goes on."""
-    ends = {
-        Verdict.PROMOTE: End.PROMOTED,
-        Verdict.ROLL_BACK: End.ROLLED_BACK,
-        Verdict.INCONCLUSIVE: End.INCONCLUSIVE,
-    }
-    return Ruling(ends[verdict], reason, message) if verdict in ends else None
+    """Judge complete pairs, and the open one for alarms."""
+    judgement = judge_turns(observed(trial), scene.guard, trial.elapsed_s(scene.now_s))
+    end = ruling(judgement.verdict, judgement.reason, judgement.message)
+    return replace(trial, judgement=judgement, ruling=end)

@@ -6,7 +6,7 @@ from specdecode_api.duration import duration_s, part_of_one
 from specdecode_api.v1alpha1 import RolloutSpec, Spec
 from specdecode_operator.trial.crossover import MAX_PODS
 from specdecode_operator.trial.record import Record, Spent
-from specdecode_operator.trial.state import End, Kind, Origin, Trial
+from specdecode_operator.trial.state import Kind, Origin, Trial
 
 DAY_S = 86_400.0
 MAX_REST_S = DAY_S
@@ -57,7 +57,7 @@ def rest_after_s(record: Record, rollout: RolloutSpec) -> float:
     """Rest after the latest trial: `coolDown`, doubled for each inconclusive one in a row."""
     in_a_row = 0
     for ended in record.history:
-        if ended.origin != Origin.RECOMMENDATION or ended.verdict != End.INCONCLUSIVE:
+        if (ended.origin, ended.verdict) != ("Recommendation", "Inconclusive"):
             break
         in_a_row += 1
     cool_down_s = duration_s(rollout.guard.cool_down)

@@ -1,64 +1,45 @@
-"""What the judge was given, as one JSON text of the history, and the judging of it once more."""
+"""What the judge was given, as one JSON text of the history, and the same judgement once more."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
-from specdecode_operator.judge.blocks import Block, judge_blocks
-from specdecode_operator.judge.evidence import ArmEvidence, Role
+from specdecode_operator.judge.evidence_document import BadEvidence, from_document, to_document
 from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.judge.judge import judge_pods, judge_turns
 from specdecode_operator.judge.judgement import Judgement
-from specdecode_operator.judge.pods import Pods, judge_pods
-from specdecode_operator.trial.canary import by_pod
-from specdecode_operator.trial.state import Kind, Trial
-
-VERSION = 1
-
-
-class BadEvidence(ValueError):
-    """The text is no evidence of this release."""
+from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
+from specdecode_operator.trial.state import Trial
 
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """Everything that a verdict was made of."""
+    """Everything by which a verdict was reached."""
 
     guard: Guard
     elapsed_s: float
-    blocks: tuple[Block, ...] | None
-    """None where arms had pods of their own."""
-    baseline: Pods
-    candidate: Pods
+    evidence: TurnEvidence | PodEvidence
     verdict: str
-    """What the judge said then."""
+    """The recorded verdict."""
     reason: str
 
     def judge(self) -> Judgement:
         """Judge again."""
-        if self.blocks is not None:
-            return judge_blocks(self.blocks, self.guard, self.elapsed_s)
-        return judge_pods(self.baseline, self.candidate, self.guard, self.elapsed_s)
+        if isinstance(self.evidence, PodEvidence):
+            return judge_pods(self.evidence, self.guard, self.elapsed_s)
+        return judge_turns(self.evidence, self.guard, self.elapsed_s)
 
 
-def write(trial: Trial, guard: Guard, now_s: float) -> str:
-    """Write what the judge of a trial was given last, as short as it can be told."""
-    told = trial.judgement
+def write(trial: Trial, evidence: TurnEvidence | PodEvidence, guard: Guard, now_s: float) -> str:
+    """Write what the judge of a trial was given last."""
+    latest = trial.judgement
     document: dict[str, Any] = {
-        "version": VERSION,
         "guard": asdict(guard),
-        "elapsed_s": told.elapsed_s if told else trial.elapsed_s(now_s),
-        "verdict": told.verdict.value if told else "",
-        "reason": told.reason if told else "",
+        "elapsed_s": latest.elapsed_s if latest else trial.elapsed_s(now_s),
+        "verdict": latest.verdict.value if latest else "",
+        "reason": latest.reason if latest else "",
+        "evidence": to_document(evidence),
     }
-    if trial.kind is Kind.CANARY:
-        document["arms"] = [
-            {uid: _plain(each) for uid, each in arm.items()} for arm in by_pod(trial)
-        ]
-    else:
-        document["blocks"] = [
-            [each.pair, each.pod, each.role.value, _plain(each.evidence)] for each in trial.observed
-        ]
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -70,35 +51,15 @@ def read(text: str) -> Hearing:
     """
     try:
         document = json.loads(text)
-        if document["version"] != VERSION:
-            raise ValueError(f"it has version {document['version']}, this release {VERSION}")
         fields = document["guard"] | {"aim": Aim(document["guard"]["aim"])}
-        blocks = None
-        if "blocks" in document:
-            blocks = tuple(
-                Block(pair, pod, Role(role), _full(evidence))
-                for pair, pod, role, evidence in document["blocks"]
-            )
-        old, new = (
-            {uid: _full(each) for uid, each in arm.items()}
-            for arm in document.get("arms", ({}, {}))
-        )
         return Hearing(
             Guard(**fields),
             float(document["elapsed_s"]),
-            blocks,
-            old,
-            new,
+            from_document(document["evidence"]),
             str(document["verdict"]),
             str(document["reason"]),
         )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except BadEvidence:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadEvidence(f"the evidence cannot be read: {error}") from error
-
-
-def _plain(evidence: ArmEvidence) -> dict[str, Any]:
-    return evidence_document(evidence) | {"pods": evidence.pods}
-
-
-def _full(document: dict[str, Any]) -> ArmEvidence:
-    return replace(evidence_of(document), pods=int(document["pods"]))

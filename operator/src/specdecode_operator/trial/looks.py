@@ -10,6 +10,8 @@ from types import MappingProxyType
 
 from specdecode_api import names
 from specdecode_operator import pods
+from specdecode_operator.judge.trial_evidence import TurnEvidence
+from specdecode_operator.judge.turns import LONGEST
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
@@ -69,7 +71,7 @@ def _expires_after_s(trial: Trial, pace: Pace) -> float | None:
     """Three times the longest time between looks; the table of a verdict stays."""
     if trial.phase.is_ending:
         return None
-    return MISSED_LOOKS * max(pace.block_s, REST_LOOK_S)
+    return MISSED_LOOKS * max(LONGEST * pace.block_s, REST_LOOK_S)
 
 
 def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:
@@ -83,8 +85,8 @@ def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:
         return retry_s
     if turn.counted_s is None:
         return max(turn.placed_s + pace.washout_s - now_s, retry_s)
-    border_s = turn.counted_s + pace.block_s - now_s
-    if not trial.blocks:
+    border_s = turn.counted_s + crossover.block_s(trial, pace.block_s) - now_s
+    if isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs:
         border_s = min(border_s, LOOK_S - since_s)
     return max(border_s, retry_s)
 

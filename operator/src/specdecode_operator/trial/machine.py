@@ -42,6 +42,7 @@ from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.scene import Scene
 from specdecode_operator.trial.sight import Sight
 from specdecode_operator.trial.state import (
+    NO_HALF,
     End,
     Kind,
     Origin,
@@ -252,12 +253,20 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             is_paused=True,
             pause_began_s=situation.now_s,
             turn=Turn(2 * trial.turn.pair),
-            first_half=(),
+            first_half=NO_HALF,
+            open=NO_HALF,
             hold="paused by annotation",
         )
     if trial.is_paused and not wants_pause:
         paused_s = trial.paused_s + situation.now_s - trial.pause_began_s
-        return replace(trial, is_paused=False, paused_s=paused_s, hold="")
+        return replace(
+            trial,
+            is_paused=False,
+            paused_s=paused_s,
+            hold="",
+            ledgers={},
+            window_s=situation.now_s,
+        )
     return trial
 
 

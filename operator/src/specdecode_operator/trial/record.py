@@ -5,7 +5,7 @@ kept in memory (`Memory`), and is measured again by a process that has no memory
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,15 +13,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from specdecode_api.v1alpha1 import HistoryEntry
-from specdecode_operator.fleet import BadCheckpoint, dump, load
-from specdecode_operator.fleet.checkpoint import evidence_document, evidence_of
-from specdecode_operator.judge.blocks import Block
-from specdecode_operator.judge.evidence import ArmKey, Role
+from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.evidence_document import from_document, to_document
 from specdecode_operator.judge.wealth import Wealth
 from specdecode_operator.trial.state import End, Origin, Table, Trial
 
 VERSION = 1
-LEDGER_BYTES = 300_000
 
 Document = dict[str, Any]
 
@@ -156,48 +153,25 @@ def read(text: str) -> Record:
             ended_s=float(document["ended_s"]),
             spent=_SPENT.validate_python(document["spent"]),
         )
-    except (ValueError, KeyError, TypeError, BadCheckpoint, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise BadRecord(
             f"the record of trials cannot be read: {error}; restore it, or delete the ConfigMap: "
             "running engines then keep their configuration until the spec is put in force"
         ) from error
 
 
+_IN_MEMORY = {"first_half", "open", "ledgers"}
+
+
 def _trial_document(trial: Trial) -> Document:
-    trial = trial.kept
-    bare = replace(trial, ledgers={}, blocks=())
-    limit = LEDGER_BYTES // max(1, len(trial.ledgers))
-    return {
-        **_TRIAL.dump_python(bare, mode="json"),
-        "ledgers": {name: json.loads(dump(each, limit)) for name, each in trial.ledgers.items()},
-        "blocks": _blocks_document(trial.blocks),
-    }
-
-
-def _blocks_document(blocks: Iterable[Block]) -> list[list[Any]]:
-    return [
-        [
-            each.pair,
-            each.pod,
-            each.role.value,
-            each.evidence.pods,
-            evidence_document(each.evidence),
-        ]
-        for each in blocks
-    ]
-
-
-def _blocks(document: Iterable[list[Any]]) -> tuple[Block, ...]:
-    return tuple(
-        Block(pair, pod, Role(role), replace(evidence_of(evidence), pods=count))
-        for pair, pod, role, count, evidence in document
+    document: Document = _TRIAL.dump_python(
+        trial.kept, mode="json", exclude={"evidence", *_IN_MEMORY}
     )
+    return {**document, "evidence": to_document(trial.evidence)}
 
 
 def _trial(document: Document) -> Trial:
-    bare = _TRIAL.validate_python({**document, "ledgers": {}, "blocks": ()})
-    return replace(
-        bare,
-        ledgers={name: load(json.dumps(each)) for name, each in document["ledgers"].items()},
-        blocks=_blocks(document["blocks"]),
+    bare = _TRIAL.validate_python(
+        {key: value for key, value in document.items() if key != "evidence"}
     )
+    return replace(bare, evidence=from_document(document["evidence"]))

@@ -8,9 +8,9 @@ from typing import Any
 
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.blocks import Block
-from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
 from specdecode_operator.judge.judgement import Judgement
+from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
 
 Table = Mapping[str, TableEntry]
 
@@ -95,6 +95,17 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfPair:
+    """What all pods did in each role of a pair so far, washouts left out."""
+
+    baseline: ArmEvidence = field(default_factory=ArmEvidence)
+    candidate: ArmEvidence = field(default_factory=ArmEvidence)
+
+
+NO_HALF = HalfPair()
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A trial that runs. Times are seconds since 1970."""
 
@@ -120,38 +131,35 @@ class Trial:
     turn: Turn = Turn()
     ledgers: Mapping[str, Ledger] = field(default_factory=lambda: MappingProxyType({}))
     """By the uid of the pod."""
-    blocks: tuple[Block, ...] = ()
-    """Of complete pairs."""
-    first_half: tuple[Block, ...] = ()
-    """Of the open pair's first turn, while its second turn runs."""
-    partial: tuple[Block, ...] = ()
-    """Of the open pair's first turn so far, while it runs; for alarms."""
+    evidence: TurnEvidence | PodEvidence = field(default_factory=TurnEvidence)
+    """Complete pairs of turns, or complete windows of arms on separate pods."""
+    first_half: HalfPair = field(default_factory=HalfPair)
+    """The open pair's first turn, while its second turn runs."""
+    open: HalfPair = field(default_factory=HalfPair)
+    """The open pair so far, for alarms."""
+    window: int = 0
+    """Number of the open window of arms on separate pods, which began at `window_s`."""
+    window_s: float = 0.0
     judgement: Judgement | None = None
     hold: str = ""
     """Why it does not go on."""
     ruling: Ruling | None = None
 
     @property
-    def observed(self) -> tuple[Block, ...]:
-        """The blocks of the latest judgement."""
-        return (*self.blocks, *self.first_half, *self.partial)
-
-    @property
     def kept(self) -> "Trial":
-        """The part that outlives the process: it changes at ends of pairs and phases only.
+        """The part that outlives the process: it changes at ends of pairs, windows and phases only.
 
-        A process that continues from it repeats the open pair.
+        A process that continues from it repeats the open pair, or loses part of the open window.
         """
-        bare = replace(
+        return replace(
             self,
             turn=Turn(2 * self.turn.pair),
-            first_half=(),
-            partial=(),
+            first_half=NO_HALF,
+            open=NO_HALF,
+            ledgers=MappingProxyType({}),
             judgement=self.judgement if self.phase.is_ending else None,
             hold="",
         )
-        # Windows of arms on separate pods are cumulative.
-        return bare if self.kind is Kind.CANARY else replace(bare, ledgers=MappingProxyType({}))
 
     def elapsed_s(self, now_s: float) -> float:
         """Time since it began, without pauses."""
