@@ -80,8 +80,11 @@ class Engine:
         sums = {(table, *STRATUM): self._sums(table) for table in self.requests}
         return CoreSnapshot(
             {
-                each: {labels: values[place] for labels, values in sums.items()}
-                for place, each in enumerate(metrics.REQUEST_SUMS)
+                metrics.core.EMITTED_TOKENS: {(): sum(values[1] for values in sums.values())},
+                **{
+                    each: {labels: values[place] for labels, values in sums.items()}
+                    for place, each in enumerate(metrics.REQUEST_SUMS)
+                },
             }
         )
 

@@ -17,6 +17,7 @@ from localnode.paths import Paths
 from localnode.tools import install_more
 from localnode.versions import CHARTS, RELEASES
 from scripts.release_steps import dry_run
+from scripts.release_steps.commands import run
 from scripts.release_steps.errors import ReleaseError
 from scripts.release_steps.images import RELEASED_IMAGES, chosen_images
 from scripts.release_steps.lock import PLATFORMS
@@ -78,8 +79,14 @@ def _check_published(plan: Plan, made: Made, folder: Path) -> None:
     """Do what a user does: pull the chart, find tags, verify signatures."""
     registry, version = plan.registry, plan.source.version
     assert made.package is not None
-    if registry.pull_chart(version, folder / "key") != made.package.read_bytes():
+    pulled = folder / "pulled"
+    pulled.mkdir()
+    if registry.pull_chart(version, pulled) != made.package.read_bytes():
         raise ReleaseError("the chart that helm pulls is not the one that was pushed")
+    rendered = run([registry.helm, "template", "release", made.package])
+    for name in {"operator", "engine"} & set(made.references):
+        if made.references[name] not in rendered:
+            raise ReleaseError(f"the chart does not name {made.references[name]}")
     for image in plan.images:
         if not registry.holds(image.repository, image.tag(version)):
             raise ReleaseError(f"{image.repository}:{image.tag(version)} cannot be found")

@@ -7,18 +7,19 @@ from scripts.release_steps.source import Source
 
 
 def write_notes(
-    source: Source, registry: Registry, references: Mapping[str, str], chart: str
+    source: Source,
+    registry: Registry,
+    references: Mapping[str, str],
+    manifests: Mapping[str, str],
+    chart: str,
 ) -> str:
-    """Write the notes as Markdown."""
-    rows = [f"| {name} | `{reference}` |" for name, reference in references.items()]
-    key = registry.signing.public_key
-    verify = " ".join(
-        [
-            "cosign",
-            "verify",
-            *(["--key", "cosign.pub"] if key else registry.signing.words_to_verify()),
-        ]
-    )
+    """Write the notes as Markdown.
+
+    `references` are the indexes by image; `manifests` those of single platforms, each of which has
+    a bill of materials.
+    """
+    flags = registry.signing.words_to_verify()
+    words = " ".join(["--key", "cosign.pub"] if registry.signing.public_key else flags)
     install = f"helm install specdecode oci://{registry.address}/charts/specdecode"
     return "\n".join(
         [
@@ -31,19 +32,25 @@ def write_notes(
             "    --namespace specdecode-system --create-namespace",
             "```",
             "",
-            "| image | digest |",
-            "|---|---|",
-            *rows,
-            f"| chart | `{chart}` |",
+            "All of these are signed:",
             "",
-            "Images and chart are signed, and each image has a bill of materials (CycloneDX):",
+            *_table(references | {"chart": chart}),
+            "",
+            "Each of these has a signed bill of materials (CycloneDX):",
+            "",
+            *_table(manifests),
             "",
             "```console",
-            f"$ {verify} IMAGE@DIGEST",
-            f"$ {verify.replace('verify', 'verify-attestation', 1)} --type cyclonedx IMAGE@DIGEST",
+            f"$ cosign verify {words} NAME@DIGEST",
+            f"$ cosign verify-attestation {words} --type cyclonedx NAME@DIGEST",
             "```",
             "",
             source.changes(),
             "",
         ]
     )
+
+
+def _table(references: Mapping[str, str]) -> list[str]:
+    rows = [f"| {name} | `{reference}` |" for name, reference in references.items()]
+    return ["| | |", "|---|---|", *rows]

@@ -111,13 +111,13 @@ def write_bills(plan: Plan, made: Made) -> None:
 
 def package_chart(plan: Plan, made: Made) -> None:
     """Package the chart with the digests of the images."""
-    address, values = plan.registry.address, {}
-    if operator := made.indexes.get("operator"):
-        values["image.repository"] = f"{address}/specdecode-operator"
-        values["image.digest"] = operator.index_digest()
     engine = made.indexes.get("engine") or made.indexes.get("engine-cpu")
-    if engine:
-        values["engine.image"] = f"{address}/specdecode-engine@{engine.index_digest()}"
+    indexes = {"image": made.indexes.get("operator"), "engine.image": engine}
+    values = {}
+    for key, index in indexes.items():
+        if index:
+            values[f"{key}.registry"] = plan.registry.address
+            values[f"{key}.digest"] = index.index_digest()
     made.package = chart.package(plan.source.folder, values, plan.registry.helm, plan.folder)
 
 
@@ -133,9 +133,7 @@ def sign_images(plan: Plan, made: Made) -> None:
     for reference in made.references.values():
         plan.registry.sign(reference)
     for image, name in plan.builds():
-        digest = made.layouts[image.name][name].descriptor()["digest"]
-        reference = plan.registry.reference(image.repository, digest)
-        plan.registry.attest(reference, made.bills[image.name, name])
+        plan.registry.attest(_manifest(plan, made, image, name), made.bills[image.name, name])
 
 
 def publish_source(plan: Plan, _made: Made) -> None:
@@ -159,8 +157,11 @@ def tag_images(plan: Plan, made: Made) -> None:
 def notes(plan: Plan, made: Made) -> None:
     """Write the release's notes."""
     references = {image.name: made.references[image.name] for image in plan.images}
-    path = plan.folder / "notes.md"
-    path.write_text(write_notes(plan.source, plan.registry, references, made.chart_reference))
+    manifests = {
+        f"{image.name} {name}": _manifest(plan, made, image, name) for image, name in plan.builds()
+    }
+    arguments = (plan.source, plan.registry, references, manifests, made.chart_reference)
+    (plan.folder / "notes.md").write_text(write_notes(*arguments))
 
 
 _INVISIBLE = "nothing has a name yet: images lie in the registry by digest alone; run it again"
@@ -196,6 +197,11 @@ def run_steps(plan: Plan, say: Callable[[str], None]) -> Made:
             raise ReleaseError(f"{message}\n{step.after_failure}") from error
         say(f"  {number:2} {step.name:<34} {time.monotonic() - started:7.1f} s")
     return made
+
+
+def _manifest(plan: Plan, made: Made, image: ReleasedImage, name: str) -> str:
+    digest = made.layouts[image.name][name].descriptor()["digest"]
+    return plan.registry.reference(image.repository, digest)
 
 
 def _wheels(plan: Plan, image: ReleasedImage, name: str) -> list[LockedWheel]:

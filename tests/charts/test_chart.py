@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from scripts import chart_values
+from specdecode_api import names
 from specdecode_operator import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +91,21 @@ def test_the_api_server_takes_every_object(flags, template, run, definition):
     known = [each for each in template(*flags) if each["kind"] not in FOREIGN]
     words = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
     run("kubectl", *words, text=yaml.safe_dump_all(known))
+
+
+def test_only_the_operator_and_prometheus_reach_the_management_port_of_engines(template):
+    manifests = template(*SETS["walled-in"])
+    policies = {each["metadata"]["name"]: each for each in of_kind(manifests, "NetworkPolicy")}
+    api, management = policies["release-specdecode-engines"]["spec"]["ingress"]
+    assert [port["port"] for port in api["ports"]] == [names.ENGINE_PORT]
+    assert [port["port"] for port in management["ports"]] == [names.MANAGEMENT_PORT]
+    (deployment,) = of_kind(manifests, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    operator, prometheus = (each["podSelector"]["matchLabels"] for each in management["from"])
+    assert operator.items() <= labels.items()
+    assert prometheus == {"app.kubernetes.io/name": "prometheus"}
+    egress = policies["release-specdecode"]["spec"]["egress"]
+    assert [port["port"] for port in egress[-1]["ports"]] == [names.MANAGEMENT_PORT]
 
 
 @every_set

@@ -553,3 +553,14 @@ def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
     observed = world()
     observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
     assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")
+
+
+def test_activity_is_written_as_observed(example):
+    activity = {"until": "2026-11-23T01:30:00Z", "tokensPerSecond": [5], "draftSteps": []}
+    activity["acceptLengthHundredths"] = [210]
+    measured = {"acceptLength": "2.10", "tokensPerSecond": "5"}
+    seen = Observed(example(), {}, activity=activity, measured=measured)
+    decided = plan(seen, SETTINGS)
+    written = status(seen, decided, Outcome(), NOW)
+    assert (written["activity"], written["measured"]) == (activity, measured)
+    assert "activity" not in status(replace(seen, activity=None), decided, Outcome(), NOW)

@@ -16,6 +16,7 @@ from scripts.release_steps.__main__ import main
 from scripts.release_steps.chart import set_value
 from scripts.release_steps.errors import ReleaseError
 from scripts.release_steps.images import chosen_images
+from scripts.release_steps.notes import write_notes
 from scripts.release_steps.publish import Registry, Signing
 from scripts.release_steps.source import Source, prepare
 from scripts.release_steps.steps import STEPS, Made, Plan, Step, run_steps
@@ -157,14 +158,39 @@ def test_options_that_do_not_fit_are_refused(
 
 def test_values_are_pinned_and_comments_stay() -> None:
     text = (ROOT / "charts" / "specdecode" / "values.yaml").read_text()
-    changed = set_value(text, "image.repository", "r.example/o/specdecode-operator")
-    assert yaml.safe_load(changed)["image"]["repository"] == "r.example/o/specdecode-operator"
+    changed = text
+    paths = ("image.registry", "image.digest", "engine.image.registry", "engine.image.digest")
+    for path in paths:
+        changed = set_value(changed, path, f"value of {path}")
+    values = yaml.safe_load(changed)
+    for section, prefix in (
+        (values["image"], "image"),
+        (values["engine"]["image"], "engine.image"),
+    ):
+        assert section["registry"] == f"value of {prefix}.registry"
+        assert section["digest"] == f"value of {prefix}.digest"
     lines = list(zip(text.splitlines(), changed.splitlines(), strict=True))
-    assert len([pair for pair in lines if pair[0] != pair[1]]) == 1
+    assert len([pair for pair in lines if pair[0] != pair[1]]) == len(paths)
     with pytest.raises(ReleaseError, match=r"no value image\.none on one line"):
         set_value(text, "image.none", "x")
     with pytest.raises(ReleaseError, match="no value image on one line"):
         set_value(text, "image", "x")
+
+
+def test_notes_name_the_digest_of_each_bill_of_materials(checkout: Path, tmp_path: Path) -> None:
+    source = prepare(checkout, "main", VERSION, TODAY, tmp_path / "source")
+    registry = Registry("r.example/o", tmp_path, tmp_path, Signing(public_key="k.pub"))
+    images, manifests = {"operator": "r@sha256:1"}, {"operator linux/arm64": "r@sha256:2"}
+    text = write_notes(source, registry, images, manifests, "charts@sha256:3")
+    lines = text.splitlines()
+    signed, billed = (at for at, line in enumerate(lines) if line.endswith(":"))
+    assert {"| operator | `r@sha256:1` |", "| chart | `charts@sha256:3` |"} <= set(
+        lines[signed:billed]
+    )
+    assert "| operator linux/arm64 | `r@sha256:2` |" in lines[billed:]
+    assert "$ cosign verify-attestation --key cosign.pub --type cyclonedx NAME@DIGEST" in lines
+    assert source.changes() in text
+    assert f"oci://r.example/o/charts/specdecode --version {VERSION}" in text
 
 
 @pytest.mark.apiserver

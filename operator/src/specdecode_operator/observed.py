@@ -38,6 +38,10 @@ class Observed:
     """SpecDecodeTrials that name this resource, the oldest first."""
     revisions: tuple[Manifest, ...] = ()
     """ControllerRevisions with configurations that were accepted, the oldest first."""
+    activity: Manifest | None = None
+    """`status.activity` as it should be."""
+    measured: Manifest | None = None
+    """`status.measured` as it should be."""
 
     @property
     def uid(self) -> str:

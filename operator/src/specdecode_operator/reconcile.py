@@ -10,6 +10,7 @@ from datetime import datetime
 from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods, trial
+from specdecode_operator.activity import ActivityLog
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, KubeApiError
 from specdecode_operator.concurrent_changes import changed_concurrently
@@ -25,6 +26,7 @@ from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.record import Memory
+from specdecode_operator.trial.sight import Sight
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Reconciler:
     """What trials keep in memory between reconciles."""
     progress: dict[Key, float] = field(default_factory=dict)
     """Monotonic time of the latest progress of each running trial."""
+    activities: ActivityLog = field(default_factory=ActivityLog)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns the seconds until the next reconcile, if one is due."""
@@ -62,6 +65,7 @@ class Reconciler:
             self.denials.clear(key)
             self.memories.pop(key, None)
             self.progress.pop(key, None)
+            self.activities.forget(key)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
@@ -69,7 +73,15 @@ class Reconciler:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
         sight = self.observer.take(key)
         now_s = sight.at_s if sight else self._now_s()
-        decided = plan(observed, self.settings, now_s, sight, self.memories.get(key))
+        if sight is not None:
+            self.activities.add(key, observed.uid, sight.readings.values(), sight.at_s)
+        shown = observed.resource.get("status") or {}
+        observed = replace(
+            observed,
+            activity=self.activities.extended(key, shown.get("activity")),
+            measured=self.activities.measured(key, shown.get("measured")),
+        )
+        decided = await self._decide(key, observed, now_s, sight)
         self._remember(key, decided.memory)
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
@@ -87,6 +99,13 @@ class Reconciler:
             look_again_s,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    async def _decide(
+        self, key: Key, observed: Observed, now_s: float, sight: Sight | None
+    ) -> Plan:
+        """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
+        given = (observed, self.settings, now_s, sight, self.memories.get(key))
+        return plan(*given) if sight is None else await asyncio.to_thread(plan, *given)
 
     def stalled_s(self) -> float:
         """Longest time since a running trial made progress, in seconds; 0 without trials."""

@@ -62,6 +62,8 @@ def status(
                 "models": _models(plan, previous),
                 **_rollout(told, previous),
                 "recommendation": recommendation,
+                "measured": observed.measured,
+                "activity": observed.activity,
                 "conditions": merged,
             }
         )

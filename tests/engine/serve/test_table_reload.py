@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from specdecode_api.boot import SpeculationBoot
+from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.serve.control.tables import Tables
 
@@ -22,7 +23,7 @@ MODELS = ROOT / "examples" / "models"
 WIDE = {"1": {"candidate_steps": [0, 1, 3]}, "4": {"candidate_steps": [0, 1]}}
 PLAIN = {"1": {"candidate_steps": [0]}}
 SHALLOW = {"1": {"candidate_steps": [1]}, "7": {"candidate_steps": [3]}}
-ONLY_3 = {"1": {"candidateSteps": [3]}}
+ONLY_3 = [{"from": 1, "candidateSteps": [3]}]
 DEEP = {"1": {"candidate_steps": [1, 9]}}
 BODY = {"prompt": "Speculative decoding is", "max_tokens": 24, "temperature": 0}
 
@@ -361,7 +362,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_parsed(engine):
 
 async def test_an_engine_without_a_table_returns_to_its_steps_at_start():
     speculation = SpeculationBoot(
-        algorithm="STANDALONE", draft_path="/d", num_steps=2, policy="static"
+        algorithm=Algorithm.STANDALONE, draft_path="/d", num_steps=2, policy=Policy.STATIC
     )
     reloaded: list[RangeTable] = []
     results: list[str] = []

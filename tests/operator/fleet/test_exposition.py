@@ -145,6 +145,7 @@ def busy_engine(samples=1200):
     others = len(metrics.BUCKETS) * len(cells) + 200
     kept = [(tables[0], *each) for each in strata[: (samples - others) // len(metrics.SUMS)]]
     values: dict[metrics.MetricSpec, dict[tuple[str, ...], float]] = {
+        metrics.core.EMITTED_TOKENS: {(): 1e9},
         **{each: {at: draw.expovariate(1e-6) for at in kept} for each in metrics.REQUEST_SUMS},
         **{each: {at: draw.expovariate(1e-6) for at in cells} for each in metrics.BUCKETS},
     }

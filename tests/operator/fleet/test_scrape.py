@@ -24,6 +24,7 @@ def registry():
     stratum, steps, position = ("8", "greedy", "free", "short", "code"), ("8", "3"), ("8", "1")
     core = CoreSnapshot(
         {
+            engine_metrics.core.EMITTED_TOKENS: {(): 120},
             **{
                 each: {("old", *stratum): value}
                 for each, value in zip(engine_metrics.REQUEST_SUMS, SUMS, strict=True)
@@ -113,6 +114,7 @@ def assert_all_of_it(reading):
     assert reading.depths == {(8, 3): DepthTotals(5, 40, 0.5)}
     assert reading.positions == {(8, 1): PositionTotals(10, 9)}
     assert reading.facts["device"] == "CPU"
+    assert reading.emitted_tokens == 120
 
 
 async def test_pods_are_read_whole(listen):
@@ -153,6 +155,7 @@ def test_a_missing_line_makes_it_no_answer():
         *engine_metrics.REQUEST_SUMS,
         *engine_metrics.BUCKETS,
         *engine_metrics.IDENTITY,
+        engine_metrics.core.EMITTED_TOKENS,
         *engine_metrics.LATENCIES[:2],
     ):
         without = list(lines)

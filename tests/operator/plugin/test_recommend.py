@@ -13,11 +13,13 @@ TOLD = {
     "expectedGain": "+12.0%",
     "gainLow": "+8.0%",
     "gainHigh": "+15.0%",
-    "rounds": 2000,
+    "decodeSteps": 2000,
     "validityKey": "key",
     "madeAt": "2026-11-21T10:00:00Z",
     "patchHint": "kubectl patch sdd chat -n default --type merge -p '{}'",
-    "bands": [{"batchSize": 4, "rounds": 2000, "best": 1, "rates": {"1": "50.00", "3": "25.00"}}],
+    "bands": [
+        {"batchSize": 4, "decodeSteps": 2000, "best": 1, "rates": {"1": "50.00", "3": "25.00"}}
+    ],
 }
 
 

@@ -209,15 +209,6 @@ def test_a_lone_pod_has_an_interval_too():
     assert found.gain_low < found.gain < found.gain_high
 
 
-def test_another_key_invalidates():
-    found = recommend(pool(figures({1: BUCKETS})), static(1), BOUNDS)
-    assert isinstance(found, Recommendation)
-    assert found.holds_for(KEY)
-    for field in ValidityKey.__dataclass_fields__:
-        values = {name: getattr(KEY, name) for name in ValidityKey.__dataclass_fields__}
-        assert not found.holds_for(ValidityKey(**{**values, field: "other"}))
-
-
 def reading(uid, start_s, figures, **facts):
     known = {name: getattr(KEY, name) for name in ValidityKey.__dataclass_fields__}
     return Reading(

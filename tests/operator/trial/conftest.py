@@ -53,6 +53,20 @@ class Engine:
     counted: dict[ArmKey, ArmEvidence] = field(default_factory=dict)
     slowness: float = 1.0
     strata: tuple[Stratum, ...] = (STRATUM,)
+    lasting: dict[str, TableEntry] = field(default_factory=dict)
+    """The last table without expiry, where another one runs until `expires_s`."""
+    expires_s: float | None = None
+
+    def put(self, entries, now_s, expires_after_s):
+        """Take up a table, as `PUT /speculation/table` does."""
+        if self.expires_s is None:
+            self.lasting = self.entries
+        self.entries = dict(entries)
+        self.expires_s = None if expires_after_s is None else now_s + expires_after_s
+
+    def expire(self, now_s):
+        if self.expires_s is not None and now_s >= self.expires_s:
+            self.entries, self.expires_s = self.lasting, None
 
     @property
     def arm(self):
@@ -89,6 +103,7 @@ class World:
         self.fails = {}
         self.is_silent = False
         self.refuses = ""
+        self.is_read_only = False  # the API server refuses every write
         self.refuses_trials = False  # the API server refuses to write objects of trials
         self.cannot_start = set()  # config hashes
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
@@ -122,6 +137,8 @@ class World:
         decided = plan(observed, self.settings, self.now_s, sight, self.memory)
         assert decided.refused is None, decided.refused
         self.memory = decided.memory
+        if self.is_read_only:
+            return decided
         trial_writes = () if self.refuses_trials else decided.trial_writes
         for write in (*decided.writes, *trial_writes):
             self._apply(write.manifest)
@@ -160,7 +177,7 @@ class World:
             if self.refuses and entries != engine.entries:
                 refusals[engine.pod["metadata"]["name"]] = self.refuses
             else:
-                engine.entries = dict(entries)
+                engine.put(entries, self.now_s, look.expires_after_s)
         if self.is_silent:
             failures = {e.pod["metadata"]["name"]: "does not answer" for e in serving}
             return Sight(self.now_s, {}, failures, refusals)
@@ -304,6 +321,7 @@ class World:
         self.now_s += seconds
         serving = self._serving()
         for engine in serving:
+            engine.expire(self.now_s)
             count = int(self.requests_per_s * seconds / len(serving) * self.rng.uniform(0.8, 1.2))
             config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
             accept = self.accepts.get(config, 3.0)
@@ -344,6 +362,7 @@ class World:
         boot = self._boot(config)
         engine.entries = dict(boot.speculation.tuned or boot.speculation.entries)
         engine.counted = {}
+        engine.expires_s = None
         engine.start_s = self.now_s
 
 

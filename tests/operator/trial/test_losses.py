@@ -90,3 +90,41 @@ def test_a_verdict_is_in_force_only_when_it_is_stored(world):
     assert made.status["configHash"] == old
     template = made.children[STABLE]["spec"]["template"]["metadata"]
     assert template["annotations"][names.ANNOTATION_CONFIG_HASH] == old
+
+
+def measuring(made, speculate):
+    made.edit(speculation=speculate(3))
+    assert made.run(200, until=lambda w: w.record.trial and w.record.trial.evidence.pairs)
+    assert made.run(100, until=lambda w: 3 in {w.depth(each) for each in w.engines.values()})
+
+
+def test_engines_return_to_their_table_while_the_operator_is_away(world, speculate):
+    made = world()
+    measuring(made, speculate)
+    for _ in range(60):
+        made.pass_time(10.0)
+    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    made.end_operator()
+    ended = made.run_to_end()
+    assert ended.verdict in ("Promoted", "Inconclusive")
+
+
+def test_a_read_only_api_server_changes_nothing_that_serves(world, speculate):
+    made = world()
+    measuring(made, speculate)
+    before = set(made.engines), made.children[STABLE], made.resource["status"]
+    made.is_read_only = True
+    made.run(1800)
+    assert (set(made.engines), made.children[STABLE], made.resource["status"]) == before
+    made.is_read_only = False
+    made.run_to_end()
+    assert made.record.trial is None
+    assert set(made.engines) == before[0]
+
+
+def test_a_trial_whose_time_is_over_cannot_go_on_without_the_api_server(world, speculate):
+    made = world(guard={"maxDuration": "10m"})
+    measuring(made, speculate)
+    made.is_read_only = True
+    made.run(1800)
+    assert {made.depth(engine) for engine in made.engines.values()} == {5}

@@ -55,7 +55,7 @@ class BandRates(ResourceRecord):
     """What depths would bring at similar batch sizes."""
 
     batch_size: Count = Field(description="Smallest batch of the band.")
-    rounds: Count = Field(description="Decode rounds that were measured.")
+    decode_steps: Count = Field(description="Decode steps that were measured.")
     best: Depth | None = Field(
         default=None, description="Depth to change to; absent where what is done now should stay."
     )
@@ -75,7 +75,7 @@ class RecommendationStatus(ResourceRecord):
     expected_gain: Number = Field(description="Gain in tokens per second over the table in force.")
     gain_low: Number | None = Field(default=None, description="Lower end of the gain's interval.")
     gain_high: Number | None = Field(default=None, description="Upper end of the gain's interval.")
-    rounds: Count = Field(description="Decode rounds that it was learned from.")
+    decode_steps: Count = Field(description="Decode steps that it was learned from.")
     validity_key: Hash = Field(
         description="Stands for what it was learned on: model, draft, device, engine, page size."
     )

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from specdecode_api.base import ResourceRecord, map_by
 from specdecode_api.report import ModelRole, ModelState
+from specdecode_api.v1alpha1.activity import Activity
 from specdecode_api.v1alpha1.rollout_status import (
     MAX_HISTORY,
     Effective,
@@ -128,11 +129,16 @@ class Status(ResourceRecord):
         default=None, description="Cost of trials; absent where the operator starts none."
     )
     measured: MeasuredStatus | None = Field(
-        default=None, description="Accept length and throughput; absent until they are measured."
+        default=None,
+        description="Accept length and throughput in the latest half hour; absent until measured.",
     )
     effective: Effective | None = Field(
         default=None,
         description="The configuration in force; absent where nothing is guarded or tuned.",
+    )
+    activity: Activity | None = Field(
+        default=None,
+        description="Work of the engines in the last day, by half hours; not kept in mode Manual.",
     )
     conditions: list[Condition] | None = Field(
         default=None,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 from specdecode_api import metrics
-from specdecode_api.metrics import MetricSpec
+from specdecode_api.metrics import MetricSpec, core
 from specdecode_operator.fleet.exposition import BadScrape, Sample, Samples
 from specdecode_operator.judge.evidence import (
     ArmEvidence,
@@ -28,16 +29,15 @@ LATENCIES = (metrics.FIRST_TOKEN_SECONDS, metrics.INTER_TOKEN_SECONDS)
 READ = frozenset(
     each.sample
     for each in (
-        *metrics.IDENTITY, *DECODE_STEPS, *POSITIONS, *metrics.REQUEST_SUMS, *LATENCIES,
-        metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
+        *metrics.IDENTITY, core.EMITTED_TOKENS, *DECODE_STEPS, *POSITIONS, *metrics.REQUEST_SUMS,
+        *LATENCIES, metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
     )
 )  # fmt: skip
 READ |= {f"{each.family}_sum" for each in LATENCIES}
 """Names of the samples that a reading is made of."""
 
 
-@dataclass(frozen=True, slots=True)
-class DepthTotals:
+class DepthTotals(NamedTuple):
     """Decode steps with one number of draft steps in one batch bucket."""
 
     steps: float = 0.0
@@ -45,8 +45,7 @@ class DepthTotals:
     busy_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PositionTotals:
+class PositionTotals(NamedTuple):
     """Draft tokens at one position whose predecessors were accepted, and those accepted."""
 
     reached: float = 0.0
@@ -73,6 +72,8 @@ class Reading:
         default_factory=lambda: MappingProxyType({})
     )
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    emitted_tokens: float = 0.0
+    """Output tokens of decode steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def _reading(pod_uid: str, found: Samples) -> Reading:
         depths={at: DepthTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),
+        emitted_tokens=_amount(core.EMITTED_TOKENS, _only(found, core.EMITTED_TOKENS)),
     )
 
 

@@ -50,7 +50,7 @@ def _headline(advice: Mapping[str, Any]) -> Text:
     seen = f"{advice['expectedGain']} tokens per second"
     if advice.get("gainLow"):
         seen += f" ({advice['gainLow']} to {advice['gainHigh']})"
-    return Text(f"{seen}, from {advice['rounds']} decode steps; made at {advice['madeAt']}")
+    return Text(f"{seen}, from {advice['decodeSteps']} decode steps; made at {advice['madeAt']}")
 
 
 def _table(resource: Manifest, advice: Mapping[str, Any]) -> Table:
@@ -76,7 +76,7 @@ def _shown(entry: Mapping[str, Any]) -> str:
 def _plot(band: Mapping[str, Any]) -> list[RenderableType]:
     """Tokens per second by draft steps in one batch bucket, the best marked."""
     rates = {int(depth): float(rate) for depth, rate in band["rates"].items()}
-    title = f"Batch size from {band['batchSize']} ({band['rounds']} steps), tokens per second"
+    title = f"Batch size from {band['batchSize']} ({band['decodeSteps']} steps), tokens per second"
     lines: list[RenderableType] = [Text(title, "bold")]
     most = max(rates.values(), default=0.0) or 1.0
     for depth, rate in sorted(rates.items()):

@@ -46,10 +46,6 @@ class Recommendation:
     pods: int
     bands: tuple[BandAdvice, ...]
 
-    def holds_for(self, key: ValidityKey) -> bool:
-        """Whether the measurements apply to engines of `key`."""
-        return self.key == key
-
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
@@ -69,7 +65,7 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
     if pool is None or not pool.decode_steps:
         return NotYet("NoDecodeSteps", "no engine has decoded anything yet; wait for traffic")
     depths = sorted(bounds.depths)
-    view = estimate(pool.pods, depths)
+    view = estimate(pool.depths, pool.positions, depths)
     measured = _decode_steps(pool)
     enough = [band for band in view.seconds if measured[band] >= MIN_STEPS]
     if not enough:
@@ -96,14 +92,15 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
             f"no numSteps is better than the present ones by {bounds.least_gain:.0%} or more",
             bands,
         )
-    low, high = interval(pool, depths, best)
+    expected = gain(view, best)
+    low, high = interval(pool, best, expected)
     return Recommendation(
         key=pool.key,
         policy=current.policy,
         entries=entries,
         table_hash=name,
         num_steps=_start(current, view, best, candidates(entries)),
-        gain=gain(view, best),
+        gain=expected,
         gain_low=low,
         gain_high=high,
         decode_steps=pool.decode_steps,

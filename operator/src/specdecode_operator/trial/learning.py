@@ -98,7 +98,7 @@ def shown(
         expected_gain=gain,
         gain_low=f"{advice.gain_low:+.1%}",
         gain_high=f"{advice.gain_high:+.1%}",
-        rounds=int(advice.decode_steps),
+        decode_steps=int(advice.decode_steps),
         validity_key=digest(asdict(advice.key)),
         made_at=now,
         bands=[_rates(band) for band in advice.bands],
@@ -109,7 +109,7 @@ def shown(
 def _rates(band: BandAdvice) -> BandRates:
     return BandRates(
         batch_size=band.band,
-        rounds=int(band.decode_steps),
+        decode_steps=int(band.decode_steps),
         best=band.best,
         rates={str(steps): f"{rate:.2f}" for steps, rate in sorted(band.rates.items())},
     )

@@ -5,7 +5,7 @@ at the end of the block. Until a first pair is complete there are more, so that 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from specdecode_api import names
@@ -61,6 +61,9 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
         serving = ready[:MAX_PODS_AT_REST]
         return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
     pace = pace_of(spec.rollout)
+    if trial.elapsed_s(now_s) > pace.max_duration_s + crossover.PATIENCE_S:
+        # Its end cannot be stored; until it can, engines run what is in force.
+        trial = replace(trial, is_paused=True)
     due_s = _due_s(trial, pace, now_s, since_s)
     return Look(
         due_s, _participants(trial, ready), _tables(trial, ready), _expires_after_s(trial, pace)
