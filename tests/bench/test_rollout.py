@@ -41,7 +41,7 @@ def test_a_trial_counts_the_requests_of_its_world_in_both_roles():
     expected = REQUESTS_PER_S * HOURS_S * 60 / 70  # without washouts
     assert requests == pytest.approx([expected, expected], rel=0.05)
     assert seen.ends_s[-1] >= HOURS_S
-    assert np.all(np.diff(seen.ends_s) >= 20.0)
+    assert np.all(np.diff(seen.ends_s) >= 15.0)
 
 
 @pytest.mark.parametrize(("candidate", "ratio"), [(EQUAL, 1.0), (LOSS_10, 1.1), (GAIN_10, 0.9)])
