@@ -99,6 +99,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="what a new default engine image does where engine.upgradePolicy is absent (Pinned)",
     )
     parser.add_argument(
+        "--max-concurrent-rollouts",
+        type=int,
+        metavar="N",
+        help="resources that replace their pods for a new default engine image at a time (2)",
+    )
+    parser.add_argument(
         "--lease-namespace", metavar="NS", help="namespace of the Lease (the pod's own)"
     )
     parser.add_argument("--lease-name", metavar="NAME", help="name of the Lease")
@@ -127,9 +133,16 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", metavar="FILE", help="custom resource or history entry, or - for standard input"
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="a SpecDecodeTrial or a list of them as YAML or JSON, or - for standard input",
     )
+    source.add_argument("--trial", metavar="NAME", help="a SpecDecodeTrial of the cluster")
+    parser.add_argument("-n", "--namespace", metavar="NS", help="namespace of --trial")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
     parser.set_defaults(action=_replay)
 
 
@@ -177,15 +190,26 @@ def _render(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from specdecode_operator import replay
+    from specdecode_operator.plugin.errors import PluginError
 
     try:
-        found = replay.replay(options.file, _text(options.file))
-    except replay.ReplayError as error:
+        found = replay.replay(*_recorded_trial(options))
+    except (replay.ReplayError, PluginError, OSError, UnicodeDecodeError) as error:
         print(f"specdecode-operator: {error}", file=sys.stderr)
         return REFUSED
     for line in replay.lines(found):
         print(line)
     return 0 if all(each.is_same for each in found) else FAILED
+
+
+def _recorded_trial(options: argparse.Namespace) -> tuple[str, str]:
+    """Where a trial was read, and its text."""
+    if options.trial is None:
+        return options.file, _text(options.file)
+    from specdecode_operator.plugin.saved_trial import saved_trial
+
+    text = asyncio.run(saved_trial(options.kubeconfig, options.namespace, options.trial))
+    return options.trial, text
 
 
 def _boot(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Decides which objects to write and to delete. Pure: (observed, settings) → plan."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
 from specdecode_operator.trial.loss import lost_state
+from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
 from specdecode_operator.trial.record import BadRecord, Memory, read, write
 from specdecode_operator.trial.state import Table
 from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
@@ -67,6 +68,8 @@ class Plan:
     """State of trials; None for a rejected spec."""
     trial_writes: tuple[Write, ...] = ()
     """Objects of trials, written after all others."""
+    objects: TrialObjects = NO_OBJECTS
+    """Requests for SpecDecodeTrials, after the writes of trials."""
     memory: Memory | None = None
     """State of trials for the next reconcile."""
     lost: str = ""
@@ -89,21 +92,33 @@ def recorded(observed: Observed, memory: Memory | None = None) -> Record:
     return read(text)
 
 
-def default_image(observed: Observed, wanted: Resource, settings: Settings) -> str:
+def default_image(
+    observed: Observed, wanted: Resource, settings: Settings, may_roll: Callable[[], bool]
+) -> str:
     """Engine image for a spec that names none.
 
     A new default image of the operator does not replace the pods of a resource whose upgrade policy
-    is Pinned: it keeps the image of its Deployment. A guarded resource tries the new image.
+    is Pinned: it keeps the image of its Deployment. So does one whose policy is Roll while too many
+    others are replaced. A guarded resource tries the new image.
     """
+    running = running_image(observed, wanted.name)
+    is_guarded = wanted.spec.rollout.edit_policy == "Guarded"
+    if running in (None, settings.engine_image) or is_guarded:
+        return settings.engine_image
     policy = wanted.spec.engine.upgrade_policy or settings.upgrade_policy
-    if policy == "Roll" or wanted.spec.rollout.edit_policy == "Guarded":
+    if policy == "Roll" and wanted.spec.engine.image is None and may_roll():
         return settings.engine_image
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, wanted.name))
+    return str(running)
+
+
+def running_image(observed: Observed, name: str) -> str | None:
+    """Engine image of a resource's Deployment; None without one."""
+    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
     if live is None or not is_controlled_by(live, observed.uid):
-        return settings.engine_image
+        return None
     containers = live["spec"]["template"]["spec"]["containers"]
-    running = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)
-    return str(next(running, settings.engine_image))
+    images = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)
+    return next(images, None)
 
 
 def _live_record(observed: Observed) -> Manifest | None:
@@ -118,6 +133,7 @@ def plan(
     now_s: float = 0.0,
     sight: Sight | None = None,
     memory: Memory | None = None,
+    may_roll: Callable[[], bool] = lambda: True,
 ) -> Plan:
     """Compare the observed state with the desired state.
 
@@ -127,12 +143,16 @@ def plan(
         now_s: seconds since 1970.
         sight: the readings of the pods, if they were observed.
         memory: what the previous plan returned.
+        may_roll: whether pods may be replaced for a new default engine image now.
     """
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
-        record, image = recorded(observed, memory), default_image(observed, wanted, settings)
+        record, image = (
+            recorded(observed, memory),
+            default_image(observed, wanted, settings, may_roll),
+        )
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
         step = trial.advance(observed, record, sight, now_s, image, has_trials=settings.has_trials)
@@ -146,13 +166,13 @@ def plan(
                 resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
             )
         text = write(step.record)
-        trial_objects = _trial_objects(observed, step, text, image, pins, tuned)
+        written = _trial_objects(observed, step, text, image, pins, tuned)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
     except BadRecord as error:
         return Plan(refused=Refused(RefusalReason.BAD_RECORD, (str(error),)))
     usual = {identify(child) for child in built.children}
-    others = {identify(child): child for child in trial_objects if identify(child) not in usual}
+    others = {identify(child): child for child in written if identify(child) not in usual}
     is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
     writes = (_write(observed, child, is_known) for child in built.children)
     trial_writes = (_write(observed, child, False) for child in others.values())
@@ -165,6 +185,7 @@ def plan(
         prunes=tuple(_prunes(observed, (*built.children, *others.values()), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
+        objects=trial_objects(observed, step, image),
         memory=Memory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,

@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from http import HTTPStatus
 
 from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
@@ -21,10 +23,12 @@ from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, ch
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome
-from specdecode_operator.plan import Cause, Plan, Write, plan
+from specdecode_operator.plan import Cause, Plan, Write, plan, running_image
+from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
+from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.record import Memory
 from specdecode_operator.trial.sight import Sight
 
@@ -53,9 +57,14 @@ class Reconciler:
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, Memory] = field(default_factory=dict)
     """What trials keep in memory between reconciles."""
+    image_rollouts: ImageRollouts = field(init=False)
     progress: dict[Key, float] = field(default_factory=dict)
     """Monotonic time of the latest progress of each running trial."""
     activities: ActivityLog = field(default_factory=ActivityLog)
+
+    def __post_init__(self) -> None:
+        limit = self.settings.max_concurrent_rollouts
+        object.__setattr__(self, "image_rollouts", ImageRollouts(limit))
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns the seconds until the next reconcile, if one is due."""
@@ -66,12 +75,14 @@ class Reconciler:
             self.memories.pop(key, None)
             self.progress.pop(key, None)
             self.activities.forget(key)
+            self.image_rollouts.forget(key)
             return None
         observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
         sight = self.observer.take(key)
+        self._note_rollout(key, observed)
         now_s = sight.at_s if sight else self._now_s()
         if sight is not None:
             self.activities.add(key, observed.uid, sight.readings.values(), sight.at_s)
@@ -93,7 +104,9 @@ class Reconciler:
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
+            LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             0.0 if decided.trial_writes and not outcome.trial_error else None,
+            0.0 if decided.objects.creates and not outcome.trial_error else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
@@ -105,7 +118,24 @@ class Reconciler:
     ) -> Plan:
         """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
         given = (observed, self.settings, now_s, sight, self.memories.get(key))
-        return plan(*given) if sight is None else await asyncio.to_thread(plan, *given)
+        if sight is None:
+            return plan(*given, partial(self.image_rollouts.admit, key))
+        # A thread must not begin rollouts, which the event loop counts.
+        return await asyncio.to_thread(plan, *given, partial(self.image_rollouts.is_rolling, key))
+
+    def _note_rollout(self, key: Key, observed: Observed) -> None:
+        """Count a resource among those that roll to the default image until it is complete."""
+        live = observed.children.get(ChildId(DEPLOYMENT.kind, key.name))
+        if live is None or running_image(observed, key.name) != self.settings.engine_image:
+            self.image_rollouts.forget(key)
+            return
+        new = trial.hash_of_template(live)
+        stable = filter(pods.is_stable, observed.pods)
+        self.image_rollouts.note(
+            key,
+            is_complete=rollout(live) is Rollout.COMPLETE,
+            has_old_pods=any(pods.config_hash_of(pod) != new for pod in stable),
+        )
 
     def stalled_s(self) -> float:
         """Longest time since a running trial made progress, in seconds; 0 without trials."""
@@ -164,6 +194,8 @@ class Reconciler:
             removed.append(child_id(child))
             log.info("pruned", extra=_fields(child))
         error = await self._write_trial(key, observed, decided, written)
+        if not error:
+            error = await self._write_objects(decided.objects)
         return Outcome(tuple(written), tuple(removed), trial_error=error)
 
     async def _write_trial(
@@ -184,6 +216,29 @@ class Reconciler:
             if blocked is not None:
                 log.warning("trial blocked", extra={"why": blocked.message})
                 return blocked.message
+        return ""
+
+    async def _write_objects(self, objects: TrialObjects) -> str:
+        """Create, adopt, report and delete SpecDecodeTrials; returns why that failed, if it did.
+
+        A conflict means that a trial has changed meanwhile, which its event reports.
+        """
+        try:
+            for manifest in objects.creates:
+                self.cache.put(await self.cluster.create_trial(manifest))
+            for trial, owned in objects.adoptions:
+                self.cache.put(await self.cluster.adopt_trial(trial, owned))
+            for manifest in objects.revisions:
+                self.cache.put(await self.cluster.apply(manifest, force=True))
+            for trial, status in objects.statuses:
+                self.cache.put(await self.cluster.apply_trial_status(trial, status))
+            for trial in objects.deletes:
+                await self.cluster.delete(trial)
+        except KubeApiError as error:
+            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                return ""
+            log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
+            return str(error)
         return ""
 
     async def _write_all(

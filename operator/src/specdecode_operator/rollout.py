@@ -1,5 +1,6 @@
 """How far a Deployment has come, read from its status."""
 
+from collections.abc import Hashable
 from enum import StrEnum
 from typing import Any
 
@@ -46,3 +47,48 @@ def condition(manifest: Manifest, kind: str) -> dict[str, Any]:
     """A condition of any object by type; empty where the object does not have it."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     return next((found for found in conditions if found["type"] == kind), {})
+
+
+class ImageRollouts:
+    """The resources that replace their pods for a new default engine image, at most so many.
+
+    Owned by the event loop. A new process learns of the rollouts under way as it reconciles.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rolling: set[Hashable] = set()
+        self._waiting: set[Hashable] = set()
+
+    def note(self, key: Hashable, *, is_complete: bool, has_old_pods: bool) -> None:
+        """Take note of a resource whose Deployment has the default image.
+
+        A rollout counts from its first old pod until it is complete; one that is stuck keeps its
+        place, so that an image that does not start stops the others.
+        """
+        self._waiting.discard(key)
+        if is_complete:
+            self._rolling.discard(key)
+        elif has_old_pods:
+            self._rolling.add(key)
+
+    def forget(self, key: Hashable) -> None:
+        """Drop a resource that is gone, or whose Deployment has another image."""
+        self._rolling.discard(key)
+        self._waiting.discard(key)
+
+    def admit(self, key: Hashable) -> bool:
+        """Whether a resource may roll now; it then counts until its rollout ends."""
+        if key not in self._rolling and len(self._rolling) >= self._limit:
+            self._waiting.add(key)
+            return False
+        self._rolling.add(key)
+        return True
+
+    def is_rolling(self, key: Hashable) -> bool:
+        """Whether a resource was admitted, and its rollout has not ended."""
+        return key in self._rolling
+
+    def is_waiting(self, key: Hashable) -> bool:
+        """Whether a resource waits for the rollouts of others."""
+        return key in self._waiting

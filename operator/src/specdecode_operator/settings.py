@@ -46,6 +46,8 @@ class Settings:
     """Holder identity in the Lease; default: the pod's name, else a unique name."""
     upgrade_policy: Literal["Pinned", "Roll"] = "Pinned"
     """What a new default engine image does, if `engine.upgradePolicy` is absent."""
+    max_concurrent_rollouts: int = 2
+    """Resources whose pods are replaced for a new default engine image at the same time."""
     has_trials: bool = True
     """Whether trials may run; without, engines keep the configuration in force."""
     log_level: str = "INFO"
@@ -93,6 +95,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         lease_name=_read(environment, "LEASE_NAME") or LEASE_NAME,
         identity=_read(environment, "IDENTITY") or None,
         upgrade_policy=_upgrade_policy(environment),
+        max_concurrent_rollouts=int(_number(environment, "MAX_CONCURRENT_ROLLOUTS", 2)),
         has_trials=_truth(environment, "TRIALS", default=True),
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",

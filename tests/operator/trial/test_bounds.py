@@ -6,7 +6,9 @@ import pytest
 
 from specdecode_api import names
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.plan import plan
 from specdecode_operator.resource import parse
+from specdecode_operator.rollout import ImageRollouts
 from specdecode_operator.trial.exploration import rest_after_s, share, worst_case_s
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.state import Kind
@@ -149,6 +151,32 @@ def test_a_new_engine_image_rolls_where_the_policy_is_roll(world):
     made.settings = change(made.settings, engine_image="specdecode-engine:new")
     made.run(60)
     assert image_of(made) == "specdecode-engine:new"
+
+
+def test_a_new_engine_image_waits_while_too_many_resources_roll(world):
+    made = world(guarded=False)
+    made.edit(engine=made.resource["spec"].get("engine", {}) | {"upgradePolicy": "Roll"})
+    settings = change(made.settings, engine_image="specdecode-engine:new")
+    waiting = plan(made.observed, settings, made.now_s, None, made.memory, lambda: False)
+    assert waiting.config_hash == made.status["configHash"]
+    rolling = plan(made.observed, settings, made.now_s, None, made.memory, lambda: True)
+    assert rolling.config_hash != made.status["configHash"]
+
+
+def test_rollouts_of_a_new_image_are_limited_until_they_are_complete():
+    rollouts = ImageRollouts(2)
+    assert rollouts.admit("a")
+    assert rollouts.admit("b")
+    assert not rollouts.admit("c")
+    assert rollouts.is_waiting("c")
+    assert rollouts.admit("a")
+    rollouts.note("a", is_complete=False, has_old_pods=False)
+    assert not rollouts.admit("c")
+    rollouts.note("a", is_complete=True, has_old_pods=False)
+    rollouts.note("d", is_complete=False, has_old_pods=True)
+    assert not rollouts.admit("c")
+    rollouts.forget("d")
+    assert rollouts.admit("c")
 
 
 def test_a_new_engine_image_of_a_guarded_resource_is_tried_first(world):

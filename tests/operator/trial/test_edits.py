@@ -1,5 +1,7 @@
 """Edits of a guarded spec: tried beside what serves, and then in force or not."""
 
+import copy
+
 from specdecode_api import names
 
 
@@ -260,3 +262,17 @@ def test_where_clients_need_a_key_an_edit_is_tried_in_place_all_the_same(world, 
     made.edit(speculation=speculate(3))
     assert made.run(60, until=lambda w: w.record.trial)
     assert made.record.trial.kind == "Hot"
+
+
+def test_an_edit_of_a_resource_without_speculation_is_tried(world):
+    made = world(canary={"replicas": 5})
+    made.edit(speculation={"algorithm": "NONE"})
+    made.engines.clear()
+    plain = copy.deepcopy(made.resource)
+    made.__init__(plain)
+    made.reconcile()
+    made.run(60)
+    made.edit(pageSize=32)
+    assert made.run(60, until=lambda w: w.record.trial)
+    assert made.record.trial.old_table == {}
+    assert made.run_to_end().reason in ("TooFewRequests", "NotSlower")

@@ -8,8 +8,18 @@ written from the record and never read.
 
 from specdecode_operator.trial.beginning import Proposal
 from specdecode_operator.trial.looks import Look, next_look
+from specdecode_operator.trial.loss import hash_of_template
 from specdecode_operator.trial.machine import Step, advance
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.sight import Sight
 
-__all__ = ["Look", "Proposal", "Record", "Sight", "Step", "advance", "next_look"]
+__all__ = [
+    "Look",
+    "Proposal",
+    "Record",
+    "Sight",
+    "Step",
+    "advance",
+    "hash_of_template",
+    "next_look",
+]
