@@ -102,7 +102,7 @@ def test_only_resources_that_learn_are_looked_at(example, mode, every_s):
 
 
 async def test_a_look_that_fails_is_logged_and_wakes_its_resource(client, caplog):
-    woken = []
+    woken: list[Key] = []
     observer = EngineObserver(EngineClient(client), lambda: 0.0, woken.append)
     broken = {"metadata": {}, "status": READY}
     observer.start(KEY, "uid", Look(0.0, (broken,)), lambda: 7.0)
