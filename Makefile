@@ -122,7 +122,7 @@ gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
-bench-rollout: setup ## Measure the error rates of the sequential test on simulated fleets (SEED: random seed; QUICK=1: under a minute)
+bench-rollout: setup ## Measure the error rates of the judge in simulated worlds (SEED: random seed; QUICK=1: minutes)
 	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick)
 
 bench-operator: setup ## Measure latency, writes and load of the operator on a real API server (QUICK=1: shorter)

@@ -46,12 +46,10 @@ DEFERRED = (
     # Step 10 replaces these packages, the resource's fields and the pages that describe them.
     "operator/src/specdecode_operator/trial/",
     "operator/src/specdecode_operator/judge/",
-    "operator/src/specdecode_operator/fleet/",
+    "operator/src/specdecode_operator/fleet/checkpoint.py",
     "tests/crds/resources/",
     "tests/operator/trial/",
     "tests/operator/judge/",
-    "tests/operator/fleet/",
-    "tests/operator/recommend/",
     "crds/src/specdecode_api/v1alpha1/",
     "crds/specdecode.io_",
     "charts/specdecode/files/crds/",

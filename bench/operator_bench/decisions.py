@@ -29,7 +29,7 @@ from specdecode_operator.trial.state import Trial
 
 LOOK_S = pace_of(RolloutSpec()).look_s
 """Between looks at the pods of a trial."""
-TOO_FEW, MORE = 14, 26
+TOO_FEW, MORE = 3, 37
 """Requests of each pod; the alarm needs 15 of each arm."""
 PODS = 2
 VERDICT = ("RolledBack", "AcceptLengthFell")

@@ -40,6 +40,8 @@ ENGINES = 300
 PER_RESOURCE = 4
 PERIODS = 3.0
 """Measured time, in intervals between looks."""
+LONG_MS = 5.0
+"""Callbacks above it are printed."""
 SETTINGS = Settings(engine_image="none")
 
 
@@ -174,7 +176,10 @@ def _timed_callbacks() -> Iterator[Callbacks]:
     def timed(handle: asyncio.Handle) -> None:
         started_s = time.thread_time()
         run(handle)
-        found.cpu_ms.append(1000 * (time.thread_time() - started_s))
+        cpu_ms = 1000 * (time.thread_time() - started_s)
+        if cpu_ms > LONG_MS:
+            print(f"{cpu_ms:.1f} ms in {handle!r}", file=sys.stderr)
+        found.cpu_ms.append(cpu_ms)
 
     asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
     try:
@@ -186,7 +191,10 @@ def _timed_callbacks() -> Iterator[Callbacks]:
 @contextmanager
 def _serving(count: int, port: int, config_hash: str) -> Iterator[None]:
     words = [sys.executable, "-m", "operator_bench.busy", str(count), str(port), config_hash]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "serving":

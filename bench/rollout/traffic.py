@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from rollout.worlds import HOURS_S, LABELLED, Candidate, World
 from specdecode_operator.judge.evidence import Latencies, Role, Stratum
 from specdecode_operator.judge.trial_evidence import Tails, TurnEvidence, tail_bound
-from specdecode_operator.judge.turns import pods_in_pair, role_in_turn, turn_stretch
+from specdecode_operator.judge.turns import (
+    PROBE_PAIRS,
+    pods_in_pair,
+    role_in_turn,
+    turn_stretch,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -152,7 +157,9 @@ def run_turns(world: World, candidate: Candidate, pods: int, rng: np.random.Gene
     own = np.clip(batch * np.exp(rng.normal(0.0, BATCH_SPREAD, len(slot))), 1.0, None)
     band = np.searchsorted(BANDS, own, side="right") - 1
     starts_s = np.concatenate([[0.0], ends_s[:-1]])
-    takes_part = pod < np.where(turn < 2, pods_in_pair(0, pods), pods_in_pair(1, pods))
+    takes_part = pod < np.where(
+        turn < 2 * PROBE_PAIRS, pods_in_pair(0, pods), pods_in_pair(PROBE_PAIRS, pods)
+    )
     counted = takes_part & (at_s - starts_s[turn] >= WASHOUT_S)
     served = np.cumsum(np.bincount(turn[tried], minlength=len(ends_s)))
     failed = rng.random(len(slot)) < FAILED_SHARE

@@ -1,6 +1,6 @@
-"""One trial: asks the operator's judge at the end of every turn until it gives a verdict.
+"""One trial: calls the operator's judge at the end of every turn until it gives a verdict.
 
-Asking at every look is slow, so looks at which no bound can have been crossed are skipped: the
+Judging at every look is slow, so looks at which no bound can have been crossed are skipped: the
 bounds of pairs only move when a pair closes, and `evidence_path` has all looks at once.
 """
 

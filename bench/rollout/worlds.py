@@ -16,7 +16,7 @@ class World:
     burst: float = 1.0  # highest over lowest load
     burst_dwell_s: float = 0.0
     period_s: float = 0.0  # of a load that is high in its first half
-    wave: float = 1.0  # highest over mean load, sine of 40 minutes
+    wave: float = 1.0  # highest over mean load (squared: over the lowest), sine of 40 minutes
     content: tuple[float, float] | None = None  # accept lengths that no label names
     content_dwell_s: float = 300.0
     is_sticky: bool = False  # content changes by pod, not for the whole fleet
@@ -27,7 +27,7 @@ class World:
 
 WORLDS = (
     World("steady", is_nasty=False),
-    World("wave", is_nasty=False, wave=2.0),
+    World("wave", is_nasty=False, wave=2.0**0.5),
     World("bursts", burst=4.0, burst_dwell_s=120.0),
     World("periodic", burst=4.0, period_s=240.0),
     World("mix", content=(2.4, 4.2)),

@@ -34,7 +34,7 @@ def write_notes(
             "",
             "All of these are signed:",
             "",
-            *_table(references | {"chart": chart}),
+            *_table({**references, "chart": chart}),
             "",
             "Each of these has a signed bill of materials (CycloneDX):",
             "",

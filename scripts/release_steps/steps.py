@@ -113,7 +113,7 @@ def package_chart(plan: Plan, made: Made) -> None:
     """Package the chart with the digests of the images."""
     engine = made.indexes.get("engine") or made.indexes.get("engine-cpu")
     indexes = {"image": made.indexes.get("operator"), "engine.image": engine}
-    values = {}
+    values: dict[str, str] = {}
     for key, index in indexes.items():
         if index:
             values[f"{key}.registry"] = plan.registry.address

@@ -10,22 +10,23 @@ from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import exposition
 from specdecode_operator.fleet.reading import READ, reading_of
-from specdecode_operator.judge.blocks import Block, judge_blocks
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.trial_evidence import TurnEvidence, observe_open
 
 TABLE = {"1": {"candidate_steps": [7]}}
 
 
 def judged(engines):
     """What the operator makes of both engines in the middle of a first turn."""
-    blocks = []
+    arms = []
     for role, engine in zip(Role, engines, strict=True):
         text = generate_latest(engine.metrics.registry).decode()
         reading = reading_of(role.value, exposition.read(text, READ))
-        blocks.append(Block(0, role.value, role, reading.arms[reading.key]))
-    return judge_blocks(blocks, Guard(), 20.0)
+        arms.append(reading.arms[reading.key])
+    return judge_turns(observe_open(TurnEvidence(), *arms), Guard(), 20.0)
 
 
 def test_the_requests_suffice_for_the_alarm_only_after_the_second_part():

@@ -96,7 +96,7 @@ def test_the_api_server_takes_every_object(flags, template, run, definition):
 def test_only_the_operator_and_prometheus_reach_the_management_port_of_engines(template):
     manifests = template(*SETS["walled-in"])
     policies = {each["metadata"]["name"]: each for each in of_kind(manifests, "NetworkPolicy")}
-    api, management = policies["release-specdecode-engines"]["spec"]["ingress"]
+    api, management = policies["release-specdecode-operator-engines"]["spec"]["ingress"]
     assert [port["port"] for port in api["ports"]] == [names.ENGINE_PORT]
     assert [port["port"] for port in management["ports"]] == [names.MANAGEMENT_PORT]
     (deployment,) = of_kind(manifests, "Deployment")
@@ -104,7 +104,7 @@ def test_only_the_operator_and_prometheus_reach_the_management_port_of_engines(t
     operator, prometheus = (each["podSelector"]["matchLabels"] for each in management["from"])
     assert operator.items() <= labels.items()
     assert prometheus == {"app.kubernetes.io/name": "prometheus"}
-    egress = policies["release-specdecode"]["spec"]["egress"]
+    egress = policies["release-specdecode-operator"]["spec"]["egress"]
     assert [port["port"] for port in egress[-1]["ports"]] == [names.MANAGEMENT_PORT]
 
 
@@ -245,6 +245,24 @@ def test_pod_settings_reach_the_operators_pod(template):
     assert {"name": "notes", "mountPath": "/notes"} in container["volumeMounts"]
     (deployment,) = of_kind(template(*SETS["everything"]), "Deployment")
     assert deployment["spec"]["revisionHistoryLimit"] == 1
+
+
+def test_templates_of_users_follow_the_values(template):
+    (container,) = operator_pod(template())["containers"]
+    assert {"--no-template", "--template-host-access"}.isdisjoint(container["args"])
+    flags = ("--set", "template.allowed=false", "--set", "template.hostAccess=true")
+    (container,) = operator_pod(template(*flags))["containers"]
+    assert {"--no-template", "--template-host-access"} <= set(container["args"])
+
+
+def test_the_admission_policy_lets_templates_name_accounts_only_with_host_access(template):
+    def policy(*flags):
+        manifests = template("--set", ",".join(("admissionPolicy.enabled=true", *flags)))
+        (found,) = of_kind(manifests, "ValidatingAdmissionPolicy")
+        return json.dumps(found["spec"]["validations"])
+
+    assert "serviceAccountName" in policy()
+    assert "serviceAccountName" not in policy("template.hostAccess=true")
 
 
 def test_trials_and_upgrades_of_engines_follow_the_values(template):

@@ -71,9 +71,25 @@ def test_kubectl_get_shows_the_columns(server):
     shown = dict(zip((c["name"] for c in table["columnDefinitions"]), row_of(table), strict=True))
     assert shown["Model"] == resource["spec"]["model"]["uri"]
     assert shown["Algorithm"] == "NONE"
-    assert shown["Replicas"] == 1
-    wide = {c["name"] for c in table["columnDefinitions"] if c["priority"] == 1}
-    assert wide == {"Draft", "Policy", "Config", "Mode", "Gain", "Verdict", "URL"}
+    assert shown["Desired"] == 1
+    columns = table["columnDefinitions"]
+    assert all(column["description"] for column in columns)
+    narrow = [column["name"] for column in columns if column["priority"] == 0]
+    assert narrow == [
+        "Name",
+        "Ready",
+        "Replicas",
+        "Algorithm",
+        "Accept",
+        "Tokens/s",
+        "Trial",
+        "Age",
+    ]
+    wide = {column["name"] for column in columns if column["priority"] == 1}
+    assert wide == {
+        *("Desired", "Reason", "Model", "Draft", "Policy", "Config", "Mode", "Gain", "Verdict"),
+        "URL",
+    }
 
 
 def test_scale_changes_replicas(server):
@@ -131,10 +147,10 @@ def with_text_quantities(spec):
         kind: {name: str(value) for name, value in quantities.items()}
         for kind, quantities in spec["resources"].items()
     }
-    serving = dict(spec["serving"])
-    if "kvCacheSize" in serving:
-        serving["kvCacheSize"] = str(serving["kvCacheSize"])
-    return {**spec, "resources": resources, "serving": serving}
+    cache = dict(spec["engine"]["kvCache"])
+    if "size" in cache:
+        cache["size"] = str(cache["size"])
+    return {**spec, "resources": resources, "engine": {**spec["engine"], "kvCache": cache}}
 
 
 def make(server, name):

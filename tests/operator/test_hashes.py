@@ -69,6 +69,7 @@ OTHERS = {
     ("engine", "graphs", "memory"): "1Gi",
     ("engine", "graphs", "captureTimeout"): "1m",
     ("engine", "overlap"): False,
+    ("engine", "config"): {"cpu_affinity": "0-3"},
     ("engine", "upgradePolicy"): "Roll",
     ("engine", "threads"): 2,
     ("serving", "requestLabels"): ["code"],

@@ -5,7 +5,10 @@ import pytest
 from specdecode_api import names
 from specdecode_operator import children, resource
 from specdecode_operator.children.patch import MAX_BYTES
+from specdecode_operator.observed import Observed
+from specdecode_operator.plan import plan
 from specdecode_operator.resource import ResourceError
+from specdecode_operator.settings import Settings
 
 ENGINE = {"name": "engine"}
 
@@ -199,3 +202,50 @@ def test_keys_of_the_api_are_a_volume_and_no_variable(example, build):
     assert mount == {"name": "api-keys", "mountPath": names.API_KEYS_FOLDER, "readOnly": True}
     assert f'"api_key_path": "{names.API_KEYS_FOLDER}"' in made["ConfigMap"]["data"]["boot.json"]
     assert all("clients" not in str(each) for each in spec["containers"][0]["env"])
+
+
+NODE = {"hostPath": {"path": "/"}}
+ACCESS = {
+    "serviceAccountName": {"serviceAccountName": "admin"},
+    "automountServiceAccountToken": {"automountServiceAccountToken": True},
+    "hostNetwork": {"hostNetwork": True},
+    "hostPID": {"hostPID": True},
+    "volumes[node].hostPath": {"volumes": [{"name": "node", **NODE}]},
+    "containers[x].securityContext.privileged": {
+        "containers": [{"name": "x", "image": "x", "securityContext": {"privileged": True}}]
+    },
+}
+
+
+def planned(example, patch, **settings):
+    manifest = example(template={"spec": patch})
+    observed = Observed(manifest, {})
+    return plan(observed, Settings(engine_image="engine:test", **settings))
+
+
+@pytest.mark.parametrize(("place", "patch"), ACCESS.items(), ids=ACCESS)
+def test_identity_and_node_are_refused_unless_the_operator_allows_them(place, patch, example):
+    refused = planned(example, patch).refused
+    assert refused is not None
+    (sentence,) = refused.sentences
+    assert sentence.startswith(f"template.spec.{place}: is not allowed; remove it, or run")
+    assert "--template-host-access" in sentence
+    allowed = planned(example, patch, allows_host_access=True)
+    assert allowed.refused is None
+    assert allowed.writes
+
+
+def test_an_access_that_is_denied_explicitly_is_no_access(example):
+    assert planned(example, {"hostNetwork": False, "volumes": []}).refused is None
+
+
+@pytest.mark.parametrize(
+    "template", [{"spec": {"nodeSelector": {"a": "b"}}}, {"metadata": {"labels": {"a": "b"}}}]
+)
+def test_a_template_can_be_forbidden_as_a_whole(template, example):
+    settings = Settings(engine_image="engine:test", has_template=False)
+    observed = Observed(example(template=template), {})
+    refused = plan(observed, settings).refused
+    assert refused is not None
+    assert "--no-template; remove it" in refused.sentences[0]
+    assert plan(Observed(example(), {}), settings).refused is None

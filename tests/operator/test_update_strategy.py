@@ -2,6 +2,7 @@
 
 import copy
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import pytest
 
@@ -12,14 +13,24 @@ from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
-from specdecode_operator.update_strategy import PATIENCE_S
 
 SETTINGS = Settings(engine_image="specdecode-engine:test")
+SURGE_TIMEOUT_S = 600
+"""Default of updateStrategy.surgeTimeout."""
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
-def pod(name, config_hash, *, waited_s=None, message=NO_ROOM, role="stable", is_ending=False):
+def pod(
+    name,
+    config_hash,
+    *,
+    waited_s=None,
+    message=NO_ROOM,
+    role="stable",
+    is_ending=False,
+    nominated="",
+):
     """A pod that serves, or one without a node since `waited_s`."""
     metadata = {
         "name": name,
@@ -42,16 +53,17 @@ def pod(name, config_hash, *, waited_s=None, message=NO_ROOM, role="stable", is_
         "message": message,
         "lastTransitionTime": since,
     }
-    return {"metadata": metadata, "status": {"conditions": [scheduled]}}
+    chosen = {"nominatedNodeName": nominated} if nominated else {}
+    return {"metadata": metadata, "status": {"conditions": [scheduled], **chosen}}
 
 
 @pytest.fixture
 def decide(example, config_hash, live, build):
     """Decide for a GPU resource whose pods are given; `wanted` stands for its newest hash."""
 
-    def run(pods, strategy="Auto", in_place=None, **spec):
+    def run(pods, strategy="Auto", in_place=None, limits=MappingProxyType({}), **spec):
         manifest = example("gpu", **spec)
-        manifest["spec"]["updateStrategy"] = {"type": strategy}
+        manifest["spec"]["updateStrategy"] = {"type": strategy, **limits}
         wanted = config_hash(manifest)
         child = live(copy.deepcopy(build(manifest)["Deployment"]))
         child["status"] = {
@@ -85,11 +97,13 @@ def waiting(seconds, **more):
     [
         ([OLD], False, None),
         ([OLD, ("new", "new", {})], False, None),
-        ([OLD, waiting(0)], False, PATIENCE_S),
-        ([OLD, waiting(PATIENCE_S - 10)], False, 10),
-        ([OLD, waiting(PATIENCE_S)], True, None),
-        ([OLD, waiting(-5)], False, PATIENCE_S),
+        ([OLD, waiting(0)], False, SURGE_TIMEOUT_S),
+        ([OLD, waiting(SURGE_TIMEOUT_S - 10)], False, 10),
+        ([OLD, waiting(SURGE_TIMEOUT_S)], True, None),
+        ([OLD, waiting(-5)], False, SURGE_TIMEOUT_S),
         ([OLD, waiting(999, message="0/1 nodes: 1 Insufficient memory.")], True, None),
+        ([OLD, waiting(999, nominated="node-2")], False, None),
+        ([OLD, waiting(180)], False, SURGE_TIMEOUT_S - 180),
         ([OLD, waiting(999, message="0/1 nodes had untolerated taint")], False, None),
         ([waiting(999)], False, None),
         ([("old", "old", {"waited_s": 999}), waiting(999)], False, None),
@@ -104,6 +118,8 @@ def waiting(seconds, **more):
         "no room",
         "clocks disagree",
         "no memory",
+        "a node is nominated",
+        "a node that takes three minutes",
         "not for want of room",
         "nobody gives way",
         "the old one has no room either",
@@ -132,7 +148,7 @@ def test_the_users_word_counts(strategy, is_in_place, decide):
 
 def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(decide):
     before, _ = decide([OLD, waiting(0)])
-    after, _ = decide([OLD, waiting(PATIENCE_S)])
+    after, _ = decide([OLD, waiting(SURGE_TIMEOUT_S)])
     assert before.config_hash == after.config_hash
     deployment = next(w.manifest for w in after.writes if w.manifest["kind"] == "Deployment")
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
@@ -146,7 +162,7 @@ def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(deci
 @pytest.mark.parametrize(
     ("seconds", "strategy", "said"),
     [
-        (0, "Auto", "if the pod stays unscheduled, the rollout continues in place"),
+        (0, "Auto", "unscheduled for updateStrategy.surgeTimeout, the rollout continues in place"),
         (999, "Auto", "engines are replaced in place"),
         (999, "Surge", "updateStrategy.type: Auto would continue in place"),
     ],
@@ -160,3 +176,30 @@ def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, stra
         assert "free an nvidia.com/gpu, or add a node" in found[kind]["message"]
         assert said in found[kind]["message"]
     assert told["readyReplicas"] == 1
+
+
+@pytest.mark.parametrize(("timeout", "is_in_place"), [("5s", True), ("11s", False)])
+def test_the_surge_timeout_of_the_spec_counts(timeout, is_in_place, decide):
+    decided, _ = decide([OLD, waiting(10)], limits={"surgeTimeout": timeout})
+    assert decided.strategy.is_in_place is is_in_place
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ({}, {"maxSurge": 1, "maxUnavailable": 0}),
+        ({"maxSurge": "50%"}, {"maxSurge": "50%", "maxUnavailable": 0}),
+        ({"maxSurge": 0, "maxUnavailable": 2}, {"maxSurge": 0, "maxUnavailable": 2}),
+        ({"type": "InPlace", "maxUnavailable": "25%"}, {"maxSurge": 0, "maxUnavailable": "25%"}),
+    ],
+)
+def test_the_limits_of_the_spec_reach_the_deployment(strategy, expected, example, build):
+    deployment = build(example("gpu", updateStrategy=strategy))["Deployment"]
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == expected
+
+
+def test_a_rollout_that_continues_in_place_stops_as_many_engines_as_the_spec_allows(decide):
+    decided, _ = decide([OLD, waiting(999)], limits={"maxSurge": 2, "maxUnavailable": 3})
+    (deployment,) = (w.manifest for w in decided.writes if w.manifest["kind"] == "Deployment")
+    update = deployment["spec"]["strategy"]["rollingUpdate"]
+    assert update == {"maxSurge": 0, "maxUnavailable": 3}

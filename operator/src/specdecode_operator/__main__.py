@@ -87,6 +87,21 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="reconcile only while holding a Lease, so that several replicas may run (default)",
     )
     parser.add_argument(
+        "--template",
+        dest="has_template",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="accept spec.template in custom resources (default)",
+    )
+    parser.add_argument(
+        "--template-host-access",
+        dest="allows_host_access",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="let spec.template name a ServiceAccount, privileged containers, and the network, "
+        "processes or folders of nodes",
+    )
+    parser.add_argument(
         "--trials",
         dest="has_trials",
         action=argparse.BooleanOptionalAction,
@@ -133,9 +148,16 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", metavar="FILE", help="custom resource or history entry, or - for standard input"
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="a SpecDecodeTrial or a list of them as YAML or JSON, or - for standard input",
     )
+    source.add_argument("--trial", metavar="NAME", help="a SpecDecodeTrial of the cluster")
+    parser.add_argument("-n", "--namespace", metavar="NS", help="namespace of --trial")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
     parser.set_defaults(action=_replay)
 
 
@@ -183,15 +205,26 @@ def _render(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from specdecode_operator import replay
+    from specdecode_operator.plugin.errors import PluginError
 
     try:
-        found = replay.replay(options.file, _text(options.file))
-    except replay.ReplayError as error:
+        found = replay.replay(*_recorded_trial(options))
+    except (replay.ReplayError, PluginError, OSError, UnicodeDecodeError) as error:
         print(f"specdecode-operator: {error}", file=sys.stderr)
         return REFUSED
     for line in replay.lines(found):
         print(line)
     return 0 if all(each.is_same for each in found) else FAILED
+
+
+def _recorded_trial(options: argparse.Namespace) -> tuple[str, str]:
+    """Where a trial was read, and its text."""
+    if options.trial is None:
+        return options.file, _text(options.file)
+    from specdecode_operator.plugin.saved_trial import saved_trial
+
+    text = asyncio.run(saved_trial(options.kubeconfig, options.namespace, options.trial))
+    return options.trial, text
 
 
 def _boot(options: argparse.Namespace) -> int:

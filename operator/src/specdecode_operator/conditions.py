@@ -200,7 +200,10 @@ def _way_out(facts: Facts) -> str:
         return ""  # there is no old engine to terminate
     if facts.strategy == "Surge":
         return "; the rollout waits for capacity; updateStrategy.type: Auto would continue in place"
-    return "; if the pod stays unscheduled, the rollout continues in place"
+    return (
+        "; if the pod stays unscheduled for updateStrategy.surgeTimeout, the rollout continues in "
+        "place"
+    )
 
 
 def _too_long(facts: Facts) -> str:
@@ -275,6 +278,8 @@ def _model_ready(facts: Facts) -> Check | None:
 def _config_resolved(facts: Facts) -> Check:
     if facts.refused:
         return Check(False, facts.refused.reason, "; ".join(facts.refused.sentences))
+    if facts.blocked and facts.blocked.reason is BlockReason.TEMPLATE_REJECTED:
+        return Check(False, facts.blocked.reason, facts.blocked.message)
     if facts.ignored:
         shown = ", ".join(facts.ignored)
         message = f"this operator is older than the CRD and ignores {shown}; upgrade the operator"

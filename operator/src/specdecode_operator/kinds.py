@@ -64,7 +64,11 @@ TRIAL = ResourceKind(
 )
 """Of users and of the operator."""
 CONTROLLER_REVISION = ResourceKind(
-    "apps", "v1", "ControllerRevision", "controllerrevisions", _KEEP_AND_PRUNE
+    "apps",
+    "v1",
+    "ControllerRevision",
+    "controllerrevisions",
+    ("create", "delete", "list", "patch", "watch"),
 )
 """Accepted configurations."""
 EVENT = ResourceKind("", "v1", "Event", "events", ("create",))

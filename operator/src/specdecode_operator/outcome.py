@@ -13,6 +13,7 @@ class BlockReason(StrEnum):
     WAITING_FOR_GARBAGE_COLLECTION = "WaitingForGarbageCollection"
     APPLY_FAILED = "ApplyFailed"
     IMAGE_VOLUMES_OFF = "ImageVolumesOff"
+    TEMPLATE_REJECTED = "TemplateRejected"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Sight, Step
 from specdecode_operator.trial.loss import lost_state
+from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
 from specdecode_operator.trial.record import BadRecord, Memory, read, write
 from specdecode_operator.trial.state import Table
 from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
@@ -67,6 +68,8 @@ class Plan:
     """State of trials; None for a rejected spec."""
     trial_writes: tuple[Write, ...] = ()
     """Objects of trials, written after all others."""
+    objects: TrialObjects = NO_OBJECTS
+    """Requests for SpecDecodeTrials, after the writes of trials."""
     memory: Memory | None = None
     """State of trials for the next reconcile."""
     lost: str = ""
@@ -146,10 +149,10 @@ def plan(
         return Plan(is_ending=True)
     try:
         wanted = parse_stored(observed.resource)
-        record, image = (
-            recorded(observed, memory),
-            default_image(observed, wanted, settings, may_roll),
-        )
+        if refused := _not_allowed(wanted, settings):
+            return Plan(refused=Refused(RefusalReason.INVALID, refused))
+        record = recorded(observed, memory)
+        image = default_image(observed, wanted, settings, may_roll)
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
         step = trial.advance(observed, record, sight, now_s, image, has_trials=settings.has_trials)
@@ -163,13 +166,13 @@ def plan(
                 resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
             )
         text = write(step.record)
-        trial_objects = _trial_objects(observed, step, text, image, pins, tuned)
+        written = _trial_objects(observed, step, text, image, pins, tuned)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
     except BadRecord as error:
         return Plan(refused=Refused(RefusalReason.BAD_RECORD, (str(error),)))
     usual = {identify(child) for child in built.children}
-    others = {identify(child): child for child in trial_objects if identify(child) not in usual}
+    others = {identify(child): child for child in written if identify(child) not in usual}
     is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
     writes = (_write(observed, child, is_known) for child in built.children)
     trial_writes = (_write(observed, child, False) for child in others.values())
@@ -182,9 +185,18 @@ def plan(
         prunes=tuple(_prunes(observed, (*built.children, *others.values()), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
+        objects=trial_objects(observed, step, image),
         memory=Memory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,
+    )
+
+
+def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
+    return children.access_refusals(
+        wanted.spec.template,
+        is_allowed=settings.has_template,
+        has_host_access=settings.allows_host_access,
     )
 
 

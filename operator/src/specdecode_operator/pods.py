@@ -82,6 +82,11 @@ def lacks_room(pod: Manifest) -> bool:
     return is_refused and "insufficient " in (scheduled.get("message") or "").lower()
 
 
+def has_nominated_node(pod: Manifest) -> bool:
+    """Whether the scheduler or an autoscaler has chosen a node that does not have room yet."""
+    return bool((pod.get("status") or {}).get("nominatedNodeName"))
+
+
 def seconds_since(change: Mapping[str, Any], at: datetime) -> float:
     """Seconds since a condition changed; 0 if it has no time, or clocks differ."""
     try:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from http import HTTPStatus
 
 from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
@@ -27,6 +28,7 @@ from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
+from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.record import Memory
 from specdecode_operator.trial.sight import Sight
 
@@ -34,6 +36,9 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
 """After a block: unowned objects are not watched, so their deletion causes no event."""
+
+_NOT_ABOUT_FIELDS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""Answers to a dry run that the write itself reports."""
 
 LOOK_AT_PROGRESS_S = 10.0
 """While models are downloaded: progress is only available by polling."""
@@ -104,6 +109,7 @@ class Reconciler:
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             0.0 if decided.trial_writes and not outcome.trial_error else None,
+            0.0 if decided.objects.creates and not outcome.trial_error else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
@@ -178,6 +184,9 @@ class Reconciler:
         """Write the workload after its dependencies; a blocked write stops the following ones."""
         written: list[Manifest] = []
         removed: list[ChildId] = []
+        if rejected := await self._rejected_template(observed, decided):
+            log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
+            return Outcome(blocked=rejected)
         for writes in _stages(decided.writes):
             answers = await self._write_all(key, observed, writes)
             written += [answer for answer in answers if isinstance(answer, dict)]
@@ -191,7 +200,24 @@ class Reconciler:
             removed.append(child_id(child))
             log.info("pruned", extra=_fields(child))
         error = await self._write_trial(key, observed, decided, written)
+        if not error:
+            error = await self._write_objects(decided.objects)
         return Outcome(tuple(written), tuple(removed), trial_error=error)
+
+    async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
+        """Try a Deployment with a user's template by a dry run, before anything is written."""
+        template = (observed.resource.get("spec") or {}).get("template") or {}
+        workload = [each for each in decided.writes if each.manifest["kind"] == DEPLOYMENT.kind]
+        if not template.get("spec") or not workload:
+            return None
+        try:
+            await self.cluster.apply(workload[0].manifest, force=True, is_trial=True)
+        except KubeApiError as error:
+            if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
+                return None
+            message = f"{error}; correct spec.template, or the field that the message names"
+            return Blocked(BlockReason.TEMPLATE_REJECTED, message)
+        return None
 
     async def _write_trial(
         self, key: Key, observed: Observed, decided: Plan, written: list[Manifest]
@@ -211,6 +237,29 @@ class Reconciler:
             if blocked is not None:
                 log.warning("trial blocked", extra={"why": blocked.message})
                 return blocked.message
+        return ""
+
+    async def _write_objects(self, objects: TrialObjects) -> str:
+        """Create, adopt, report and delete SpecDecodeTrials; returns why that failed, if it did.
+
+        A conflict means that a trial has changed meanwhile, which its event reports.
+        """
+        try:
+            for manifest in objects.creates:
+                self.cache.put(await self.cluster.create_trial(manifest))
+            for trial, owned in objects.adoptions:
+                self.cache.put(await self.cluster.adopt_trial(trial, owned))
+            for manifest in objects.revisions:
+                self.cache.put(await self.cluster.apply(manifest, force=True))
+            for trial, status in objects.statuses:
+                self.cache.put(await self.cluster.apply_trial_status(trial, status))
+            for trial in objects.deletes:
+                await self.cluster.delete(trial)
+        except KubeApiError as error:
+            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                return ""
+            log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
+            return str(error)
         return ""
 
     async def _write_all(

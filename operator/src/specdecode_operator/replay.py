@@ -11,22 +11,35 @@ from specdecode_operator.judge.evidence_document import BadEvidence
 from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.trial.hearing import Hearing, read
 
-_WORDS = {
-    "Promoted": Verdict.PROMOTE,
-    "RolledBack": Verdict.ROLL_BACK,
-    "Inconclusive": Verdict.INCONCLUSIVE,
+_RESULTS = {
+    Verdict.PROMOTE: ("Promoted", "Passed"),
+    Verdict.ROLL_BACK: ("RolledBack",),
+    Verdict.INCONCLUSIVE: ("Inconclusive",),
 }
+"""Results of trials that end by a verdict."""
 
 
 class ReplayError(Exception):
-    """A file that cannot be replayed; the message contains value, path and remedy."""
+    """A file that cannot be replayed; the message contains value, place and remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrial:
+    """A trial as it was saved; texts are empty where it has not ended."""
+
+    place: str
+    name: str
+    strategy: str
+    result: str
+    reason: str
+    evidence: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """One trial, with the recorded and the repeated decision."""
 
-    entry: Mapping[str, Any]
+    trial: RecordedTrial
     hearing: Hearing
     again: Judgement
 
@@ -39,42 +52,38 @@ class Replay:
     @property
     def was_the_judges(self) -> bool:
         """Whether the trial ended by this verdict and not by a person or an edit."""
-        ruled = _WORDS.get(str(self.entry.get("verdict")))
-        return ruled is self.again.verdict and self.entry.get("reason") == self.again.reason
+        results = _RESULTS.get(self.again.verdict, ())
+        return self.trial.result in results and self.trial.reason == self.again.reason
 
 
 def replay(path: str, text: str) -> list[Replay]:
-    """Repeat every trial of a custom resource or history entry, as YAML or JSON.
+    """Repeat every trial of a SpecDecodeTrial, or of a list of them, as YAML or JSON.
+
+    A SpecDecodeDeployment and an item of its `status.history` are read too.
 
     Raises:
-        ReplayError: the text contains nothing to replay.
+        ReplayError: the text contains something else, or nothing to replay.
     """
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        documents = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ReplayError(f"{path} is neither YAML nor JSON: {error}") from None
-    found = [entry for entry in _entries(document) if entry.get("evidence")]
-    if not found:
+    found = [trial for each in documents if each is not None for trial in _trials(each, path)]
+    replays = [_repeat(trial) for trial in found if trial.evidence]
+    if not replays:
         raise ReplayError(
-            f"{path} has no trial with evidence; save one with kubectl get {names.SHORT_NAME} NAME "
-            "-o yaml, or an item of its status.history"
+            f"{path} has no trial with evidence; save one with kubectl get "
+            f"{names.SHORT_NAME_TRIAL} NAME -o yaml"
         )
-    replays = []
-    for entry in found:
-        try:
-            hearing = read(entry["evidence"])
-        except BadEvidence as error:
-            raise ReplayError(f"{path}, trial {entry.get('id')}: {error}") from None
-        replays.append(Replay(entry, hearing, hearing.judge()))
     return replays
 
 
 def lines(replays: list[Replay]) -> Iterator[str]:
     """Format the recorded and the repeated decision of each trial."""
     for each in replays:
-        entry, again = each.entry, each.again
-        ended = f"{entry.get('verdict')}, {entry.get('reason')}"
-        yield f"trial {entry.get('id')}, {entry.get('kind')}: {ended}"
+        trial, again = each.trial, each.again
+        ended = f"{trial.result}, {trial.reason}" if trial.result else "has not ended"
+        yield f"trial {trial.name}, {trial.strategy}: {ended}"
         yield f"  recorded: {each.hearing.verdict or 'none'}, {each.hearing.reason}"
         yield f"  repeated: {again.verdict}, {again.reason}: {again.message}"
         if not each.was_the_judges:
@@ -82,13 +91,51 @@ def lines(replays: list[Replay]) -> Iterator[str]:
         yield "  the same" if each.is_same else "  NOT the same"
 
 
-def _entries(document: Any) -> list[Mapping[str, Any]]:
+def _repeat(trial: RecordedTrial) -> Replay:
+    try:
+        hearing = read(trial.evidence)
+    except BadEvidence as error:
+        raise ReplayError(f"{trial.place}, trial {trial.name}: {error}") from None
+    return Replay(trial, hearing, hearing.judge())
+
+
+def _trials(document: Any, place: str) -> Iterator[RecordedTrial]:
+    """Yield every trial with its place."""
     if isinstance(document, list):
-        return [entry for each in document for entry in _entries(each)]
-    if not isinstance(document, Mapping):
-        return []
-    if document.get("kind") == names.KIND:
-        return list((document.get("status") or {}).get("history") or ())
-    if "items" in document:
-        return _entries(document["items"])
-    return [document]
+        for index, each in enumerate(document):
+            yield from _trials(each, f"{place}[{index}]")
+        return
+    fields = _object(document, place)
+    if fields.get("kind") == names.KIND_TRIAL:
+        metadata = _object(fields.get("metadata") or {}, f"{place}.metadata")
+        status = _object(fields.get("status") or {}, f"{place}.status")
+        yield _recorded(place, metadata.get("name"), status.get("strategy"), status)
+    elif fields.get("kind") == names.KIND:
+        status = _object(fields.get("status") or {}, f"{place}.status")
+        yield from _trials(status.get("history") or [], f"{place}.status.history")
+    elif "items" in fields:
+        yield from _trials(fields["items"], f"{place}.items")
+    elif "evidence" in fields:
+        yield _recorded(place, fields.get("name") or fields.get("id"), fields.get("kind"), fields)
+    else:
+        raise ReplayError(
+            f"{place} has no trial with evidence: its kind is {fields.get('kind')!r}; save a trial "
+            f"with kubectl get {names.SHORT_NAME_TRIAL} NAME -o yaml"
+        )
+
+
+def _recorded(place: str, name: Any, strategy: Any, fields: Mapping[str, Any]) -> RecordedTrial:
+    result, reason = (str(fields.get(field) or "") for field in ("verdict", "reason"))
+    evidence = fields.get("evidence")
+    return RecordedTrial(place, str(name), str(strategy or ""), result, reason, evidence)
+
+
+def _object(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        text = repr(value)
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
+        raise ReplayError(
+            f"{place} is {shown}, not an object; save a trial with kubectl get "
+            f"{names.SHORT_NAME_TRIAL} NAME -o yaml"
+        )
+    return value

@@ -48,6 +48,10 @@ class Settings:
     """What a new default engine image does, if `engine.upgradePolicy` is absent."""
     max_concurrent_rollouts: int = 2
     """Resources whose pods are replaced for a new default engine image at the same time."""
+    has_template: bool = True
+    """Whether custom resources may contain spec.template."""
+    allows_host_access: bool = False
+    """Whether spec.template may name a ServiceAccount, the node's network or folders."""
     has_trials: bool = True
     """Whether trials may run; without, engines keep the configuration in force."""
     log_level: str = "INFO"
@@ -96,6 +100,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         identity=_read(environment, "IDENTITY") or None,
         upgrade_policy=_upgrade_policy(environment),
         max_concurrent_rollouts=int(_number(environment, "MAX_CONCURRENT_ROLLOUTS", 2)),
+        has_template=_truth(environment, "TEMPLATE", default=True),
+        allows_host_access=_truth(environment, "TEMPLATE_HOST_ACCESS", default=False),
         has_trials=_truth(environment, "TRIALS", default=True),
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",

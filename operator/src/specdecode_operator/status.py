@@ -42,7 +42,7 @@ def status(
     deployment = _deployment(seen)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
-    told = trial_telling.tell(plan.step, seen) if plan.step else None
+    told = trial_telling.tell(plan.step, seen, plan.objects.in_force) if plan.step else None
     recommendation = _recommendation(plan.step, metadata, previous, now)
     facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
     checks = conditions.checks(facts)
@@ -78,10 +78,15 @@ def as_manifest(record: Status) -> Manifest:
 def _rollout(told: Told | None, previous: Manifest) -> Manifest:
     """Status of trials; unchanged for a rejected spec."""
     if told is None:
-        kept = ("trial", "history", "rolloutRequests", "effective", "exploration")
+        kept = (
+            *("trial", "history", "rolloutRequests", "effective", "exploration"),
+            *("activeTrial", "lastTrial"),
+        )
         return {name: previous.get(name) for name in kept}
     return {
         "trial": told.trial,
+        "activeTrial": told.active_trial,
+        "lastTrial": told.last_trial,
         "history": list(told.history) or None,
         "rolloutRequests": list(told.requests) or None,
         "effective": told.effective,

@@ -2,7 +2,7 @@
 
 A surge needs a free accelerator. Only the scheduler knows whether there is one; permission to read
 all nodes and pods of the cluster is not justified here. So a rollout surges, and if the scheduler
-cannot place a new pod while old pods run, the rollout continues in place.
+cannot place a new pod within `surgeTimeout` while old pods run, the rollout continues in place.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
 from specdecode_operator import pods
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource
 from specdecode_operator.rollout import condition
-
-PATIENCE_S = 30.0
-"""How long a new pod may be unschedulable before old pods are terminated; others may be ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,8 @@ def choose_update_strategy(
     waited_s = _wait_for_room_s(observed.pods, config_hash, observed.at)
     if waited_s is None:
         return SURGE
-    return (
-        UpdateStrategy(True)
-        if waited_s >= PATIENCE_S
-        else UpdateStrategy(False, PATIENCE_S - waited_s)
-    )
+    left_s = duration_s(resource.spec.update_strategy.surge_timeout) - waited_s
+    return UpdateStrategy(True) if left_s <= 0 else UpdateStrategy(False, left_s)
 
 
 def _in_place(observed: Observed) -> str | None:
@@ -64,7 +59,11 @@ def _in_place(observed: Observed) -> str | None:
 
 
 def _wait_for_room_s(found: Iterable[Manifest], config_hash: str, at: datetime) -> float | None:
-    """Longest wait of an unschedulable new pod while an old pod is scheduled; else None."""
+    """Longest wait of an unschedulable new pod while an old pod is scheduled; else None.
+
+    None also if a node is being prepared for each such pod: the scheduler or an autoscaler has
+    nominated it, so that capacity is coming.
+    """
     stable = [pod for pod in found if pods.is_stable(pod) and not pods.is_ending(pod)]
     new = [pod for pod in stable if pods.config_hash_of(pod) == config_hash]
     if not any(pods.is_scheduled(pod) for pod in stable if pod not in new):
@@ -72,6 +71,6 @@ def _wait_for_room_s(found: Iterable[Manifest], config_hash: str, at: datetime) 
     waits_s = [
         pods.seconds_since(condition(pod, "PodScheduled"), at)
         for pod in new
-        if pods.lacks_room(pod)
+        if pods.lacks_room(pod) and not pods.has_nominated_node(pod)
     ]
     return max(waits_s, default=None)

@@ -53,7 +53,14 @@ def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
     own_plane, template, make_operator, tmp_path, until, example
 ):
     server, client = own_plane
-    (definition,) = (e for e in template() if e["kind"] == "CustomResourceDefinition")
+    definitions = {
+        each["spec"]["names"]["kind"]: each
+        for each in template()
+        if each["kind"] == "CustomResourceDefinition"
+    }
+    definition = definitions.pop(RESOURCE.kind)
+    for other in definitions.values():
+        _put(client, other)
     _put(client, _older(definition))
     until(lambda: client.get(RESOURCE.path("default")).is_success)
     log = tmp_path / "log"

@@ -207,7 +207,7 @@ async def _no_progress():
 OF_TRIALS = {
     (kind, verb)
     for kind in (kinds.TRIAL, kinds.CONTROLLER_REVISION)
-    for verb in ("create", "delete", "get", "patch")
+    for verb in ("create", "delete", "patch")
 }
 
 

@@ -115,10 +115,12 @@ async def test_what_the_api_server_refuses_of_a_patch_is_told_and_not_tried_for_
 ):
     status, deployment, _ = await carried_out(template={"spec": patch})
     assert deployment is None
-    ready = next(each for each in status["conditions"] if each["type"] == "Ready")
-    assert ready["reason"] == "ApplyFailed"
-    assert said in ready["message"]
-    assert status["hold"]["reason"] == "ApplyFailed"
+    found = {each["type"]: each for each in status["conditions"]}
+    for kind in ("Ready", "ConfigResolved"):
+        assert (found[kind]["status"], found[kind]["reason"]) == ("False", "TemplateRejected")
+        assert said in found[kind]["message"]
+        assert "correct spec.template" in found[kind]["message"]
+    assert found["Stalled"]["status"] == "True"
 
 
 async def test_no_key_of_the_api_is_told_and_none_can_be_read(

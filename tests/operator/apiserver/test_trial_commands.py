@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from specdecode_api import names
+from specdecode_operator.__main__ import main as operator
 from specdecode_operator.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL
 from specdecode_operator.plugin.__main__ import main
 from specdecode_operator.resource import parse_stored
@@ -59,10 +60,11 @@ def test_a_trial_is_started_with_owner_and_label(chat, plugin, only_trial):
 def test_a_candidate_comes_from_a_file(chat, plugin, only_trial, tmp_path):
     chat()
     file = tmp_path / "candidate.yaml"
-    file.write_text("speculation: {topk: 1, draft: null}\npageSize: 8\n")
-    assert plugin("trial", "start", "chat", "-f", file)[0] == 0
+    file.write_text("engine: {kvCache: {size: null}}\npageSize: 8\n")
+    code, _, err = plugin("trial", "start", "chat", "-f", file)
+    assert (code, err) == (0, "")
     assert only_trial()["spec"]["candidate"] == {
-        "speculation": {"topk": 1, "draft": None},
+        "engine": {"kvCache": {"size": None}},
         "pageSize": 8,
     }
 
@@ -222,3 +224,24 @@ def test_starting_trials_is_a_right_of_its_own(
     assert (code, err) == (0, "")
     assert "not checked by a dry run, because" in out
     assert only_trial()["spec"]["candidate"] == {"pageSize": 32}
+
+
+def test_a_trial_of_the_cluster_is_replayed_or_refused(
+    chat, plane, kubeconfig, plugin, only_trial, namespace, capsys
+):
+    def replay(name):
+        words = ("replay", "--trial", name, "-n", namespace, "--kubeconfig", str(plane.kubeconfig))
+        code = operator(words)
+        return code, capsys.readouterr().err
+
+    chat()
+    plugin("trial", "start", "chat", "-p", "{pageSize: 32}")
+    name = only_trial()["metadata"]["name"]
+    assert replay(name) == (
+        2,
+        f"specdecode-operator: {name} has no trial with evidence; save one with kubectl get sdt "
+        "NAME -o yaml\n",
+    )
+    code, err = replay("absent")
+    assert code == 2
+    assert f"no SpecDecodeTrial absent in namespace {namespace}" in err

@@ -94,9 +94,8 @@ def test_a_trial_that_was_recreated_is_not_adopted(chat, api, namespace, trial, 
     async def adopt(cluster):
         await cluster.adopt_trial(old, {"labels": {}, "ownerReferences": []})
 
-    with pytest.raises(KubeApiError) as caught:
+    with pytest.raises(KubeApiError, match=r"metadata\.uid: .* field is immutable"):
         on_cluster(adopt)
-    assert caught.value.code == 409
 
 
 def test_a_status_of_a_stale_version_is_a_conflict(chat, api, namespace, trial, on_cluster):
@@ -155,7 +154,7 @@ def test_the_data_of_a_revision_cannot_be_changed(chat, on_cluster):
         await cluster.apply(manifest, force=False)
         await cluster.apply(other, force=True)
 
-    with pytest.raises(KubeApiError, match="field is immutable"):
+    with pytest.raises(KubeApiError, match="is invalid: data"):
         on_cluster(change)
 
 

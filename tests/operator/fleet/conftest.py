@@ -1,4 +1,4 @@
-"""A fleet of made-up engines that know what they did, and tell it as real ones do."""
+"""A fleet of simulated engines that know what they did, and report it as real ones do."""
 
 import time
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Two real engines under load: what they export is what their clients saw, and what it says."""
+"""Two real engines under load: they export what their clients saw."""
 
 import json
 import signal
@@ -95,7 +95,7 @@ class Engine:
             return False
 
     def ask(self, tokens=24, label="", **fields):
-        """One request; what its client is told of steps, and of tokens that steps added."""
+        """One request; the decode steps and their tokens that its client receives."""
         body = {"prompt": "Speculative decoding is", "max_tokens": tokens, "temperature": 0,
                 "ignore_eos": True, **fields}  # fmt: skip
         head = {"X-Specdecode-Label": label}

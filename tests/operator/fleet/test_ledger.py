@@ -37,7 +37,7 @@ def test_a_restart_counts_all_of_the_new_process_and_is_told(pod, total):
     ledger = Ledger.begin(100).take([one.read()])
     one.serve(5)
     ledger = ledger.take([one.read()])
-    one.serve(50)  # nobody asks before it ends
+    one.serve(50)  # not read before it ends
     one.use("b")
     one.restart(120)
     one.serve(6)
@@ -151,7 +151,7 @@ STEPS = st.lists(
 
 
 class Truth:
-    """Beside the ledger: what each pod did, request by request, and who knows of it."""
+    """To compare with the ledger: what each pod did, request by request, and who knows of it."""
 
     def __init__(self):
         self.ledger = Ledger.begin(1000.0)

@@ -61,7 +61,7 @@ def listen():
 
 
 class Listener:
-    """Servers that answer every request with what the test says."""
+    """Servers that answer every request with the body of the test."""
 
     def __init__(self):
         self.asked: list[tuple[str, str | None, str]] = []

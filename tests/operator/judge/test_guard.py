@@ -17,7 +17,7 @@ from specdecode_operator.judge.guard import Guard
         ("min_coverage", 1.1),
         ("min_pairs", 1),
         ("max_duration_s", 10.0),
-        ("accept_drop", 1.0),
+        ("first_token_margin", 1.5),
         ("tail_rise", 0.0),
         ("max_restarts", -1),
     ],
@@ -29,4 +29,4 @@ def test_bad_bounds_are_refused_with_name_value_and_remedy(name, value):
 
 def test_the_shares_add_up_to_the_error_of_a_rollback():
     guard = Guard(alpha=0.03)
-    assert guard.loss_alpha + guard.rail_alpha + guard.alarm_alpha == pytest.approx(0.03)
+    assert 2.0 * guard.loss_alpha + guard.rail_alpha == pytest.approx(0.03)

@@ -7,12 +7,12 @@ from specdecode_operator.merge_patch import merge_patch
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.in_force import (
     adoption,
-    batch_sizes,
     chosen_revision,
     in_force,
     read_revisions,
     rollback,
 )
+from specdecode_operator.trial.candidate import batch_sizes
 from specdecode_operator.trial.revisions import revision
 
 SPEC = {

@@ -28,12 +28,12 @@ BOUNDS = Bounds(BUCKETS)
 
 
 def seconds(size, steps, draft_share=0.1, free_rows=32):
-    """A round's time as hardware shapes it: rows are free at first, a draft step never is."""
+    """Time of a decode step on hardware where rows are free at first, and a draft step never is."""
     return 0.01 * (1 + size * (steps + 1) / free_rows + draft_share * steps * (1 + size / 32))
 
 
 def figures(ran, rate=0.8, decode_steps=2000, cost=seconds, scale=1.0):
-    """What a pod tells that ran these depths in these bands, one and a half times their bound."""
+    """Figures of a pod that ran these draft steps in these buckets, at 1.5 times their bound."""
     depths: dict[tuple[int, int], DepthTotals] = {}
     positions: dict[tuple[int, int], PositionTotals] = {}
     for band, steps_run in ran.items():
@@ -77,7 +77,7 @@ def test_the_depth_of_each_band_is_the_one_with_most_tokens_per_second():
         wanted = best(size, 0.8)
         now = max(bound for bound in chosen if bound <= band)
         assert chosen[now] == (wanted,)
-    assert best(1, 0.8) > best(96, 0.8), "the made-up hardware asks for different depths"
+    assert best(1, 0.8) > best(96, 0.8), "the simulated hardware needs different draft steps"
     assert found.gain_low <= found.gain <= found.gain_high
     assert found.gain_low > 0
     assert found.num_steps in candidates(found.entries)
@@ -264,7 +264,7 @@ def test_costs_are_compared_at_one_batch_size():
     assert costs.seconds(11, 0) == seconds(10, 0), "near enough"
     assert costs.seconds(20, 0) is None
     assert costs.seconds(10, 7) is None
-    assert costs.measured == (0, 5), "five decode_steps are no measurement"
+    assert costs.measured == (0, 5), "five decode steps are too few"
     measured = costs.seconds(10, 5)
     assert measured is not None
     assert math.isfinite(measured)

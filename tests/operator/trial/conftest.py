@@ -15,6 +15,7 @@ from specdecode_api import names
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
+from specdecode_api.v1alpha1 import SpecDecodeTrial, SpecDecodeTrialStatus
 from specdecode_operator import trial
 from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
 from specdecode_operator.fleet.sums import add
@@ -110,6 +111,8 @@ class World:
         self.requests_per_s = 2.0
         self.seconds_by_num_steps = {}
         self.statuses = []
+        self.trials = {}
+        self.revisions = {}
         self.settings = SETTINGS
         self.memory = None
         self._latest_s = -math.inf
@@ -121,7 +124,11 @@ class World:
     def observed(self):
         pods = [engine.pod for engine in self.engines.values()]
         pods.sort(key=lambda pod: pod["metadata"]["name"])
-        return Observed(self.resource, dict(self.children), tuple(pods))
+        trials = tuple(self.trials.values())
+        revisions = tuple(self.revisions.values())
+        return Observed(
+            self.resource, dict(self.children), tuple(pods), trials=trials, revisions=revisions
+        )
 
     @property
     def record(self):
@@ -142,6 +149,8 @@ class World:
         trial_writes = () if self.refuses_trials else decided.trial_writes
         for write in (*decided.writes, *trial_writes):
             self._apply(write.manifest)
+        if not self.refuses_trials:
+            self._write_objects(decided.objects)
         for child in decided.prunes:
             self.children.pop(child_id(child))
         now = datetime.fromtimestamp(self.now_s, UTC)
@@ -150,6 +159,37 @@ class World:
         self.statuses.append(told)
         self._run_controllers()
         return decided
+
+    def _write_objects(self, objects):
+        for manifest in objects.creates:
+            self.create_trial(manifest)
+        for manifest, owned in objects.adoptions:
+            self.trials[manifest["metadata"]["name"]]["metadata"] |= owned
+        for manifest, told in objects.statuses:
+            SpecDecodeTrialStatus.from_resource(told)
+            self.trials[manifest["metadata"]["name"]]["status"] = told
+        for manifest in objects.revisions:
+            self.revisions[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
+        for manifest in objects.deletes:
+            kept = self.trials if manifest["kind"] == names.KIND_TRIAL else self.revisions
+            del kept[manifest["metadata"]["name"]]
+
+    def create_trial(self, manifest):
+        """Create a SpecDecodeTrial, of the operator or of a user."""
+        name = manifest["metadata"]["name"]
+        assert name not in self.trials
+        live = copy.deepcopy(manifest)
+        live["metadata"]["generation"] = 1
+        read = SpecDecodeTrial.from_resource(live).spec
+        live["spec"] = read.model_dump(by_alias=True, exclude_none=True, mode="json")
+        live["spec"]["candidate"] = copy.deepcopy(manifest["spec"]["candidate"])
+        self.trials[name] = live
+
+    def command(self, name, **spec):
+        """Change the spec of a SpecDecodeTrial as a person does."""
+        self.trials[name] = copy.deepcopy(self.trials[name])
+        self.trials[name]["spec"] |= spec
+        self.trials[name]["metadata"]["generation"] += 1
 
     def end_operator(self):
         """The next step is one of a new process."""

@@ -1,12 +1,16 @@
 """Looks at block borders, at participants only; state is stored at ends of pairs and phases."""
 
-from specdecode_operator.judge.turns import turn_stretch
+from specdecode_operator.judge.turns import PROBE_PAIRS, turn_stretch
 from specdecode_operator.trial import next_look
 
 
 def in_turns(made, speculate):
     made.edit(speculation=speculate(3))
-    assert made.run(200, step_s=1, until=lambda w: w.record.trial and w.record.trial.evidence.pairs)
+    assert made.run(
+        300,
+        step_s=1,
+        until=lambda w: w.record.trial and len(w.record.trial.evidence.pairs) >= PROBE_PAIRS,
+    )
     return made.record.trial
 
 

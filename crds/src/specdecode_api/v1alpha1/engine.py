@@ -10,6 +10,7 @@ from specdecode_api.v1alpha1.scalars import (
     ByteSize,
     Duration,
     Fraction,
+    FreeObject,
     Image,
     Int,
     within,
@@ -136,4 +137,10 @@ class EngineSpec(ResourceRecord):
         strict=True,
         description="Launch a step before the results of the previous step are processed; enabled "
         "on a GPU where absent.",
+    )
+    config: FreeObject = Field(
+        default={},
+        description="Merge patch (RFC 7386) of the engine's boot file, for settings without a "
+        "field of their own, such as cpu_affinity: 0-3; names and bounds are those of the boot "
+        "file. Settings with a field of their own are refused with its name.",
     )

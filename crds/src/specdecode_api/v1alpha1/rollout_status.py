@@ -32,7 +32,7 @@ Count = Annotated[Int, Field(ge=0, le=2**53)]
 Depth = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
 
 TrialKind = Literal["Hot", "Canary", "Switchback"]
-TrialVerdict = Literal["Promoted", "RolledBack", "Inconclusive", "Aborted", "Superseded"]
+TrialVerdict = Literal["Promoted", "Passed", "RolledBack", "Inconclusive", "Aborted", "Superseded"]
 
 
 class TableSteps(ResourceRecord):
@@ -127,9 +127,13 @@ class IntervalStatus(ResourceRecord):
 class TrialStatus(ResourceRecord):
     """The trial that runs."""
 
+    name: Annotated[str, StringConstraints(max_length=253)] = Field(
+        default="", description="Its SpecDecodeTrial; empty where there is none."
+    )
+
     id: Hash = Field(description="Hash of what is tried; annotations name it.")
     kind: TrialKind = Field(description="How it is tried.")
-    origin: Literal["Edit", "Recommendation"] = Field(description="Who asked for it.")
+    origin: Literal["Edit", "Recommendation", "User"] = Field(description="Who asked for it.")
     phase: Literal["Preparing", "WarmingUp", "Measuring", "Paused", "Promoting", "RollingBack"] = (
         Field(description="How far it is.")
     )
@@ -143,9 +147,13 @@ class TrialStatus(ResourceRecord):
 class HistoryEntry(ResourceRecord):
     """A trial that ended, with the evidence of its verdict."""
 
+    name: Annotated[str, StringConstraints(max_length=253)] = Field(
+        default="", description="Its SpecDecodeTrial; empty where there is none."
+    )
+
     id: Hash = Field(description="Hash of what was tried.")
     kind: TrialKind = Field(description="How it was tried.")
-    origin: Literal["Edit", "Recommendation"] = Field(description="Who asked for it.")
+    origin: Literal["Edit", "Recommendation", "User"] = Field(description="Who asked for it.")
     verdict: TrialVerdict = Field(description="What became of it.")
     reason: Annotated[str, StringConstraints(max_length=64)] = Field(
         description="Why, in one word for programs."

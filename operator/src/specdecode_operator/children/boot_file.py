@@ -23,6 +23,7 @@ from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.speculation import Algorithm
 from specdecode_api.v1alpha1 import Spec, resolve
 from specdecode_operator.children import api_keys
+from specdecode_operator.children.engine_config import with_config
 from specdecode_operator.children.models import Mounts
 
 _BACKENDS: Final[Mapping[str, AttentionBackendName]] = {
@@ -47,8 +48,9 @@ def boot_file(
 
     Raises:
         ValueError: the contract rejects the combination.
+        ResourceError: the contract rejects `engine.config`.
     """
-    return EngineBoot(
+    boot = EngineBoot(
         model=ModelBoot(
             path=mounts.target_path,
             served_name=spec.model.served_name or name,
@@ -74,6 +76,7 @@ def boot_file(
         attention_backend=_BACKENDS[spec.engine.attention_backend],
         threads=threads(spec),
     )
+    return with_config(boot, spec.engine.config)
 
 
 def threads(spec: Spec) -> int | None:

@@ -49,6 +49,53 @@ _OPEN_VOLUMES: Final = frozenset({"tmp", "shm"})
 """Volumes of the operator that may be patched, for example their size."""
 
 
+_ACCESS: Final = (
+    "serviceAccountName",
+    "serviceAccount",
+    "automountServiceAccountToken",
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+)
+"""Fields of a pod that lend it an identity or a part of its node."""
+
+_ACCESS_REMEDY: Final = (
+    "remove it, or run the operator with --template-host-access: whoever may create a "
+    "SpecDecodeDeployment could then act as any ServiceAccount of the namespace and on nodes"
+)
+
+
+def access_refusals(
+    patch: TemplateSpec, *, is_allowed: bool, has_host_access: bool
+) -> tuple[str, ...]:
+    """Errors for a template, or for parts of it, that the operator's settings do not allow."""
+    is_empty = not (patch.spec or patch.metadata.labels or patch.metadata.annotations)
+    if not is_allowed and not is_empty:
+        return ("template: is disabled by the operator's setting --no-template; remove it",)
+    return () if has_host_access else tuple(_access(patch.spec))
+
+
+def _access(spec: Mapping[str, Any]) -> Iterator[str]:
+    for field in _ACCESS:
+        if spec.get(field):
+            yield f"{PLACE}.{field}: is not allowed; {_ACCESS_REMEDY}"
+    for volume in _objects(spec.get("volumes")):
+        if "hostPath" in volume:
+            place = f"{PLACE}.volumes[{volume.get('name')}]"
+            yield f"{place}.hostPath: is not allowed; {_ACCESS_REMEDY}"
+    for field in ("containers", "initContainers"):
+        for container in _objects(spec.get(field)):
+            context = container.get("securityContext")
+            if isinstance(context, Mapping) and context.get("privileged"):
+                place = f"{PLACE}.{field}[{container.get('name')}].securityContext"
+                yield f"{place}.privileged: is not allowed; {_ACCESS_REMEDY}"
+
+
+def _objects(items: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(items, list):
+        yield from (item for item in items if isinstance(item, Mapping))
+
+
 def patched(template: Manifest, patch: TemplateSpec) -> Manifest:
     """The template with a patch for which `refusals` is empty."""
     metadata = template["metadata"]

@@ -31,7 +31,7 @@ SHOWN_CHARS = 100
 
 
 class BadScrape(ValueError):
-    """The response is not a complete one of an engine of this release; the message says why."""
+    """The response is not a complete one of an engine of this release, for the reason given."""
 
 
 class Sample(NamedTuple):
@@ -73,7 +73,7 @@ def read_lines(text: str, wanted: Container[str]) -> Samples:
             continue
         parts = match(line)
         if parts is None:
-            raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is no sample")
+            raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is not a sample")
         name, written, value = parts.groups()
         if name not in wanted:
             continue
@@ -89,7 +89,7 @@ def read_lines(text: str, wanted: Container[str]) -> Samples:
 
 def _labels(line: str, written: str) -> Mapping[str, str]:
     if _LABEL_SET.fullmatch(written) is None:
-        raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is no sample")
+        raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is not a sample")
     pairs = _LABEL.findall(written)
     labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in pairs}
     if len(labels) < len(pairs):

@@ -32,7 +32,7 @@ def _empty() -> Mapping[Key, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Evidence by arm since `begun_s`, and what is needed to go on exactly where it stands.
+    """Evidence by arm since `begun_s`, and the state that adding the next reading needs.
 
     A process that was not read before counts in full if it started after `begun_s`, so a pod that
     comes in mid-run loses nothing; one that is older counts from its first reading on. What a
@@ -86,7 +86,7 @@ class Ledger:
     def _take(self, reading: Reading) -> "Ledger":
         before = self.seen.get(reading.pod_uid)
         if before is not None and reading.start_s < before.start_s - SAME_START_S:
-            return self  # told late, of a process that has ended since
+            return self  # a late reading of a process that has ended
         new: dict[ArmKey, ArmEvidence] = {}
         for key, found in self._new(before, reading):
             if self._follows(key) and not is_empty(found):
@@ -128,7 +128,7 @@ class Ledger:
     def _noted(self, reading: Reading) -> Mapping[str, Seen]:
         """Keep what was read, latest last.
 
-        An engine that no longer tells of a table has forgotten it and would begin anew.
+        An engine that no longer exports a table has forgotten it and would start it at 0 again.
         """
         arms = reading.arms.items()
         kept = {key: found for key, found in arms if not self.followed or key in self.followed}
@@ -136,7 +136,7 @@ class Ledger:
         return others | {reading.pod_uid: Seen(reading.start_s, reading.key, kept)}
 
     def _forget(self) -> "Ledger":
-        """Drop the pods that were read longest ago; should one come back, it begins anew."""
+        """Drop the pods that were read longest ago; one that returns counts afresh."""
         surplus = list(self.seen)[: max(len(self.seen) - MAX_PODS, 0)]
         if not surplus:
             return self

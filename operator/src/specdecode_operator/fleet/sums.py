@@ -24,9 +24,9 @@ def add(left: ArmEvidence, right: ArmEvidence) -> ArmEvidence:
 
 
 def grown(since: ArmEvidence, now: ArmEvidence) -> ArmEvidence:
-    """What came between two readings of one process.
+    """The difference between two readings of one process.
 
-    Where anything is less than it was, the process has begun to count anew; all of `now` is new.
+    If any count is less than before, the process restarted its counters; all of `now` is new.
     """
     if _has_fallen(since, now):
         return now

@@ -15,7 +15,7 @@ from specdecode_operator.judge.trial_evidence import Cell, Counts, add_counts, c
 
 FACTOR = 2.0
 PAIRS = 4
-FEWEST = 5.0
+FEWEST = 4.0
 """Effective requests of each role in equal strata."""
 REQUEST_SPREAD = 0.2
 """Standard deviation between requests of one stratum, on the logarithmic scale."""

@@ -32,7 +32,6 @@ class Findings:
     coverage: float
     pairs: int
     elapsed_s: float
-    accept: Interval | None = None
     first_token: Interval | None = None
     has_first_token: bool = False
 
@@ -46,7 +45,6 @@ def conclude(found: Findings, guard: Guard) -> Judgement:
         message=message,
         gain=found.gain,
         first_token=found.first_token,
-        accept=found.accept,
         baseline_requests=found.baseline_requests,
         candidate_requests=found.candidate_requests,
         strata=found.strata,

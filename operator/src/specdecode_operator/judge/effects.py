@@ -24,7 +24,7 @@ FEWEST_REQUESTS = 10
 """Of each role, for a pair to count."""
 FEWEST_TOKENS = 20
 """Observations of each role, for a latency of a pair to count."""
-DECODE_STEEPEST, FIRST_TOKEN_STEEPEST = 0.2, 1.5
+DECODE_STEEPEST, FIRST_TOKEN_STEEPEST = 0.1, 1.5
 """Largest slopes on the load: of decode time within a batch bucket, and of time to first token."""
 LOAD_PRIOR = 0.05
 """Weight of "load explains nothing" in the slope, as a sum of squared load differences."""

@@ -31,11 +31,8 @@ class Guard:
     min_duration_s: float = 600.0  # before a promotion
     max_duration_s: float = 7200.0
     min_coverage: float = 0.8  # of the work, by strata that count
-    min_pairs: int = 6  # of blocks, where the arms take turns
-    pod_spread: float = 0.01  # between equal pods, where each pod has one arm only
-    heavy_loss: float = 0.1  # shown after one pair of blocks already, it ends a trial
+    min_pairs: int = 6  # of turns, where the arms take turns
     tail_rise: float = 0.5  # growth of the share above the baseline's 95th percentile
-    accept_drop: float = 0.2  # of tokens per round, for the early alarm
     max_restarts: int = 2  # of the candidate's pods beyond the baseline's
     restart_failures: int = 64  # failed requests that one restart explains
 
@@ -47,11 +44,8 @@ class Guard:
             "margin",
             "first_token_margin",
             "min_coverage",
-            "pod_spread",
-            "heavy_loss",
         ):
             _check(name, getattr(self, name), 0.0, 1.0)
-        _check("accept_drop", self.accept_drop, 0.0, 0.99)
         _check("tail_rise", self.tail_rise, 0.01, 100.0)
         for name in ("min_requests", "min_stratum_requests", "min_pairs"):
             _check(name, getattr(self, name), 2.0, math.inf)
@@ -59,22 +53,18 @@ class Guard:
             _check(name, getattr(self, name), 0.0, math.inf)
         _check("max_duration_s", self.max_duration_s, self.min_duration_s, math.inf)
 
-    # What may be rolled back wrongly is shared between the gain, the rails and the early alarm.
+    # What may be rolled back wrongly is shared: a third for the gain and for time to first token
+    # each, a third for the guardrails. Early alarms need a factor that no load explains.
 
     @property
     def loss_alpha(self) -> float:
-        """For calling the candidate slower."""
-        return 0.5 * self.alpha
+        """For calling the candidate slower, in decode time or in time to first token."""
+        return self.alpha / 3.0
 
     @property
     def rail_alpha(self) -> float:
-        """For all guard rails together."""
-        return 0.35 * self.alpha
-
-    @property
-    def alarm_alpha(self) -> float:
-        """For the early alarm and for a heavy loss."""
-        return 0.15 * self.alpha
+        """For all guardrails together."""
+        return self.alpha / 3.0
 
 
 def _check(name: str, value: float, least: float, most: float) -> None:

@@ -61,20 +61,18 @@ class Rail:
 class Judgement:
     """A verdict, and its evidence. `gain` is 1 - candidate/baseline seconds per token.
 
-    `accept` is the same for tokens per round: candidate/baseline - 1, `first_token` the gain in
-    time to first token. None: not known yet.
+    `first_token` is the gain in the mean time to first token. None: not known yet.
     """
 
     verdict: Verdict
     reason: str  # CamelCase
     message: str
     gain: Interval | None = None
-    accept: Interval | None = None
     first_token: Interval | None = None
     baseline_requests: float = 0.0
     candidate_requests: float = 0.0
     strata: tuple[StratumEffect, ...] = ()
     coverage: float = 0.0  # share of the work in strata that count
     rails: tuple[Rail, ...] = ()
-    pairs: int = 0  # of blocks, where the arms took turns
+    pairs: int = 0  # of turns, where the arms took turns
     elapsed_s: float = 0.0

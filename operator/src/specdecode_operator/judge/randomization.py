@@ -6,7 +6,7 @@ sign is the fair coin of `turns.turn_order`. So the signs of the effects minus �
 coins, however the d depend on each other or on the past (randomization inference for switchback
 experiments: Bojinov, Simchi-Levi and Zhao 2023; Fisher 1935). Betting on them,
 
-    E_n = mean over bets (c, w) of Π_{i ≤ n} (1 + c · tanh((x_i - θ) / (w · s_i))),
+    E_n = weighted mean over bets (c, w) of Π_{i ≤ n} (1 + c · tanh((x_i - θ) / (w · s_i))),
 
 is a nonnegative martingale that starts at 1: it ever exceeds 1 / α with probability at most α
 (Ville 1939; testing by betting: Shafer 2021; Waudby-Smith and Ramdas 2024). The scale s_i is the
@@ -19,8 +19,8 @@ import math
 from bisect import insort
 from collections.abc import Callable, Sequence
 
-BETS = ((0.35, 0.7), (0.7, 0.7), (0.98, 0.4), (0.98, 2.0))
-"""(c, w): few wrong signs pay for large stakes, many for small ones."""
+BETS = ((1 / 3, 0.6, 0.7), (1 / 6, 0.98, 0.4), (1 / 2, 0.98, 2.0))
+"""Weight, c and w: for pairs of which some are spoilt, for clear effects, and for small ones."""
 LEAST_SCALE = 1e-6
 WIDEST = 1.0
 """Bounds of an effect are looked for within this distance, on the logarithmic scale."""
@@ -33,7 +33,7 @@ Shifted = Callable[[float], Sequence[float]]
 def evidence_path(effects: Sequence[float]) -> list[float]:
     """Logarithm of the largest wealth so far, after each pair, of bets that effects are above 0."""
     sizes: list[float] = []
-    wealths = [-math.log(len(BETS))] * len(BETS)
+    wealths = [math.log(weight) for weight, _, _ in BETS]
     most, path = 0.0, []
     for effect in effects:
         insort(sizes, abs(effect))
@@ -42,7 +42,7 @@ def evidence_path(effects: Sequence[float]) -> list[float]:
         relative = effect / max(scale, LEAST_SCALE)
         wealths = [
             wealth + math.log1p(stake * math.tanh(relative / width))
-            for wealth, (stake, width) in zip(wealths, BETS, strict=True)
+            for wealth, (_, stake, width) in zip(wealths, BETS, strict=True)
         ]
         top = max(wealths)
         total = top + math.log(sum(math.exp(wealth - top) for wealth in wealths))

@@ -6,16 +6,17 @@ the second half runs the other role (`role_in_turn`). Nothing but this coin may 
 runs first: it must not depend on load, pods or time.
 
 `turn_stretch` multiplies the length of both turns of a pair, so that no load with a fixed period
-stays aligned with the pairs. The first pair is a probe: it is short, and at most `PROBE_PODS` pods
-take part, so that a broken candidate has answered few requests when its first alarm is due.
+stays aligned with the pairs. The first `PROBE_PAIRS` pairs are probes: they are short, and at most
+`PROBE_PODS` pods take part, so a broken candidate has answered few requests at its first alarm.
 """
 
 import random
 
 from specdecode_operator.judge.evidence import Role
 
+PROBE_PAIRS = 2
 PROBE_PODS = 2
-PROBE_STRETCH = 0.2
+PROBE_STRETCH = 0.15
 SHORTEST, LONGEST = 0.75, 1.25
 
 _BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)
@@ -29,14 +30,14 @@ def turn_order(seed: int, pair: int) -> tuple[Role, Role]:
 
 def turn_stretch(seed: int, pair: int) -> float:
     """Factor of the configured turn length, the same for both turns of a pair."""
-    if pair == 0:
+    if pair < PROBE_PAIRS:
         return PROBE_STRETCH
     return random.Random(f"stretch {seed} {pair}").uniform(SHORTEST, LONGEST)
 
 
 def pods_in_pair(pair: int, pods: int) -> int:
     """How many of the available pods take part in a pair: one, or an even number."""
-    most = min(pods, PROBE_PODS) if pair == 0 else pods
+    most = min(pods, PROBE_PODS) if pair < PROBE_PAIRS else pods
     return most if most <= 1 else most // 2 * 2
 
 

@@ -4,17 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic.alias_generators import to_camel
-
 from specdecode_api import names
-from specdecode_api.table import TableEntry
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.merge_patch import difference, merge_patch
 from specdecode_operator.plugin.errors import PluginError
+from specdecode_operator.trial.candidate import TRIED, batch_sizes
 from specdecode_operator.trial.revisions import BadRevision, Revision, read_revision
-
-TRIED = ("speculation", "pageSize", "engine")
-"""Parts of the spec that a trial may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +60,6 @@ def whole_spec(revision: Revision) -> dict[str, Any]:
     adaptive = {"adaptive": {"batchSizes": batch_sizes(revision.table)}}
     merged: dict[str, Any] = merge_patch(revision.spec, {"speculation": adaptive})
     return merged
-
-
-def batch_sizes(table: Mapping[str, TableEntry]) -> list[dict[str, Any]]:
-    """Write a table as `spec.speculation.adaptive.batchSizes`, starts ascending."""
-    return [
-        {"from": start}
-        | {
-            to_camel(name): value
-            for name, value in entry.model_dump(mode="json", exclude_defaults=True).items()
-        }
-        for start, entry in sorted((int(start), entry) for start, entry in table.items())
-    ]
 
 
 def adoption(resource: Manifest, running: InForceSpec, *, with_image: bool) -> dict[str, Any]:

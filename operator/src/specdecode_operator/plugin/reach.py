@@ -112,7 +112,7 @@ class Reader:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
         if response.status >= HTTPStatus.BAD_REQUEST:
-            verb = "create" if method == "POST" else "patch"
+            verb = {"POST": "create", "PUT": "update"}.get(method, "patch")
             raise refusal(response.status, _message(text), what, self.user, verb)
         stored: Manifest = json.loads(text)
         return stored

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from specdecode_api import names
 from specdecode_operator.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL, Manifest
-from specdecode_operator.merge_patch import difference, merge_patch
+from specdecode_operator.merge_patch import merge_patch
 from specdecode_operator.plugin import in_force, lookup
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
@@ -168,15 +168,15 @@ async def _dry_run(reader: Reader, resource: Manifest, spec: Mapping[str, Any]) 
     """
     metadata = resource["metadata"]
     path = RESOURCE.path(metadata["namespace"], metadata["name"])
-    query = {"dryRun": "All", "fieldValidation": "Strict"}
-    body = {"spec": difference(resource["spec"], spec)}
     what = f"{RESOURCE.plural}.{RESOURCE.group}"
     try:
-        await reader.send("PATCH", path, what, body, "application/merge-patch+json", **query)
+        # Not a patch: the error of an invalid patch contains the whole resource.
+        body = {**resource, "spec": dict(spec)}
+        await reader.send("PUT", path, what, body, dryRun="All", fieldValidation="Strict")
     except PluginError as error:
         if error.code == HTTPStatus.FORBIDDEN:
             return [
-                f"not checked by a dry run, because {reader.user} may not patch {what}; the "
+                f"not checked by a dry run, because {reader.user} may not update {what}; the "
                 "operator checks the candidate when the trial begins"
             ]
         if error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):

@@ -6,8 +6,11 @@ from typing import Any
 
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.wealth import spend
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
@@ -93,7 +96,7 @@ def begin_edit(
     record: Record, now: InForce, target: Target, kind: Kind, rollout: RolloutSpec, at_s: float
 ) -> Record:
     """Try an edit."""
-    trial = _trial(now, target, kind, Origin.EDIT, rollout, at_s)
+    trial = new_trial(now, target, kind, Origin.EDIT, rollout, at_s)
     return replace(record, trial=trial)
 
 
@@ -101,7 +104,7 @@ def begin_proposal(record: Record, now: InForce, target: Target, kind: Kind, at_
     """Try a recommended table, at the price of some of the error budget."""
     spec = now.resource.spec
     grant = spend(record.wealth)
-    trial = _trial(now, target, kind, Origin.RECOMMENDATION, spec.rollout, at_s)
+    trial = new_trial(now, target, kind, Origin.RECOMMENDATION, spec.rollout, at_s)
     return replace(
         record,
         trial=replace(trial, promote_alpha=grant.alpha),
@@ -124,9 +127,24 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
     return ""
 
 
-def _trial(
+def named(record: Record, resource: Manifest) -> Record:
+    """Name the SpecDecodeTrial of the trial that has just begun.
+
+    A target that no candidate can contain, such as another model, has none.
+    """
+    trial, metadata = record.trial, resource["metadata"]
+    if trial is None or trial.name:
+        return record
+    if not candidate_of(spec_in_force(resource["spec"], record.accepted), trial.target):
+        return record
+    fingerprint = digest([trial.target.id, trial.started_s])[:8]
+    return replace(record, trial=replace(trial, name=f"{metadata['name']}-{fingerprint}"))
+
+
+def new_trial(
     now: InForce, target: Target, kind: Kind, origin: Origin, rollout: RolloutSpec, at_s: float
 ) -> Trial:
+    """A trial that begins at `at_s`, in seconds since 1970."""
     return Trial(
         target=target,
         kind=kind,

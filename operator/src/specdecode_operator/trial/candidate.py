@@ -1,11 +1,18 @@
-"""A candidate: the configuration in force with the merge patch of a trial."""
+"""Candidates: merge patches of the configuration in force, read and written."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
+from specdecode_api.table import TableEntry
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.merge_patch import difference, merge_patch
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.trial.state import Target
+
+TRIED = ("speculation", "pageSize", "engine")
+"""Parts of the spec that a candidate may change."""
 
 
 def patched(in_force: Manifest, candidate: Mapping[str, Any]) -> Resource:
@@ -32,3 +39,32 @@ def patched(in_force: Manifest, candidate: Mapping[str, Any]) -> Resource:
             "another candidate"
         )
     return after
+
+
+def spec_in_force(spec: Mapping[str, Any], accepted: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The spec with the accepted part that is in force in place of its own."""
+    return {**spec, **(accepted or {})}
+
+
+def candidate_of(in_force: Mapping[str, Any], target: Target) -> dict[str, Any]:
+    """Write a target as a candidate; {} where it changes only what no candidate may change."""
+    if target.table is not None:
+        return {"speculation": {"adaptive": {"batchSizes": batch_sizes(target.table)}}}
+    wanted = target.spec or {}
+    found: dict[str, Any] = difference(
+        {name: in_force[name] for name in TRIED if name in in_force},
+        {name: wanted[name] for name in TRIED if name in wanted},
+    )
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def batch_sizes(table: Mapping[str, TableEntry]) -> list[dict[str, Any]]:
+    """Write a table as `spec.speculation.adaptive.batchSizes`, starts ascending."""
+    return [
+        {"from": start}
+        | {
+            to_camel(name): value
+            for name, value in entry.model_dump(mode="json", exclude_defaults=True).items()
+        }
+        for start, entry in sorted((int(start), entry) for start, entry in table.items())
+    ]

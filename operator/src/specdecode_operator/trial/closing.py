@@ -67,7 +67,8 @@ def promoted(record: Record, target: Target, origin: Origin, base: ArmKey) -> Re
     """Put a target in force."""
     if target.table is not None:
         return replace(record, tuned=Tuned(target.table, base, origin))
-    return replace(record, accepted=accepted_part(target.spec or {}), tuned=None)
+    accepted = accepted_part(target.spec or {})
+    return replace(record, accepted=accepted, tuned=None, overridden=target.overrides)
 
 
 def timestamp(at_s: float) -> str:
@@ -83,6 +84,7 @@ def history_entry(trial: Trial, guard: Guard, now_s: float) -> HistoryEntry:
     evidence = hearing.write(trial, observed(trial), guard, now_s)
     return HistoryEntry.model_validate(
         {
+            "name": trial.name,
             "id": trial.target.id,
             "kind": trial.kind.value,
             "origin": trial.origin.value,

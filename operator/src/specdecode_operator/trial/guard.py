@@ -1,9 +1,12 @@
 """The judge's guard and the times of a trial, from the spec."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from specdecode_api.duration import duration_s, part_of_one
 from specdecode_api.v1alpha1 import RolloutSpec
+from specdecode_api.v1alpha1.rollout import GuardSpec
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
@@ -31,6 +34,14 @@ class Pace:
     def canary_look_s(self) -> float:
         """Time between looks at arms on separate pods."""
         return min(LOOK_S, max(1.0, (self.warm_up_s or self.block_s) / LOOKS_PER_TURN))
+
+
+def guarded_as(rollout: RolloutSpec, guard: Mapping[str, Any]) -> RolloutSpec:
+    """Apply a trial's differences from the deployment's guard."""
+    if not guard:
+        return rollout
+    fields = rollout.guard.model_dump(by_alias=True) | dict(guard)
+    return rollout.model_copy(update={"guard": GuardSpec.from_resource(fields)})
 
 
 def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:

@@ -1,6 +1,8 @@
 """What the judge was given, as one JSON text of the history, and the same judgement once more."""
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +12,8 @@ from specdecode_operator.judge.judge import judge_pods, judge_turns
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
 from specdecode_operator.trial.state import Trial
+
+_FIELDS = frozenset({"guard", "elapsed_s", "verdict", "reason", "evidence"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +47,35 @@ def write(trial: Trial, evidence: TurnEvidence | PodEvidence, guard: Guard, now_
     return json.dumps(document, separators=(",", ":"))
 
 
-def read(text: str) -> Hearing:
-    """Read what `write` wrote.
+def read(recorded: Any) -> Hearing:
+    """Read what `write` wrote, as text or as the object that it contains.
 
     Raises:
-        BadEvidence: it is something else.
+        BadEvidence: it is something else; the message contains the place.
     """
     try:
-        document = json.loads(text)
-        fields = document["guard"] | {"aim": Aim(document["guard"]["aim"])}
-        return Hearing(
-            Guard(**fields),
-            float(document["elapsed_s"]),
-            from_document(document["evidence"]),
-            str(document["verdict"]),
-            str(document["reason"]),
-        )
-    except BadEvidence:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise BadEvidence(f"the evidence cannot be read: {error}") from error
+        document = json.loads(recorded) if isinstance(recorded, str) else recorded
+    except (ValueError, RecursionError) as error:
+        raise BadEvidence(f"evidence is not JSON: {error}") from None
+    if not isinstance(document, Mapping) or document.keys() != _FIELDS:
+        raise BadEvidence(f"evidence must be an object with {sorted(_FIELDS)}")
+    elapsed_s, verdict, reason = (document[name] for name in ("elapsed_s", "verdict", "reason"))
+    if type(elapsed_s) not in (int, float) or not 0.0 <= elapsed_s < math.inf:
+        raise BadEvidence(f"evidence.elapsed_s is {elapsed_s!r}; it must be 0 or more")
+    if not isinstance(verdict, str) or not isinstance(reason, str):
+        raise BadEvidence("evidence.verdict and evidence.reason must be texts")
+    evidence = from_document(document["evidence"])
+    return Hearing(_guard(document["guard"]), float(elapsed_s), evidence, verdict, reason)
+
+
+def _guard(document: Any) -> Guard:
+    if not isinstance(document, Mapping):
+        raise BadEvidence(f"evidence.guard is {document!r:.80}; it must be an object")
+    numbers = {name: value for name, value in document.items() if name != "aim"}
+    for name, value in numbers.items():
+        if type(value) not in (int, float):
+            raise BadEvidence(f"evidence.guard.{name} is {value!r:.80}; it must be a number")
+    try:
+        return Guard(**numbers, aim=Aim(str(document.get("aim"))))
+    except (ValueError, TypeError) as error:
+        raise BadEvidence(f"evidence.guard: {error}") from None

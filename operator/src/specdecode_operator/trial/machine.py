@@ -10,6 +10,7 @@ from specdecode_api import names
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children, pods
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import Resource, parse_stored
@@ -23,6 +24,7 @@ from specdecode_operator.trial.beginning import (
     begin_proposal,
     choose_kind,
     edit_target,
+    named,
     why_held,
 )
 from specdecode_operator.trial.closing import close, promoted, rule
@@ -35,8 +37,15 @@ from specdecode_operator.trial.configuration import (
     table_target,
 )
 from specdecode_operator.trial.exploration import why_over_budget
-from specdecode_operator.trial.guard import guard_of, pace_of
+from specdecode_operator.trial.guard import guard_of, guarded_as, pace_of
 from specdecode_operator.trial.learning import Advice, advise, proposal_of
+from specdecode_operator.trial.objects import (
+    commands,
+    is_deleted,
+    published,
+    reported,
+    waiting_trials,
+)
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.scene import Scene
@@ -52,6 +61,7 @@ from specdecode_operator.trial.state import (
     Trial,
     Turn,
 )
+from specdecode_operator.trial.users import begin_user, user_trial
 from specdecode_operator.trial.verbs import Asked, answers, asked
 
 TRIALS_OFF = "trials are switched off for this operator (--no-trials)"
@@ -103,13 +113,14 @@ class Situation:
 
     def scene(self, trial: Trial | None = None) -> Scene:
         """What a trial, or whoever learns, looks at."""
+        rollout = guarded_as(self.rollout, trial.guard if trial else {})
         return Scene(
             self.observed,
             self.sight,
             self.now_s,
-            guard_of(self.rollout, trial),
-            pace_of(self.rollout),
-            self.rollout.canary.replicas,
+            guard_of(rollout, trial),
+            pace_of(rollout),
+            rollout.canary.replicas,
             duration_s(self.resource.spec.lifecycle.startup_timeout),
         )
 
@@ -135,7 +146,8 @@ def advance(
     """
     resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
-    situation = Situation(observed, resource, sight, asked(annotations), now_s, image, has_trials)
+    wanted = commands(observed.trials, record, asked(annotations))
+    situation = Situation(observed, resource, sight, wanted, now_s, image, has_trials)
     # What is stored serves; what this step decides serves once it is stored.
     serving = situation.in_force(record)
     record, target, now = _wanted(record, situation)
@@ -150,11 +162,14 @@ def advance(
         advice = advise(now, situation.scene())
     held = refusal = ""
     if record.trial is None:
-        if target is not None:
+        if begun := _begun_by_user(record, now, situation):
+            record, held = begun, "a trial of a user goes first"
+        elif target is not None:
             record, refusal = _begin_edit(record, target, now, situation)
             held = "an edit of the spec goes first"
         else:
             record, held = _begin(record, advice, now, situation)
+        record = named(record, observed.resource)
     step = _with_pods(record, target, serving, situation)
     return replace(step, advice=advice, held=held, refusal=refusal)
 
@@ -162,6 +177,11 @@ def advance(
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
     """What the spec asks for and is not in force; the record brought in line with the spec."""
     resource = situation.resource
+    if record.overridden:
+        if record.overridden == digest(accepted_part(situation.observed.resource["spec"])):
+            now = situation.in_force(record)
+            return (record if now.tuned else replace(record, tuned=None)), None, now
+        record = replace(record, overridden="")  # the spec was edited
     if situation.rollout.edit_policy != "Guarded":
         record = replace(record, accepted=None)
     elif record.accepted is None:
@@ -197,15 +217,19 @@ def _go_on(
     record: Record, trial: Trial, target: Target | None, now: InForce, situation: Situation
 ) -> Record:
     """Measure, rule or settle."""
+    trial = published(trial, situation.observed.trials)
     scene = situation.scene(trial)
     if trial.phase.is_ending:
         is_settled = _is_settled(trial, scene)
         return close(record, trial, scene.guard, situation.now_s) if is_settled else record
     ruling = _overruled(trial, target, now, situation)
+    if ruling is None and trial.name and not trial.is_published:
+        hold = f"waits for the creation of SpecDecodeTrial {trial.name}"
+        return replace(record, trial=replace(trial, hold=hold))
     if ruling is None:
         trial = _rest(trial, situation)
         trial = (canary if trial.kind is Kind.CANARY else crossover).step(trial, scene)
-        ruling = trial.ruling
+        ruling = reported(trial, trial.ruling)
     if ruling is None:
         return replace(record, trial=trial)
     record = rule(record, trial, ruling, now.plain.arm, situation.now_s)
@@ -224,12 +248,16 @@ def _overruled(
     if not situation.has_trials:
         return Ruling(End.SUPERSEDED, "TrialsOff", TRIALS_OFF)
     if asked_for.promote == own:
-        return Ruling(End.PROMOTED, "PromotedByHand", "an annotation asked for it")
+        return Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
     if asked_for.abort == own:
-        return Ruling(End.ABORTED, "AbortedByHand", "an annotation asked for it")
+        return Ruling(End.ABORTED, "AbortedByHand", "a user asked for it")
+    if is_deleted(trial, situation.observed.trials):
+        return Ruling(End.ABORTED, "TrialDeleted", f"SpecDecodeTrial {trial.name} was deleted")
     if trial.old != now.built.arm:
         message = "the configuration that it was compared with is no longer the one in force"
         return Ruling(End.SUPERSEDED, "BaseChanged", message)
+    if trial.origin is Origin.USER:
+        return None
     if trial.origin is Origin.EDIT:
         if target is None:
             return Ruling(End.SUPERSEDED, "Reverted", "the spec asks no longer for a change")
@@ -255,7 +283,7 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             turn=Turn(2 * trial.turn.pair),
             first_half=NO_HALF,
             open=NO_HALF,
-            hold="paused by annotation",
+            hold="paused by a user",
         )
     if trial.is_paused and not wants_pause:
         paused_s = trial.paused_s + situation.now_s - trial.pause_began_s
@@ -282,6 +310,15 @@ def _is_settled(trial: Trial, scene: Scene) -> bool:
     annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
     is_new = annotations.get(names.ANNOTATION_CONFIG_HASH) == trial.target.arm.config_hash
     return is_new and progress_of(live) is Progress.COMPLETE
+
+
+def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record | None:
+    """Begin, promote or refuse the next trial of a user, if one waits."""
+    waiting = waiting_trials(situation.observed.trials, record)
+    if not waiting or not situation.has_trials or situation.resource.spec.replicas == 0:
+        return None
+    found = user_trial(waiting[0], situation.observed.resource, now, record, situation.image)
+    return begin_user(record, now, found, situation.rollout, situation.now_s)
 
 
 def _begin(

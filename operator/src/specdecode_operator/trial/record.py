@@ -72,6 +72,8 @@ class Record:
     requests: Mapping[str, Request] = field(default_factory=lambda: MappingProxyType({}))
     ended_s: float = 0.0
     """When the last trial ended."""
+    overridden: str = ""
+    """Digest of the accepted part of the spec that a user's trial has put out of force."""
     spent: tuple[Spent, ...] = ()
     """Trials of the operator's own within a day."""
 
@@ -83,6 +85,10 @@ class Record:
     def ending_of(self, target_id: str) -> HistoryEntry | None:
         """How the latest trial of a target ended, if it is remembered."""
         return next((each for each in self.history if each.id == target_id), None)
+
+    def ending_by_name(self, name: str) -> HistoryEntry | None:
+        """How the trial with this SpecDecodeTrial ended, if it is remembered."""
+        return next((each for each in self.history if each.name == name), None)
 
     def is_rejected(self, target_id: str) -> bool:
         """Whether a target was tried and is not to be tried again by itself."""
@@ -126,6 +132,7 @@ def write(record: Record) -> str:
         "wealth": _WEALTH.dump_python(record.wealth, mode="json"),
         "requests": _REQUESTS.dump_python(dict(record.requests), mode="json"),
         "ended_s": record.ended_s,
+        "overridden": record.overridden,
         "spent": _SPENT.dump_python(record.spent, mode="json"),
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
@@ -151,6 +158,7 @@ def read(text: str) -> Record:
             wealth=_WEALTH.validate_python(document["wealth"]),
             requests=_REQUESTS.validate_python(document["requests"]),
             ended_s=float(document["ended_s"]),
+            overridden=str(document["overridden"]),
             spent=_SPENT.validate_python(document["spent"]),
         )
     except (ValueError, KeyError, TypeError, ValidationError) as error:

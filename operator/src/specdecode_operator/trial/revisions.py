@@ -69,8 +69,8 @@ def revision(
 
 
 def pinned(spec: Mapping[str, Any], image: str) -> dict[str, Any]:
-    """Copy an accepted part with the engine image that it runs."""
-    return {**spec, "engine": {**spec.get("engine", {}), "image": image}}
+    """Copy an accepted part with the engine image that it runs: its own, else `image`."""
+    return {**spec, "engine": {"image": image, **spec.get("engine", {})}}
 
 
 def next_number(revisions: Iterable[Revision]) -> int:

@@ -28,6 +28,7 @@ class Origin(StrEnum):
 
     EDIT = "Edit"
     RECOMMENDATION = "Recommendation"
+    USER = "User"
 
 
 class Phase(StrEnum):
@@ -49,6 +50,7 @@ class End(StrEnum):
     """What became of a trial."""
 
     PROMOTED = "Promoted"
+    PASSED = "Passed"
     ROLLED_BACK = "RolledBack"
     INCONCLUSIVE = "Inconclusive"
     ABORTED = "Aborted"
@@ -92,6 +94,8 @@ class Target:
     table: Table | None
     """None where the configuration brings its own."""
     spec: Mapping[str, Any] | None = None
+    overrides: str = ""
+    """Digest of the accepted part of the spec that the target overrides; empty for edits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,14 @@ class Trial:
     since_s: float
     """When the phase began."""
     phase: Phase = Phase.PREPARING
+    name: str = ""
+    """Its SpecDecodeTrial; empty where its candidate cannot be written as one."""
+    is_published: bool = False
+    """Whether the SpecDecodeTrial was observed; it does not begin before."""
+    is_report: bool = False
+    """Whether it ends as passed where others are promoted."""
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    """Differences from the deployment's `rollout.guard`, as in the spec."""
     seed: int = 0
     promote_alpha: float = 0.01
     measured_s: float = 0.0

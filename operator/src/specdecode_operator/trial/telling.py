@@ -11,7 +11,7 @@ from specdecode_api.v1alpha1 import (
     RolloutRequest,
     TrialStatus,
 )
-from specdecode_api.v1alpha1.rollout_status import MAX_PODS
+from specdecode_api.v1alpha1.rollout_status import MAX_PODS, LastTrial
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.wealth import spend
@@ -35,19 +35,37 @@ class Told:
     effective: Effective | None = None
     exploration: ExplorationStatus | None = None
     requests: tuple[RolloutRequest, ...] = ()
+    active_trial: str | None = None
+    """SpecDecodeTrial that runs."""
+    last_trial: LastTrial | None = None
 
 
-def tell(step: Step, observed: Observed) -> Told:
-    """Say where trials stand."""
+def tell(step: Step, observed: Observed, revision: str = "") -> Told:
+    """Say where trials stand.
+
+    Args:
+        revision: name of the ControllerRevision in force; empty where there is none.
+    """
     record = step.record
     return Told(
         trial=_running(record.trial, observed) if record.trial else None,
         history=record.history,
-        effective=_effective(step),
+        active_trial=(record.trial.name or None) if record.trial else None,
+        last_trial=_last(record),
+        effective=_effective(step, revision),
         exploration=_exploration(step, observed.at.timestamp()),
         requests=tuple(
             RolloutRequest.model_validate(asdict(each)) for each in record.requests.values()
         ),
+    )
+
+
+def _last(record: Record) -> LastTrial | None:
+    entry = next((each for each in record.history if each.name), None)
+    if entry is None:
+        return None
+    return LastTrial(
+        name=entry.name, verdict=entry.verdict, reason=entry.reason, ended_at=entry.ended_at
     )
 
 
@@ -57,6 +75,7 @@ def _running(trial: Trial, observed: Observed) -> TrialStatus:
     told = judgement.message if judgement else ""
     return TrialStatus.model_validate(
         {
+            "name": trial.name,
             "id": trial.target.id,
             "kind": trial.kind.value,
             "origin": trial.origin.value,
@@ -86,11 +105,12 @@ def pods_of(trial: Trial, observed: Observed, role: Role) -> tuple[str, ...]:
     return tuple(name_of(pod) for pod in found[:MAX_PODS])
 
 
-def _effective(step: Step) -> Effective | None:
+def _effective(step: Step, revision: str) -> Effective | None:
     record, now = step.record, step.now
     if record.accepted is None and now.tuned is None:
         return None
     return Effective(
+        revision=revision or None,
         config_hash=now.built.config_hash,
         table_hash=now.built.arm.table_hash,
         table=steps_of(now.tuned.table) if now.tuned else None,
@@ -120,7 +140,12 @@ def _is_recommended(step: Step) -> bool:
 def _reason(step: Step) -> Literal["FollowsSpec", "Promoted", "Guarded"]:
     if step.pending is not None:
         return "Guarded"
-    return "Promoted" if _is_recommended(step) else "FollowsSpec"
+    return "Promoted" if _is_recommended(step) or _is_by_user(step) else "FollowsSpec"
+
+
+def _is_by_user(step: Step) -> bool:
+    tuned = step.now.tuned
+    return bool(step.record.overridden) or (tuned is not None and tuned.origin is Origin.USER)
 
 
 def _why(step: Step) -> str:
@@ -130,6 +155,12 @@ def _why(step: Step) -> str:
         return (
             "mode Auto has put a better table in force; write it into the spec to keep it, "
             "or change the spec's table to leave it"
+        )
+    if _is_by_user(step):
+        name = step.now.resource.name
+        return (
+            "a trial has put another configuration in force; `kubectl specdecode adopt "
+            f"{name}` prints the patch that writes it into the spec; an edit of the spec ends it"
         )
     if step.now.tuned is not None:
         return "the table of the spec is in force without a restart of the pods"

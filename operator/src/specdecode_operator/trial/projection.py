@@ -1,0 +1,224 @@
+"""SpecDecodeTrials and ControllerRevisions as output: what to write and delete, and statuses."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specdecode_api import names
+from specdecode_api.v1alpha1 import HistoryEntry
+from specdecode_operator.children.build import owner_reference
+from specdecode_operator.kinds import TRIAL, Manifest
+from specdecode_operator.observed import Observed, controller_of
+from specdecode_operator.resource import Resource
+from specdecode_operator.trial.candidate import candidate_of, spec_in_force
+from specdecode_operator.trial.closing import arms, interval, shown, timestamp
+from specdecode_operator.trial.configuration import accepted_part
+from specdecode_operator.trial.machine import Step
+from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.retention import has_ended, surplus_trials
+from specdecode_operator.trial.revisions import (
+    BadRevision,
+    Revision,
+    next_number,
+    pinned,
+    read_revision,
+    rendered_as,
+    revision,
+    revision_manifest,
+    surplus,
+)
+from specdecode_operator.trial.state import Origin, Trial
+
+STATUS_EVERY_S = 120
+"""Measured time after which the status of a trial is written again without any other change."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialObjects:
+    """Requests for SpecDecodeTrials."""
+
+    creates: tuple[Manifest, ...] = ()
+    adoptions: tuple[tuple[Manifest, Manifest], ...] = ()
+    """Trials of users, and the labels and owner references that they lack."""
+    statuses: tuple[tuple[Manifest, Manifest], ...] = ()
+    """Trials as observed, and their new statuses."""
+    revisions: tuple[Manifest, ...] = ()
+    """ControllerRevisions to write."""
+    deletes: tuple[Manifest, ...] = ()
+    """Of both kinds."""
+    in_force: str = ""
+    """Name of the revision in force; empty where the spec alone decides."""
+
+
+NO_OBJECTS = TrialObjects()
+
+
+def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
+    """Compare the observed SpecDecodeTrials and revisions with the state of trials.
+
+    Args:
+        image: engine image where the spec names none.
+    """
+    owner, record = step.now.resource, step.record
+    old_trials = surplus_trials(observed.trials)
+    kept = [each for each in observed.trials if each not in old_trials]
+    found = revision_in_force(observed, step, image)
+    live = [each for each in kept if not each["metadata"].get("deletionTimestamp")]
+    return TrialObjects(
+        creates=_creates(observed, record, owner),
+        adoptions=tuple((each, _owned(owner)) for each in live if controller_of(each) is None),
+        statuses=tuple(
+            (each, status)
+            for each in live
+            if (status := _status(each, record)) is not None
+            and _mark(status) != _mark(each.get("status") or {})
+        ),
+        revisions=_revisions(observed, step, found),
+        deletes=(*old_trials, *_old_revisions(observed, found)),
+        in_force=found.name if found else "",
+    )
+
+
+def revision_in_force(observed: Observed, step: Step, image: str) -> Revision | None:
+    """The configuration in force as a revision; None where the spec alone decides on it."""
+    now, record = step.now, step.record
+    accepted, tuned = now.of[0], now.tuned
+    if accepted is None and tuned is None and record.trial is None:
+        return None
+    spec = accepted or accepted_part(observed.resource["spec"])
+    known = _readable(observed)
+    table = tuned.table if tuned else {}
+    found = revision(
+        now.resource.name, next_number(known), pinned(spec, image), now.built.config_hash, table
+    )
+    before = next((each for each in known if each.name == found.name), None)
+    if before is None:
+        return found
+    is_newest = before.number + 1 == found.number
+    number = before.number if is_newest else found.number
+    return rendered_as(replace(before, number=number), now.built.config_hash)
+
+
+def _revisions(observed: Observed, step: Step, found: Revision | None) -> tuple[Manifest, ...]:
+    if found is None or found in _readable(observed):
+        return ()
+    return (revision_manifest(found, step.now.resource),)
+
+
+def _old_revisions(observed: Observed, found: Revision | None) -> tuple[Manifest, ...]:
+    in_use = frozenset({found.name} if found else ())
+    surplus_names = {each.name for each in surplus(_readable(observed), in_use)}
+    return tuple(each for each in observed.revisions if each["metadata"]["name"] in surplus_names)
+
+
+def _readable(observed: Observed) -> list[Revision]:
+    """The revisions that hold a configuration; others are left alone."""
+    found = []
+    for each in observed.revisions:
+        with contextlib.suppress(BadRevision):
+            found.append(read_revision(each))
+    return found
+
+
+def _creates(observed: Observed, record: Record, owner: Resource) -> tuple[Manifest, ...]:
+    trial = record.trial
+    if trial is None or not trial.name or trial.is_published or trial.phase.is_ending:
+        return ()
+    if any(each["metadata"]["name"] == trial.name for each in observed.trials):
+        return ()
+    candidate = candidate_of(
+        spec_in_force(observed.resource["spec"], record.accepted), trial.target
+    )
+    manifest = {
+        "apiVersion": TRIAL.api_version,
+        "kind": TRIAL.kind,
+        "metadata": {"name": trial.name, "namespace": owner.namespace, **_owned(owner)},
+        "spec": {
+            "deployment": owner.name,
+            "candidate": candidate,
+            "origin": trial.origin.value,
+            "onSuccess": "Promote",
+        },
+    }
+    return (manifest,)
+
+
+def _owned(owner: Resource) -> Manifest:
+    return {
+        "labels": {names.LABEL_DEPLOYMENT: owner.name},
+        "ownerReferences": [owner_reference(owner)],
+    }
+
+
+def _status(trial: Manifest, record: Record) -> Manifest | None:
+    """The status of a trial; None where the present one stays."""
+    name, generation = trial["metadata"]["name"], trial["metadata"].get("generation", 1)
+    running, entry = record.trial, record.ending_by_name(name)
+    if running is not None and running.name == name:
+        found = _running(running)
+    elif entry is not None:
+        found = _ended(entry)
+    elif has_ended(trial):
+        return None
+    elif trial["spec"].get("origin", Origin.USER) == Origin.USER:
+        found = _pending(trial["spec"], running)
+    else:
+        message = "the state of this trial is lost; what it tried may be tried again"
+        found = {"phase": "Ended", "verdict": "Superseded", "reason": "StateLost"}
+        found |= {"message": message}
+    return {"observedGeneration": generation} | found
+
+
+def _pending(spec: Mapping[str, Any], running: Trial | None) -> Manifest:
+    if spec.get("state") == "Paused":
+        return {"phase": "Paused", "reason": "PausedByHand", "message": "paused by a user"}
+    if running is not None:
+        what = f"trial {running.name or running.target.id}"
+        return {"phase": "Pending", "reason": "Waiting", "message": f"waits for the end of {what}"}
+    message = "waits for replicas above 0, and for other trials that were created before"
+    return {"phase": "Pending", "reason": "Waiting", "message": message}
+
+
+def _running(trial: Trial) -> Manifest:
+    old, new = arms(trial)
+    found = {
+        "phase": "Paused" if trial.is_paused else trial.phase.value,
+        "strategy": trial.kind.value,
+        "startedAt": timestamp(trial.started_s),
+        "measuredSeconds": int(trial.measured_s),
+        "pairs": trial.turn.pair,
+        "baseline": _arm(shown("Baseline", trial.old, old, ())),
+        "candidate": _arm(shown("Candidate", trial.target.arm, new, ())),
+        "message": (trial.hold or (trial.judgement.message if trial.judgement else ""))[:1024],
+    }
+    gain = interval(trial.judgement)
+    return found | ({"interval": gain} if gain else {})
+
+
+def _ended(entry: HistoryEntry) -> Manifest:
+    plain = entry.model_dump(by_alias=True, exclude_none=True, mode="json")
+    kept = ("startedAt", "endedAt", "measuredSeconds", "verdict", "reason", "message", "interval")
+    found = {"phase": "Ended", "strategy": entry.kind}
+    found |= {name: plain[name] for name in kept if name in plain}
+    found |= {each["role"].lower(): _arm(each) for each in plain["arms"]}
+    return found | ({"evidence": json.loads(entry.evidence)} if entry.evidence else {})
+
+
+def _arm(arm: Mapping[str, Any]) -> Manifest:
+    return {
+        name: value
+        for name, value in arm.items()
+        if name not in ("role", "pods") and value is not None
+    }
+
+
+def _mark(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes it worth to write a status: not every second of measuring."""
+    is_pending = status.get("phase") == "Pending"
+    return (
+        *(status.get(name) for name in ("phase", "verdict", "reason", "observedGeneration")),
+        status.get("measuredSeconds", 0) // STATUS_EVERY_S,
+        status.get("message") if is_pending else None,
+    )

@@ -1,0 +1,125 @@
+"""Trials that users create: from a SpecDecodeTrial to a trial that runs, or to its refusal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specdecode_api.v1alpha1 import HistoryEntry, RolloutSpec
+from specdecode_api.v1alpha1.rollout_status import MAX_HISTORY
+from specdecode_operator import children
+from specdecode_operator.children.hashes import digest
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.resource import ResourceError
+from specdecode_operator.trial.beginning import Refused, choose_kind, edit_target, new_trial
+from specdecode_operator.trial.candidate import patched, spec_in_force
+from specdecode_operator.trial.closing import promoted, timestamp
+from specdecode_operator.trial.configuration import InForce, accepted_part, difference
+from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.state import End, Kind, Origin, Ruling, Target
+
+
+@dataclass(frozen=True, slots=True)
+class UserTrial:
+    """A SpecDecodeTrial of a user, as far as it can be carried out."""
+
+    name: str
+    target: Target | None = None
+    refusal: Ruling | None = None
+    strategy: str = "Auto"
+    is_promoted: bool = False
+    is_report: bool = True
+    guard: Mapping[str, Any] = field(default_factory=dict)
+
+
+def user_trial(
+    manifest: Manifest, resource: Manifest, now: InForce, record: Record, image: str
+) -> UserTrial:
+    """Read a SpecDecodeTrial against the configuration in force.
+
+    Args:
+        resource: the SpecDecodeDeployment.
+        image: engine image where the spec names none.
+    """
+    spec, name = manifest["spec"], str(manifest["metadata"]["name"])
+    if spec.get("state") == "Aborted":
+        aborted = Ruling(End.ABORTED, "AbortedByHand", "a user asked for it before it began")
+        return UserTrial(name, refusal=aborted)
+    in_force = {**resource, "spec": spec_in_force(resource["spec"], record.accepted)}
+    try:
+        wanted = patched(in_force, spec["candidate"])
+        built = children.build(wanted, image)
+    except ResourceError as error:
+        return UserTrial(name, refusal=_refused("InvalidCandidate", str(error)))
+    found = difference(now, wanted, built, image)
+    raw = merge_patch(in_force["spec"], spec["candidate"])
+    target = edit_target(Record(), now, raw, built, found, image)
+    if target is None:
+        message = "the candidate is the configuration in force"
+        return UserTrial(name, refusal=_refused("NothingToTry", message))
+    return UserTrial(
+        name,
+        replace(target, overrides=digest(accepted_part(resource["spec"]))),
+        None,
+        str(spec.get("strategy", "Auto")),
+        bool(spec.get("promote")),
+        spec.get("onSuccess", "Report") == "Report",
+        dict(spec.get("guard") or {}),
+    )
+
+
+def begin_user(
+    record: Record, now: InForce, found: UserTrial, rollout: RolloutSpec, at_s: float
+) -> Record:
+    """Begin the trial, promote its candidate at once, or refuse it."""
+    if found.refusal is not None or found.target is None:
+        assert found.refusal is not None, "a trial without a target is refused"
+        return _ended(record, found, found.refusal, at_s)
+    if found.is_promoted:
+        record = promoted(record, found.target, Origin.USER, now.plain.arm)
+        return _ended(record, found, _BY_HAND, at_s)
+    strategy = rollout.model_copy(update={"strategy": found.strategy})
+    kind = choose_kind(found.target, strategy, now.resource.spec.replicas)
+    if isinstance(kind, Refused):
+        return _ended(record, found, _refused("StrategyNotPossible", kind.message), at_s)
+    trial = new_trial(now, found.target, kind, Origin.USER, rollout, at_s)
+    trial = replace(
+        trial, name=found.name, is_published=True, is_report=found.is_report, guard=found.guard
+    )
+    return replace(record, trial=trial)
+
+
+_BY_HAND = Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
+
+
+def _refused(reason: str, message: str) -> Ruling:
+    return Ruling(End.ABORTED, reason, f"{message}; create another SpecDecodeTrial")
+
+
+def _ended(record: Record, found: UserTrial, ruling: Ruling, at_s: float) -> Record:
+    """Remember the end of a trial; what was measured before is kept."""
+    before = record.ending_by_name(found.name)
+    result = {
+        "verdict": ruling.end.value,
+        "reason": ruling.reason,
+        "message": ruling.message[:1024],
+        "ended_at": timestamp(at_s),
+    }
+    entry = before.model_copy(update=result) if before else _entry(found, result, at_s)
+    others = [each for each in record.history if each.name != found.name]
+    return replace(record, history=(entry, *others)[:MAX_HISTORY])
+
+
+def _entry(found: UserTrial, result: Mapping[str, str], at_s: float) -> HistoryEntry:
+    is_table = found.target is not None and found.target.table is not None
+    return HistoryEntry.model_validate(
+        {
+            "name": found.name,
+            "id": found.target.id if found.target else digest(found.name),
+            "kind": Kind.HOT.value if is_table else Kind.CANARY.value,
+            "origin": Origin.USER.value,
+            "startedAt": timestamp(at_s),
+            "arms": [],
+            **result,
+        }
+    )
