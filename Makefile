@@ -15,7 +15,7 @@ SEED ?= 1
         compile-gate test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless release-dry-run clean
 
 help: ## List all targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: ## Install uv, if it is missing, and the locked environment
 	@scripts/setup

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts.vocabulary import DEFERRED
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("crds", "kernels", "engine", "operator")
 
@@ -23,12 +21,10 @@ def duplicates(sources: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def package_sources() -> Iterable[tuple[str, str]]:
-    """Yield path and text of every module of the four packages that is not deferred."""
+    """Yield path and text of every module of the four packages."""
     for package in PACKAGES:
         for path in sorted((ROOT / package / "src").rglob("*.py")):
-            file = str(path.relative_to(ROOT))
-            if not file.startswith(DEFERRED):
-                yield file, path.read_text(encoding="utf-8")
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
 
 
 def main() -> int:

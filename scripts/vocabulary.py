@@ -3,7 +3,6 @@
     python -m scripts.vocabulary                      everything; exit code 1 if a word is found
     python -m scripts.vocabulary --paths engine docs  only these files and folders
     python -m scripts.vocabulary --summary            how many findings per file, most first
-    python -m scripts.vocabulary --deferred           also what a later step rewrites
 
 A finding is excused by `vocabulary: allow <word>: <reason>` in a comment on its line, or on any
 line of the string that holds it. At most `MAX_EXEMPTIONS` of these may exist.
@@ -41,21 +40,6 @@ EXCLUDED = (
     "tests/charts/fixtures/",
     "bench/results/",
     "cluster/go/",
-)
-DEFERRED = (
-    # Step 10 replaces these packages, the resource's fields and the pages that describe them.
-    "operator/src/specdecode_operator/trial/",
-    "operator/src/specdecode_operator/judge/",
-    "operator/src/specdecode_operator/fleet/checkpoint.py",
-    "tests/crds/resources/",
-    "tests/operator/trial/",
-    "tests/operator/judge/",
-    "crds/src/specdecode_api/v1alpha1/",
-    "crds/specdecode.io_",
-    "charts/specdecode/files/crds/",
-    "docs/reference.md",
-    "docs/rollouts.md",
-    "examples/",
 )
 
 _EXEMPTION = re.compile(r"vocabulary: allow (?P<word>[^:<]+): (?P<reason>\S.*?)(?= *-->|$)")
@@ -165,13 +149,12 @@ def _excusing(finding: Finding, passage: Passage, exemptions: dict[int, str]) ->
     return None
 
 
-def tracked_files(paths: Sequence[str], with_deferred: bool) -> list[str]:
+def tracked_files(paths: Sequence[str]) -> list[str]:
     """List the files to check, tracked or new, below these paths."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    left_out = EXCLUDED if with_deferred else (*EXCLUDED, *DEFERRED)
     files = sorted(set(output.splitlines()))
-    files = [file for file in files if has_prose(file) and not file.startswith(left_out)]
+    files = [file for file in files if has_prose(file) and not file.startswith(EXCLUDED)]
     return [file for file in files if (ROOT / file).is_file()]
 
 
@@ -180,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     rules = read_rules(TABLE.read_text(encoding="utf-8"))
     findings, uses = list[Finding](), dict[tuple[str, int], int]()
-    for file in tracked_files(options.paths or CHECKED, options.deferred):
+    for file in tracked_files(options.paths or CHECKED):
         in_file, used = check_file(file, (ROOT / file).read_text(encoding="utf-8"), rules)
         findings += in_file
         uses |= used  # files differ, so no key is replaced
@@ -209,7 +192,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="vocabulary", description="Check the project's words.")
     parser.add_argument("--paths", nargs="+", help="check only these files and folders")
     parser.add_argument("--summary", action="store_true", help="print counts per file and word")
-    parser.add_argument("--deferred", action="store_true", help="include what step 10 rewrites")
     return parser.parse_args(arguments)
 
 

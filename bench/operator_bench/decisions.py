@@ -23,11 +23,11 @@ from specdecode_operator.children import record_name
 from specdecode_operator.conditions import Type
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest, ResourceKind
 from specdecode_operator.trial import record
-from specdecode_operator.trial.closing import arms
-from specdecode_operator.trial.guard import pace_of
+from specdecode_operator.trial.finish import arms
+from specdecode_operator.trial.guard import timing_of
 from specdecode_operator.trial.state import Trial
 
-LOOK_S = pace_of(RolloutSpec()).look_s
+LOOK_S = timing_of(RolloutSpec()).look_s
 """Between looks at the pods of a trial."""
 TOO_FEW, MORE = 3, 37
 """Requests of each pod; the alarm needs 15 of each arm."""

@@ -119,17 +119,17 @@ class _Work:
         """Plan and compute the status after each look."""
         while True:
             key = await self.woken.get()
-            sight = self.observer.take(key)
-            if sight is None:
+            snapshot = self.observer.take(key)
+            if snapshot is None:
                 continue
             self.looks += 1
-            self.failures += len(sight.failures)
+            self.failures += len(snapshot.failures)
             observed, now = self.observed[key], datetime.now(UTC)
-            self.activities.add(key, observed.uid, sight.readings.values(), sight.at_s)
+            self.activities.add(key, observed.uid, snapshot.readings.values(), snapshot.at_s)
             shown = (observed.resource.get("status") or {}).get("activity")
             activity = self.activities.extended(key, shown)
             observed = replace(observed, at=now, activity=activity)
-            decided = await asyncio.to_thread(plan, observed, SETTINGS, sight.at_s, sight)
+            decided = await asyncio.to_thread(plan, observed, SETTINGS, snapshot.at_s, snapshot)
             written = status(observed, decided, Outcome(), now)
             self.recommendations += "recommendation" in written
             self.observed[key] = replace(observed, resource=observed.resource | {"status": written})

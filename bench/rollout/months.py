@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specdecode_operator.judge.alpha_budget import AlphaBudget, earn, spend
 from specdecode_operator.judge.randomization import is_above
-from specdecode_operator.judge.wealth import Wealth, earn, spend
 
 TRIALS, PAIRS = 100, 60
 
@@ -30,11 +30,11 @@ def try_for_months(loops: int, seed: int, has_budget: bool) -> Loop:
 
 
 def _one_loop(rng: np.random.Generator, has_budget: bool) -> int:
-    wealth, wrong = Wealth(), 0
+    alpha_budget, wrong = AlphaBudget(), 0
     for _ in range(TRIALS):
-        grant = spend(wealth)
-        wealth = grant.wealth
+        grant = spend(alpha_budget)
+        alpha_budget = grant.alpha_budget
         alpha = grant.alpha if has_budget else 0.01
         if is_above(rng.normal(size=PAIRS).tolist(), alpha):
-            wealth, wrong = earn(wealth), wrong + 1
+            alpha_budget, wrong = earn(alpha_budget), wrong + 1
     return wrong

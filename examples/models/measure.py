@@ -1,6 +1,6 @@
 """Measure how many tokens a verify pass emits with each draft: slow, cacheless, plain to read.
 
-Greedy chains of three drafted tokens over the held-out prompts; one round is one target pass.
+Greedy chains of three drafted tokens over the held-out prompts; one step is one target forward.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def unrolled(
 def speculate(
     model: LlamaForCausalLM, draft: Draft, prompt: list[int], limit: int, ends: list[int]
 ) -> tuple[list[int], int]:
-    """Decode greedily with a draft; give the emitted ids and the number of verify rounds."""
+    """Decode greedily with a draft; give the emitted ids and the number of verify steps."""
     emitted = [best(model, prompt)[-1]]  # the prefill gives the first token
     rounds = 0
     while len(emitted) < limit and emitted[-1] not in ends:

@@ -27,7 +27,7 @@ _FENCE = re.compile(r"^ *(```+|~~~+).*?^ *\1", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _PATH = re.compile(r"(?:\.\./)*[\w<*.][\w<>*./-]*(?:::[\w*]+)?")
-_TARGET = re.compile(r"make (?P<name>[a-z][a-z-]*)")
+_TARGET = re.compile(r"make (?P<name>[a-z][a-z0-9-]*)")
 _EXTENSIONS = (".py", ".md", ".yaml", ".yml", ".json", ".toml", ".tsv", ".c", ".png", ".sh", ".go")
 
 
@@ -87,7 +87,7 @@ def _has_test(file: str, pattern: str) -> bool:
 
 def _problems(file: str) -> Iterator[str]:
     text, folder = (ROOT / file).read_text(encoding="utf-8"), (ROOT / file).parent
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for span in _SPAN.findall(_FENCE.sub("", text)):
         make = _TARGET.match(span)
         if make and make["name"] not in targets:

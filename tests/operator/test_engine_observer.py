@@ -57,10 +57,10 @@ async def test_observer_reports_the_age_of_the_latest_look(client):
 
 async def test_a_pod_without_a_response_is_reported_and_hides_no_other(client):
     observer = EngineObserver(EngineClient(client, port=1), lambda: 0.0)
-    sight = await observer.observe("uid", Look(0.0, (pod(),)), lambda: 7.0)
-    assert sight.at_s == 7.0
-    assert sight.readings == {}
-    assert "does not answer" in sight.failures["chat-1"]
+    snapshot = await observer.observe("uid", Look(0.0, (pod(),)), lambda: 7.0)
+    assert snapshot.at_s == 7.0
+    assert snapshot.readings == {}
+    assert "does not answer" in snapshot.failures["chat-1"]
 
 
 async def test_a_look_at_a_silent_pod_does_not_wait_and_wakes_its_resource(client):
@@ -71,9 +71,9 @@ async def test_a_look_at_a_silent_pod_does_not_wait_and_wakes_its_resource(clien
     assert observer.take(KEY) is None
     await observer.complete(KEY)
     assert woken == [KEY]
-    sight = observer.take(KEY)
-    assert sight is not None
-    assert sight.failures.keys() == {"chat-1"}
+    snapshot = observer.take(KEY)
+    assert snapshot is not None
+    assert snapshot.failures.keys() == {"chat-1"}
     assert observer.take(KEY) is None
 
 

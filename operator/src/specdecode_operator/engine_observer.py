@@ -19,7 +19,7 @@ from specdecode_operator.fleet import Reading
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Key
 from specdecode_operator.trial.looks import Look
-from specdecode_operator.trial.sight import Sight
+from specdecode_operator.trial.snapshot import EngineSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class EngineObserver:
         self._latest: dict[Key, float] = {}
         self._tables: dict[Key, Tables] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
-        self._finished: dict[Key, Sight] = {}
+        self._finished: dict[Key, EngineSnapshot] = {}
 
     def since_s(self, key: Key) -> float:
         """Seconds since the latest look at a resource began; infinite if none did."""
@@ -61,7 +61,7 @@ class EngineObserver:
         """Whether a look at a resource is not complete yet."""
         return key in self._running
 
-    def take(self, key: Key) -> Sight | None:
+    def take(self, key: Key) -> EngineSnapshot | None:
         """The result of a complete look, once."""
         return self._finished.pop(key, None)
 
@@ -103,7 +103,7 @@ class EngineObserver:
                 del self._running[key]
         self._wake(key)
 
-    async def observe(self, owner: str, look: Look, now_s: Callable[[], float]) -> Sight:
+    async def observe(self, owner: str, look: Look, now_s: Callable[[], float]) -> EngineSnapshot:
         """Read pods, and send each its table: a wrong one is replaced, an expiry renewed.
 
         Args:
@@ -127,10 +127,10 @@ class EngineObserver:
             if error:
                 (refusals if needs_restart else failures)[pod["metadata"]["name"]] = error
         if not wrong:
-            return Sight(now_s(), readings, failures, refusals)
+            return EngineSnapshot(now_s(), readings, failures, refusals)
         again = await self._engines.scrape(wrong)
         readings |= {each.pod_uid: each for each in again.readings}
-        return Sight(now_s(), readings, failures, refusals)
+        return EngineSnapshot(now_s(), readings, failures, refusals)
 
 
 def _is_wrong(reading: Reading, table: Mapping[str, TableEntry]) -> bool:

@@ -13,10 +13,10 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
-from specdecode_operator.trial import Record, Sight, Step
+from specdecode_operator.trial import EngineSnapshot, Record, Step
 from specdecode_operator.trial.loss import lost_state
 from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
-from specdecode_operator.trial.record import BadRecord, Memory, read, write
+from specdecode_operator.trial.record import BadRecord, RecordMemory, read, write
 from specdecode_operator.trial.state import Table
 from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
 
@@ -70,7 +70,7 @@ class Plan:
     """Objects of trials, written after all others."""
     objects: TrialObjects = NO_OBJECTS
     """Requests for SpecDecodeTrials, after the writes of trials."""
-    memory: Memory | None = None
+    memory: RecordMemory | None = None
     """State of trials for the next reconcile."""
     lost: str = ""
     """Message of condition StateLost."""
@@ -79,7 +79,7 @@ class Plan:
     """Fields of the spec that this older operator does not know."""
 
 
-def recorded(observed: Observed, memory: Memory | None = None) -> Record:
+def recorded(observed: Observed, memory: RecordMemory | None = None) -> Record:
     """The record of trials, with what is only in memory where that is still valid.
 
     Raises:
@@ -131,8 +131,8 @@ def plan(
     observed: Observed,
     settings: Settings,
     now_s: float = 0.0,
-    sight: Sight | None = None,
-    memory: Memory | None = None,
+    snapshot: EngineSnapshot | None = None,
+    memory: RecordMemory | None = None,
     may_roll: Callable[[], bool] = lambda: True,
 ) -> Plan:
     """Compare the observed state with the desired state.
@@ -141,7 +141,7 @@ def plan(
 
     Args:
         now_s: seconds since 1970.
-        sight: the readings of the pods, if they were observed.
+        snapshot: the readings of the pods, if they were observed.
         memory: what the previous plan returned.
         may_roll: whether pods may be replaced for a new default engine image now.
     """
@@ -155,7 +155,9 @@ def plan(
         image = default_image(observed, wanted, settings, may_roll)
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
-        step = trial.advance(observed, record, sight, now_s, image, has_trials=settings.has_trials)
+        step = trial.advance(
+            observed, record, snapshot, now_s, image, has_trials=settings.has_trials
+        )
         resource = step.now.resource
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}
@@ -186,7 +188,7 @@ def plan(
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
         objects=trial_objects(observed, step, image),
-        memory=Memory(text, step.record),
+        memory=RecordMemory(text, step.record),
         strategy=strategy,
         ignored=wanted.ignored,
     )

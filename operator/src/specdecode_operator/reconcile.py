@@ -29,8 +29,8 @@ from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
-from specdecode_operator.trial.record import Memory
-from specdecode_operator.trial.sight import Sight
+from specdecode_operator.trial.record import RecordMemory
+from specdecode_operator.trial.snapshot import EngineSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Reconciler:
     served_crd: ServedCrd = field(default_factory=ServedCrd)
     degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
-    memories: dict[Key, Memory] = field(default_factory=dict)
+    memories: dict[Key, RecordMemory] = field(default_factory=dict)
     """What trials keep in memory between reconciles."""
     image_rollouts: ImageRollouts = field(init=False)
     progress: dict[Key, float] = field(default_factory=dict)
@@ -84,18 +84,18 @@ class Reconciler:
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
-        sight = self.observer.take(key)
+        snapshot = self.observer.take(key)
         self._note_rollout(key, observed)
-        now_s = sight.at_s if sight else self._now_s()
-        if sight is not None:
-            self.activities.add(key, observed.uid, sight.readings.values(), sight.at_s)
+        now_s = snapshot.at_s if snapshot else self._now_s()
+        if snapshot is not None:
+            self.activities.add(key, observed.uid, snapshot.readings.values(), snapshot.at_s)
         shown = observed.resource.get("status") or {}
         observed = replace(
             observed,
             activity=self.activities.extended(key, shown.get("activity")),
             measured=self.activities.measured(key, shown.get("measured")),
         )
-        decided = await self._decide(key, observed, now_s, sight)
+        decided = await self._decide(key, observed, now_s, snapshot)
         self._remember(key, decided.memory)
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
@@ -117,11 +117,11 @@ class Reconciler:
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     async def _decide(
-        self, key: Key, observed: Observed, now_s: float, sight: Sight | None
+        self, key: Key, observed: Observed, now_s: float, snapshot: EngineSnapshot | None
     ) -> Plan:
         """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
-        given = (observed, self.settings, now_s, sight, self.memories.get(key))
-        if sight is None:
+        given = (observed, self.settings, now_s, snapshot, self.memories.get(key))
+        if snapshot is None:
             return plan(*given, partial(self.image_rollouts.admit, key))
         # A thread must not begin rollouts, which the event loop counts.
         return await asyncio.to_thread(plan, *given, partial(self.image_rollouts.is_rolling, key))
@@ -146,7 +146,7 @@ class Reconciler:
         # copied first: metrics are read by another thread
         return max((now_s - latest_s for latest_s in list(self.progress.values())), default=0.0)
 
-    def _remember(self, key: Key, memory: Memory | None) -> None:
+    def _remember(self, key: Key, memory: RecordMemory | None) -> None:
         """Keep the state of trials; what is to be stored changes when a trial makes progress."""
         if memory is None:
             return

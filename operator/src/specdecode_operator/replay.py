@@ -9,7 +9,7 @@ import yaml
 from specdecode_api import names
 from specdecode_operator.judge.evidence_document import BadEvidence
 from specdecode_operator.judge.judgement import Judgement, Verdict
-from specdecode_operator.trial.hearing import Hearing, read
+from specdecode_operator.trial.verdict_record import VerdictRecord, read
 
 _RESULTS = {
     Verdict.PROMOTE: ("Promoted", "Passed"),
@@ -40,7 +40,7 @@ class Replay:
     """One trial, with the recorded and the repeated decision."""
 
     trial: RecordedTrial
-    hearing: Hearing
+    hearing: VerdictRecord
     again: Judgement
 
     @property

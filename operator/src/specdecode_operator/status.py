@@ -21,8 +21,8 @@ from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, most_unavailable, rollout
 from specdecode_operator.trial import Step, learning
-from specdecode_operator.trial import telling as trial_telling
-from specdecode_operator.trial.telling import Told
+from specdecode_operator.trial import status_view as trial_telling
+from specdecode_operator.trial.status_view import TrialsView
 
 
 def status(
@@ -75,7 +75,7 @@ def as_manifest(record: Status) -> Manifest:
     return record.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-def _rollout(told: Told | None, previous: Manifest) -> Manifest:
+def _rollout(told: TrialsView | None, previous: Manifest) -> Manifest:
     """Status of trials; unchanged for a rejected spec."""
     if told is None:
         kept = (

@@ -54,7 +54,7 @@ TEXT = generate_latest(registry()).decode()
 
 @pytest.fixture
 def listen():
-    """Start servers that answer every request alike; `listen.asked` has the requests."""
+    """Start servers that answer every request alike; `listen.commands` has the requests."""
     listener = Listener()
     yield listener
     listener.close()
@@ -64,11 +64,11 @@ class Listener:
     """Servers that answer every request with the body of the test."""
 
     def __init__(self):
-        self.asked: list[tuple[str, str | None, str]] = []
+        self.commands: list[tuple[str, str | None, str]] = []
         self._servers: list[ThreadingHTTPServer] = []
 
     def __call__(self, body, status=200, length=None):
-        asked = self.asked
+        asked = self.commands
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
@@ -126,7 +126,7 @@ async def test_pods_are_read_whole(listen):
         assert_all_of_it(reading)
     assert found.failures["c"] == "has no address yet"
     assert "does not answer" in found.failures["d"]
-    assert listen.asked[0][:2] == ("/metrics", exposition.ACCEPT)
+    assert listen.commands[0][:2] == ("/metrics", exposition.ACCEPT)
 
 
 @pytest.mark.parametrize(

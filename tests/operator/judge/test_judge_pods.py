@@ -12,9 +12,9 @@ from specdecode_operator.judge.trial_evidence import (
     ROLES,
     Cell,
     PodEvidence,
+    PodWindow,
     PodWindows,
     RoleRow,
-    Window,
 )
 
 STRATA = (Stratum(8, "greedy", "free", "short"),)
@@ -27,7 +27,7 @@ def evidence(effect=0.0, pods=6, windows=24, spread=0.01, seed=1, accept=3.0, **
         for pod in range(pods):
             centre = draw.gauss(0.0, spread) + (effect if role is Role.CANDIDATE else 0.0)
             found = tuple(
-                Window(
+                PodWindow(
                     number,
                     200,
                     round(1e6 * (centre + draw.gauss(0.0, 0.02))),

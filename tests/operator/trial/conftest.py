@@ -26,8 +26,8 @@ from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan, recorded
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
-from specdecode_operator.trial.scene import role_of
-from specdecode_operator.trial.sight import Sight
+from specdecode_operator.trial.context import role_of
+from specdecode_operator.trial.snapshot import EngineSnapshot
 
 STRATUM = Stratum(4, "greedy", "free", "short")
 BEGIN_S = 1_700_000_000.0
@@ -75,7 +75,7 @@ class Engine:
         return ArmKey(annotation, table_hash(self.policy, self.entries))
 
     def serve(self, requests, speed, accept, failed, rng):
-        """Answer requests at `speed` seconds per token and `accept` tokens per round."""
+        """Answer requests at `speed` seconds per token and `accept` tokens per step."""
         strata: dict[Stratum, RequestSums] = {}
         for number in range(requests):
             tokens = rng.randint(30, 60)
@@ -140,8 +140,8 @@ class World:
 
     def reconcile(self):
         observed = self.observed
-        sight = self._look(observed)
-        decided = plan(observed, self.settings, self.now_s, sight, self.memory)
+        snapshot = self._look(observed)
+        decided = plan(observed, self.settings, self.now_s, snapshot, self.memory)
         assert decided.refused is None, decided.refused
         self.memory = decided.memory
         if self.is_read_only:
@@ -220,9 +220,9 @@ class World:
                 engine.put(entries, self.now_s, look.expires_after_s)
         if self.is_silent:
             failures = {e.pod["metadata"]["name"]: "does not answer" for e in serving}
-            return Sight(self.now_s, {}, failures, refusals)
+            return EngineSnapshot(self.now_s, {}, failures, refusals)
         readings = {engine.pod["metadata"]["uid"]: self._read(engine) for engine in serving}
-        return Sight(self.now_s, readings, {}, refusals)
+        return EngineSnapshot(self.now_s, readings, {}, refusals)
 
     def _read(self, engine):
         rounds, positions = self._figures()
@@ -237,7 +237,7 @@ class World:
         )
 
     def _figures(self):
-        """Rounds by depth and acceptance by position, as of an engine that tries its depths."""
+        """Decode steps by depth and acceptance by position, as of an engine that probes."""
         if not self.seconds_by_num_steps:
             return {}, {}
         prepared = {1, 3, 5}
@@ -368,7 +368,7 @@ class World:
             engine.serve(count, self.speed(engine), accept, self.fails.get(config, 0), self.rng)
 
     def run(self, seconds=4000.0, step_s=10.0, until=None):
-        """Go on until something holds; returns whether it came to that."""
+        """Continue until something holds; returns whether it did."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.pass_time(step_s)
@@ -397,7 +397,7 @@ class World:
             annotations[f"{names.GROUP}/rollout-{verb}"] = value
 
     def restart(self, engine):
-        """A container starts anew: counters at 0, the boot file's table."""
+        """A container starts again: counters at 0, the boot file's table."""
         config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
         boot = self._boot(config)
         engine.entries = dict(boot.speculation.tuned or boot.speculation.entries)

@@ -1,4 +1,4 @@
-"""Edits of a guarded spec: tried beside what serves, and then in force or not."""
+"""Edits of a guarded spec: compared with what serves, and then in force or not."""
 
 import copy
 

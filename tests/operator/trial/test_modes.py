@@ -1,4 +1,4 @@
-"""Manual, Recommend and Auto do what they say, and none writes the spec."""
+"""Manual, Recommend and Auto do what is documented, and none writes the spec."""
 
 import copy
 
@@ -67,7 +67,7 @@ def test_auto_tries_a_better_table_and_puts_it_in_force(world):
     effective = made.status["effective"]
     assert effective["reason"] == "Promoted"
     assert "mode Auto" in effective["message"]
-    assert made.record.wealth.promotions == (1,)
+    assert made.record.alpha_budget.promotions == (1,)
 
 
 def test_auto_leaves_what_is_no_better_and_does_not_try_it_again(world):

@@ -24,7 +24,7 @@ class GuardSpec(HotRecord):
     min_gain: Percent = Field(
         default="3%",
         description="Least gain in decode time per token for which the operator changes a table "
-        "by itself, and the gain beyond which a recommendation is one.",
+        "without a user, and from which a table is recommended.",
     )
     margin: Percent = Field(
         default="2%",
@@ -53,7 +53,7 @@ class GuardSpec(HotRecord):
         default="1m", description="Time that is not counted after an arm has begun to serve."
     )
     cool_down: Duration = Field(
-        default="30m", description="Rest after a trial before the operator begins one by itself."
+        default="30m", description="Rest after a trial before the operator starts the next one."
     )
 
     rules: ClassVar[tuple["Rule[GuardSpec]", ...]] = (
@@ -75,7 +75,7 @@ class Canary(HotRecord):
         ge=1,
         le=100,
         description="Pods of the new configuration; they come on top of spec.replicas. One pod "
-        "may be slow by itself, so with 1 only what is broken is caught, and a person promotes.",
+        "may be slow for its own reasons: with 1, only what is broken is caught; a user promotes.",
     )
     baseline: Literal["Fresh", "Stable"] = Field(
         default="Fresh",

@@ -1,4 +1,4 @@
-"""What the operator tells of tables and trials: recommended, running, decided, in force.
+"""What the status reports of tables and trials: recommended, running, decided, in force.
 
 Numbers that are not counts are strings: Kubernetes keeps no floats in its interfaces.
 """
@@ -100,7 +100,7 @@ class ArmShown(ResourceRecord):
     requests: Count = Field(default=0, description="Requests that count.")
     tokens: Count = Field(default=0, description="Tokens of those requests.")
     accept_length: Number | None = Field(
-        default=None, description="Tokens per round, the bonus token included."
+        default=None, description="Tokens per decode step, the bonus token included."
     )
     seconds_per_token: Number | None = Field(default=None, description="Decode seconds per token.")
     failed: Count = Field(default=0, description="Requests that failed.")

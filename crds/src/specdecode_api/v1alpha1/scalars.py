@@ -106,7 +106,7 @@ Duration = Annotated[
 
 
 def within(least: str, most: str) -> Checked:
-    """Require a duration between two others; texts that are no duration are refused elsewhere."""
+    """Require a duration between two others; other texts are refused elsewhere."""
     is_duration = f"self.matches('^{DURATION_PATTERN}$')"
     return Checked(
         Rule(
@@ -151,7 +151,7 @@ RequestLabel = Annotated[
 
 
 def _digits(value: Any) -> Any:
-    """Write a whole number as text: users say `nvidia.com/gpu: 1`."""
+    """Write a whole number as text: users write `nvidia.com/gpu: 1`."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

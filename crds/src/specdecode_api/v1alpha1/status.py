@@ -51,7 +51,7 @@ class ModelStatus(ResourceRecord):
     uri: Annotated[str, StringConstraints(max_length=1024)] = Field(
         description="Where it comes from, as in the spec."
     )
-    state: ModelState = Field(description="How far the pod is that is furthest behind.")
+    state: ModelState = Field(description="State of the pod with the least progress.")
     revision: Annotated[str, StringConstraints(max_length=64)] | None = Field(
         default=None, description="Commit that pods serve, and that new pods will fetch."
     )

@@ -87,7 +87,7 @@ def _compare(found: Findings, guard: Guard) -> Answer | None:
         is_better = is_better and gain.estimate >= guard.min_gain
     if is_better and _keeps_first_token(found, guard):
         return Verdict.PROMOTE, *_praise(guard, text)
-    # While it looks like a loss, going on tells a loss (never tried again) from too small a gain.
+    # While it looks like a loss, more data distinguish a loss (never tried again) from no gain.
     is_futile = gain.upper < guard.min_gain and gain.estimate > -0.25 * guard.margin
     if guard.aim is Aim.GAIN and is_futile:
         message = f"{text}: below the least gain of {guard.min_gain:.1%}, the baseline stays"

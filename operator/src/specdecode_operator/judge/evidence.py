@@ -40,7 +40,7 @@ class Stratum:
 class RequestSums:
     """Sums over requests of (tokens, steps, seconds), their squares and two cross products.
 
-    They suffice for the mean and the delta-method variance of tokens per round and of decode
+    They suffice for the mean and the delta-method variance of tokens per step and of decode
     seconds per token; the unit is the request, because steps within one are correlated. Tokens
     are those that decode steps added; seconds are those of the steps the request was in.
     """

@@ -15,10 +15,10 @@ from specdecode_operator.judge.trial_evidence import (
     Counts,
     Histograms,
     PodEvidence,
+    PodWindow,
     PodWindows,
     Tails,
     TurnEvidence,
-    Window,
 )
 
 VERSION = 2
@@ -30,7 +30,7 @@ Document = dict[str, Any]
 
 
 class BadEvidence(ValueError):
-    """The document is no evidence of this release; the message contains place, value and remedy."""
+    """The document is not evidence of this release; the message has place, value and remedy."""
 
 
 def to_document(evidence: TurnEvidence | PodEvidence) -> Document:
@@ -167,10 +167,10 @@ def _pods(value: Any) -> tuple[PodWindows, ...]:
     return tuple(pods)
 
 
-def _window(value: Any, place: str) -> Window:
-    numbers = _list(value, place, len(Window._fields), len(Window._fields))
-    signed = Window._fields.index("log_ratio_micro")
-    return Window(
+def _window(value: Any, place: str) -> PodWindow:
+    numbers = _list(value, place, len(PodWindow._fields), len(PodWindow._fields))
+    signed = PodWindow._fields.index("log_ratio_micro")
+    return PodWindow(
         *(
             _whole(number, f"{place}[{index}]", -MOST if index == signed else 0)
             for index, number in enumerate(numbers)

@@ -25,7 +25,7 @@ class Guard:
     margin: float = 0.02  # what may be lost where no loss is the aim
     first_token_margin: float = 0.1  # what may be lost of the mean time to first token
     alpha: float = 0.02  # a candidate that is no worse is rolled back
-    promote_alpha: float = 0.01  # a candidate that is no better is promoted; see `wealth`
+    promote_alpha: float = 0.01  # a candidate that is no better is promoted; see `alpha_budget`
     min_requests: int = 200  # in each arm
     min_stratum_requests: int = 20  # in each arm, for a stratum to count
     min_duration_s: float = 600.0  # before a promotion

@@ -17,7 +17,7 @@ class Verdict(StrEnum):
     PROMOTE = "Promote"
     ROLL_BACK = "RollBack"
     INCONCLUSIVE = "Inconclusive"  # the end: keep the old
-    NO_DATA = "NoData"  # hold: neither promote nor go on widening
+    NO_DATA = "NoData"  # hold: neither promote nor widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class StratumEffect:
-    """What one stratum says: its share of the work, and its gain where it counts."""
+    """The result of one stratum: its share of the work, and its gain where it counts."""
 
     stratum: Stratum
     baseline_requests: float

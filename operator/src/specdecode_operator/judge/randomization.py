@@ -20,7 +20,7 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 
 BETS = ((1 / 3, 0.6, 0.7), (1 / 6, 0.98, 0.4), (1 / 2, 0.98, 2.0))
-"""Weight, c and w: for pairs of which some are spoilt, for clear effects, and for small ones."""
+"""Weight, c and w: for pairs of which some are disturbed, for clear effects, and for small ones."""
 LEAST_SCALE = 1e-6
 WIDEST = 1.0
 """Bounds of an effect are looked for within this distance, on the logarithmic scale."""

@@ -19,7 +19,7 @@ from specdecode_operator.judge.guardrails import certain_rails
 from specdecode_operator.judge.judgement import Interval
 from specdecode_operator.judge.strata import compare_strata, request_counts, unmet_floors
 from specdecode_operator.judge.student import quantile
-from specdecode_operator.judge.trial_evidence import ROLES, PodEvidence, PodWindows, Window
+from specdecode_operator.judge.trial_evidence import ROLES, PodEvidence, PodWindow, PodWindows
 
 FEWEST_PODS = 5
 LOOKS = (3, 6, 12, 24)
@@ -27,7 +27,7 @@ LOOKS = (3, 6, 12, 24)
 LEAST_SPREAD = 0.002
 """Between pods, on the logarithmic scale; equal pods prove nothing faster."""
 
-Measure = Callable[[Sequence[Window]], float | None]
+Measure = Callable[[Sequence[PodWindow]], float | None]
 
 
 def find_by_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Findings:
@@ -89,14 +89,14 @@ def _compare(
     return Interval.of_log_ratio(centre, centre - down, centre + up)
 
 
-def _decode(windows: Sequence[Window]) -> float | None:
+def _decode(windows: Sequence[PodWindow]) -> float | None:
     weight = sum(each.expected_us for each in windows)
     if weight <= 0:
         return None
     return sum(each.expected_us * each.log_ratio_micro for each in windows) / weight / 1e6
 
 
-def _first_token(windows: Sequence[Window]) -> float | None:
+def _first_token(windows: Sequence[PodWindow]) -> float | None:
     count = sum(each.first_tokens for each in windows)
     total = sum(each.first_token_us for each in windows)
     return math.log(total / count) if count > 0 and total > 0 else None

@@ -3,7 +3,7 @@
 In turns (`TurnEvidence`) a pair of turns is one flat array of whole numbers, summed over all pods:
 one `RoleRow` for the baseline and one for the candidate, then one `Cell` of each role for every
 stratum. On separate pods (`PodEvidence`) the same array holds the whole trial, and each pod has
-one `Window` per time window. `to_document` stays below `MAX_BYTES`: at most `MAX_STRATA` strata,
+one `PodWindow` per time window. `to_document` stays below `MAX_BYTES`: at most `MAX_STRATA` strata,
 and fewer while the document is larger; the strata with the fewest requests are merged into `OTHER`.
 """
 
@@ -103,7 +103,7 @@ class TurnEvidence:
     candidate: Histograms = NO_HISTOGRAMS
 
 
-class Window(NamedTuple):
+class PodWindow(NamedTuple):
     """One pod in one time window.
 
     `log_ratio_micro` is 1e6 × log(decode time / what its requests would cost at the mean rates of
@@ -124,7 +124,7 @@ class PodWindows:
 
     pod: str
     role: Role
-    windows: tuple[Window, ...] = ()
+    windows: tuple[PodWindow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ def _mean_rates(strata: tuple[Stratum, ...], total: Counts) -> dict[Stratum, flo
 
 def _windows(
     number: int, arm: ArmEvidence, strata: tuple[Stratum, ...], rates: Mapping[Stratum, float]
-) -> tuple[Window, ...]:
+) -> tuple[PodWindow, ...]:
     """The window of a pod, or none where it has decoded nothing."""
     expected = sum(
         rates.get(stratum if stratum in strata else OTHER, 0.0) * sums.tokens
@@ -319,7 +319,7 @@ def _windows(
     seen = sum(sums.seconds for sums in arm.strata.values()) * MICRO
     if not (seen > 0.0 and expected > 0.0):
         return ()
-    window = Window(
+    window = PodWindow(
         number=number,
         requests=round(sum(sums.requests for sums in arm.strata.values())),
         log_ratio_micro=round(math.log(seen / expected) * MICRO),

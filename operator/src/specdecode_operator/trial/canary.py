@@ -16,125 +16,127 @@ from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence, close_window
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.trial.crossover import is_over, ruling
-from specdecode_operator.trial.scene import Scene
-from specdecode_operator.trial.state import End, Phase, Ruling, Trial
+from specdecode_operator.trial.context import TrialContext
+from specdecode_operator.trial.crossover import is_over, outcome
+from specdecode_operator.trial.state import End, Phase, Trial, TrialOutcome
 
 MAX_RESTARTS = 2
 """Of a canary before it serves: an engine that ends this often will not start at all."""
 
 
-def step(trial: Trial, scene: Scene) -> Trial:
-    """The trial after what is seen now; a ruling where it ends."""
-    if broken := _broken(trial, scene):
-        return replace(trial, ruling=broken)
+def step(trial: Trial, context: TrialContext) -> Trial:
+    """The trial after what is seen now; an outcome where it ends."""
+    if broken := _broken(trial, context):
+        return replace(trial, outcome=broken)
     match trial.phase:
         case Phase.PREPARING:
-            return _prepare(trial, scene)
+            return _prepare(trial, context)
         case Phase.WARMING_UP:
-            return _warm_up(trial, scene)
+            return _warm_up(trial, context)
         case _:
-            return _measure(trial, scene)
+            return _measure(trial, context)
 
 
-def _broken(trial: Trial, scene: Scene) -> Ruling | None:
+def _broken(trial: Trial, context: TrialContext) -> TrialOutcome | None:
     """A canary that cannot start is worse than any figure."""
-    found = scene.pods(names.ROLE_CANARY)
+    found = context.pods(names.ROLE_CANARY)
     failing = [pod for pod in found if reading_pods.restarts(pod) >= MAX_RESTARTS]
-    trouble = reading_pods.trouble(failing, trial.target.arm.config_hash, {}, scene.observed.at)
+    trouble = reading_pods.trouble(failing, trial.target.arm.config_hash, {}, context.observed.at)
     if trouble is None or not trouble.is_error:
         return None
-    return Ruling(End.ROLLED_BACK, trouble.reason, f"the canary does not start: {trouble.message}")
+    return TrialOutcome(
+        End.ROLLED_BACK, trouble.reason, f"the canary does not start: {trouble.message}"
+    )
 
 
-def _prepare(trial: Trial, scene: Scene) -> Trial:
-    canaries = scene.ready(names.ROLE_CANARY, trial.target.arm.config_hash)
-    missing = scene.canary_replicas - len(canaries)
-    late = scene.now_s - trial.since_s > scene.startup_s
+def _prepare(trial: Trial, context: TrialContext) -> Trial:
+    canaries = context.ready(names.ROLE_CANARY, trial.target.arm.config_hash)
+    missing = context.canary_replicas - len(canaries)
+    late = context.now_s - trial.since_s > context.startup_s
     if missing > 0:
         trouble = reading_pods.trouble(
-            scene.pods(names.ROLE_CANARY), trial.target.arm.config_hash, {}, scene.observed.at
+            context.pods(names.ROLE_CANARY), trial.target.arm.config_hash, {}, context.observed.at
         )
         why = trouble.message if trouble else "it starts"
-        hold = f"{missing} of {scene.canary_replicas} canary pods do not serve yet: {why}"
-        if late or is_over(trial, scene):
+        hold = f"{missing} of {context.canary_replicas} canary pods do not serve yet: {why}"
+        if late or is_over(trial, context):
             end = End.ROLLED_BACK if trouble and trouble.is_error else End.INCONCLUSIVE
-            return replace(trial, ruling=Ruling(end, "CanaryNotReady", hold))
+            return replace(trial, outcome=TrialOutcome(end, "CanaryNotReady", hold))
         return replace(trial, hold=hold)
-    if trial.has_fresh_baseline and not _has_fresh(trial, scene):
-        if not late and not _lacks_room(scene):
+    if trial.has_fresh_baseline and not _has_fresh(trial, context):
+        if not late and not _lacks_room(context):
             return replace(trial, hold="fresh pods of the old configuration do not serve yet")
         trial = replace(trial, has_fresh_baseline=False)
-    return replace(trial, phase=Phase.WARMING_UP, since_s=scene.now_s, hold="")
+    return replace(trial, phase=Phase.WARMING_UP, since_s=context.now_s, hold="")
 
 
-def _has_fresh(trial: Trial, scene: Scene) -> bool:
-    fresh = scene.ready(names.ROLE_BASELINE, trial.old.config_hash)
-    return len(fresh) >= scene.canary_replicas
+def _has_fresh(trial: Trial, context: TrialContext) -> bool:
+    fresh = context.ready(names.ROLE_BASELINE, trial.old.config_hash)
+    return len(fresh) >= context.canary_replicas
 
 
-def _lacks_room(scene: Scene) -> bool:
-    trouble = reading_pods.trouble(scene.pods(names.ROLE_BASELINE), None, {}, scene.observed.at)
+def _lacks_room(context: TrialContext) -> bool:
+    trouble = reading_pods.trouble(context.pods(names.ROLE_BASELINE), None, {}, context.observed.at)
     return trouble is not None
 
 
-def _warm_up(trial: Trial, scene: Scene) -> Trial:
+def _warm_up(trial: Trial, context: TrialContext) -> Trial:
     """Wait; the first reading afterwards is where counting begins."""
-    if scene.now_s - trial.since_s < scene.pace.warm_up_s or scene.sight is None:
+    if context.now_s - trial.since_s < context.timing.warm_up_s or context.snapshot is None:
         return trial
-    begun = _cut(_counted(trial, scene))
+    begun = _cut(_counted(trial, context))
     return replace(
         begun,
         phase=Phase.MEASURING,
-        since_s=scene.now_s,
-        window_s=scene.now_s,
+        since_s=context.now_s,
+        window_s=context.now_s,
         evidence=PodEvidence(),
         hold="",
     )
 
 
-def _counted(trial: Trial, scene: Scene) -> Trial:
+def _counted(trial: Trial, context: TrialContext) -> Trial:
     """Count what is new of every pod whose requests count."""
     ledgers = dict(trial.ledgers)
-    for reading in scene.readings(_arms(trial, scene)):
+    for reading in context.readings(_arms(trial, context)):
         known = ledgers.get(reading.pod_uid)
         if known is None:
-            known = Ledger.begin(scene.now_s, (trial.old, trial.target.arm))
+            known = Ledger.begin(context.now_s, (trial.old, trial.target.arm))
         ledgers[reading.pod_uid] = known.take([reading])
     return replace(trial, ledgers=ledgers)
 
 
-def _measure(trial: Trial, scene: Scene) -> Trial:
-    if trial.is_paused or (scene.sight is None and not is_over(trial, scene)):
+def _measure(trial: Trial, context: TrialContext) -> Trial:
+    if trial.is_paused or (context.snapshot is None and not is_over(trial, context)):
         return trial
-    if scene.sight is not None:
-        trial = _counted(trial, scene)
-    is_complete = scene.now_s - trial.window_s >= window_length_s(scene)
+    if context.snapshot is not None:
+        trial = _counted(trial, context)
+    is_complete = context.now_s - trial.window_s >= window_length_s(context)
     seen = _with_window(trial)
     # In an open window only alarms count, which go by the sums over all pods.
     judged = seen if is_complete else replace(seen, pods=_by_pod(trial).pods)
-    judgement = judge_pods(judged, scene.guard, scene.now_s - trial.since_s - trial.paused_s)
-    end = ruling(judgement.verdict, judgement.reason, judgement.message)
+    judgement = judge_pods(judged, context.guard, context.now_s - trial.since_s - trial.paused_s)
+    end = outcome(judgement.verdict, judgement.reason, judgement.message)
     if (
         not is_complete
-        and not is_over(trial, scene)
+        and not is_over(trial, context)
         and (end is None or end.end is not End.ROLLED_BACK)
     ):
-        return replace(trial, hold=_silence(scene))
+        return replace(trial, hold=_silence(context))
     closed = replace(
         _cut(trial),
         evidence=seen,
         window=trial.window + 1,
-        window_s=scene.now_s,
-        measured_s=trial.measured_s + scene.now_s - trial.window_s,
+        window_s=context.now_s,
+        measured_s=trial.measured_s + context.now_s - trial.window_s,
     )
-    hold = _silence(scene) if judgement.verdict is Verdict.NO_DATA else ""
-    return replace(closed, judgement=judgement, hold=hold, ruling=end)
+    hold = _silence(context) if judgement.verdict is Verdict.NO_DATA else ""
+    return replace(closed, judgement=judgement, hold=hold, outcome=end)
 
 
-def window_length_s(scene: Scene) -> float:
+def window_length_s(context: TrialContext) -> float:
     """Length of a window, by which a whole trial has fewer windows than are kept."""
-    return scene.pace.max_duration_s / (MAX_WINDOWS * 3 // 4)
+    return context.timing.max_duration_s / (MAX_WINDOWS * 3 // 4)
 
 
 def _cut(trial: Trial) -> Trial:
@@ -157,19 +159,19 @@ def _by_pod(trial: Trial) -> PodEvidence:
     return trial.evidence
 
 
-def _silence(scene: Scene) -> str:
-    failures = scene.sight.failures if scene.sight else {}
+def _silence(context: TrialContext) -> str:
+    failures = context.snapshot.failures if context.snapshot else {}
     return "; ".join(f"{pod}: {why}" for pod, why in list(failures.items())[:3])
 
 
-def _arms(trial: Trial, scene: Scene) -> tuple[Manifest, ...]:
+def _arms(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
     """Pods whose requests count."""
     role = names.ROLE_BASELINE if trial.has_fresh_baseline else names.ROLE_STABLE
     return (
-        *scene.pods(names.ROLE_CANARY),
+        *context.pods(names.ROLE_CANARY),
         *(
             pod
-            for pod in scene.pods(role)
+            for pod in context.pods(role)
             if reading_pods.config_hash_of(pod) == trial.old.config_hash
         ),
     )

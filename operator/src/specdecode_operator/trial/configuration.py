@@ -37,7 +37,7 @@ class InForce:
     built: children.Built
     tuned: Tuned | None
     of: tuple[Mapping[str, Any] | None, Tuned | None]
-    """What the record said of it, by which it is known again."""
+    """The entries of the record that it was built from."""
 
     @property
     def table(self) -> Table:

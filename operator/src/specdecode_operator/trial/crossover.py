@@ -23,8 +23,17 @@ from specdecode_operator.judge.trial_evidence import (
 )
 from specdecode_operator.judge.turns import pods_in_pair, role_in_turn, turn_stretch
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.trial.scene import Scene, name_of, uid_of
-from specdecode_operator.trial.state import NO_HALF, End, HalfPair, Kind, Phase, Ruling, Trial, Turn
+from specdecode_operator.trial.context import TrialContext, name_of, uid_of
+from specdecode_operator.trial.state import (
+    NO_HALF,
+    End,
+    HalfPair,
+    Kind,
+    Phase,
+    Trial,
+    TrialOutcome,
+    Turn,
+)
 
 MAX_PODS = 8
 """Pods that take turns, an even number of several."""
@@ -56,63 +65,65 @@ def block_s(trial: Trial, configured_s: float) -> float:
     return configured_s * turn_stretch(trial.seed, trial.turn.pair)
 
 
-def step(trial: Trial, scene: Scene) -> Trial:
-    """The trial after what is seen now; a ruling where it ends."""
-    if refusal := _refusal(trial, scene):
+def step(trial: Trial, context: TrialContext) -> Trial:
+    """The trial after what is seen now; an outcome where it ends."""
+    if refusal := _refusal(trial, context):
         return replace(
-            trial, ruling=Ruling(End.INCONCLUSIVE, "NeedsRestart", refusal), judgement=None
+            trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NeedsRestart", refusal), judgement=None
         )
     match trial.phase:
         case Phase.PREPARING:
-            return _prepare(trial, scene)
+            return _prepare(trial, context)
         case _:
-            return _measure(trial, scene)
+            return _measure(trial, context)
 
 
-def is_settled(trial: Trial, scene: Scene) -> bool:
+def is_settled(trial: Trial, context: TrialContext) -> bool:
     """Whether an ending trial has left its last table everywhere, or has waited long enough."""
     arm = arm_of(trial, "")
-    stable = scene.ready(names.ROLE_STABLE, trial.old.config_hash)
-    is_late = scene.now_s - trial.since_s > PATIENCE_S
-    return is_late or (scene.sight is not None and all(scene.runs(pod, arm) for pod in stable))
+    stable = context.ready(names.ROLE_STABLE, trial.old.config_hash)
+    is_late = context.now_s - trial.since_s > PATIENCE_S
+    return is_late or (
+        context.snapshot is not None and all(context.runs(pod, arm) for pod in stable)
+    )
 
 
-def is_over(trial: Trial, scene: Scene) -> bool:
+def is_over(trial: Trial, context: TrialContext) -> bool:
     """Whether a trial has had its time."""
-    return trial.elapsed_s(scene.now_s) >= scene.pace.max_duration_s
+    return trial.elapsed_s(context.now_s) >= context.timing.max_duration_s
 
 
-def ruling(verdict: Verdict, reason: str, message: str) -> Ruling | None:
-    """What a verdict means for a trial; None where it goes on."""
+def outcome(verdict: Verdict, reason: str, message: str) -> TrialOutcome | None:
+    """What a verdict means for a trial; None where it continues."""
     ends = {
         Verdict.PROMOTE: End.PROMOTED,
         Verdict.ROLL_BACK: End.ROLLED_BACK,
         Verdict.INCONCLUSIVE: End.INCONCLUSIVE,
     }
-    return Ruling(ends[verdict], reason, message) if verdict in ends else None
+    return TrialOutcome(ends[verdict], reason, message) if verdict in ends else None
 
 
-def _refusal(trial: Trial, scene: Scene) -> str:
-    refusals: Mapping[str, str] = scene.sight.refusals if scene.sight else {}
-    taking = [pod for pod in scene.pods(names.ROLE_STABLE) if uid_of(pod) in trial.pods]
+def _refusal(trial: Trial, context: TrialContext) -> str:
+    refusals: Mapping[str, str] = context.snapshot.refusals if context.snapshot else {}
+    taking = [pod for pod in context.pods(names.ROLE_STABLE) if uid_of(pod) in trial.pods]
     found = (refusals[name_of(pod)] for pod in taking if name_of(pod) in refusals)
     return next(found, "")
 
 
-def _prepare(trial: Trial, scene: Scene) -> Trial:
-    taking = _participants(trial, scene)
+def _prepare(trial: Trial, context: TrialContext) -> Trial:
+    taking = _participants(trial, context)
     needed = 1 if trial.kind is Kind.SWITCHBACK else 2
     if len(taking) >= needed:
-        return replace(trial, phase=Phase.MEASURING, since_s=scene.now_s, pods=taking, hold="")
+        return replace(trial, phase=Phase.MEASURING, since_s=context.now_s, pods=taking, hold="")
     hold = f"{len(taking)} of the {needed} pods that are needed serve"
-    if is_over(trial, scene):
-        return replace(trial, ruling=Ruling(End.INCONCLUSIVE, "NoPods", hold))
+    if is_over(trial, context):
+        return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", hold))
     return replace(trial, hold=hold)
 
 
-def _participants(trial: Trial, scene: Scene) -> tuple[str, ...]:
+def _participants(trial: Trial, context: TrialContext) -> tuple[str, ...]:
     """Pods of the next pair: those that were there keep their place."""
-    found = [uid_of(pod) for pod in scene.ready(names.ROLE_STABLE, trial.old.config_hash)]
+    found = [uid_of(pod) for pod in context.ready(names.ROLE_STABLE, trial.old.config_hash)]
     if trial.kind is Kind.SWITCHBACK:
         return tuple(found[:1])
     kept = [uid for uid in trial.pods if uid in found]
@@ -120,46 +131,46 @@ def _participants(trial: Trial, scene: Scene) -> tuple[str, ...]:
     return tuple(taking[: pods_in_pair(trial.turn.pair, min(len(taking), MAX_PODS))])
 
 
-def _measure(trial: Trial, scene: Scene) -> Trial:
-    sight = scene.sight
-    if sight is None or trial.is_paused:
-        return _judged(trial, scene) if is_over(trial, scene) else trial
-    taking = _taking(trial, scene)
+def _measure(trial: Trial, context: TrialContext) -> Trial:
+    snapshot = context.snapshot
+    if snapshot is None or trial.is_paused:
+        return _judged(trial, context) if is_over(trial, context) else trial
+    taking = _taking(trial, context)
     if len(taking) < len(trial.pods) or not taking:
-        return _judged(_next_pair(_abandoned(trial), scene), scene)
+        return _judged(_next_pair(_abandoned(trial), context), context)
     turn = trial.turn
     if turn.placed_s is None:
-        return _judged(_placed(trial, scene, taking), scene)
-    trial = _counted(trial, scene, taking)
+        return _judged(_placed(trial, context, taking), context)
+    trial = _counted(trial, context, taking)
     if turn.counted_s is None:
-        if sight.at_s - turn.placed_s < scene.pace.washout_s:
+        if snapshot.at_s - turn.placed_s < context.timing.washout_s:
             return trial
-        return _cut(replace(trial, turn=replace(turn, counted_s=sight.at_s)))
-    if sight.at_s - turn.counted_s < block_s(trial, scene.pace.block_s):
-        return _judged(replace(trial, open=_half(trial)), scene)
-    return _judged(_closed(trial, scene, sight.at_s), scene)
+        return _cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
+    if snapshot.at_s - turn.counted_s < block_s(trial, context.timing.block_s):
+        return _judged(replace(trial, open=_half(trial)), context)
+    return _judged(_closed(trial, context, snapshot.at_s), context)
 
 
-def _taking(trial: Trial, scene: Scene) -> tuple[Manifest, ...]:
-    ready = scene.ready(names.ROLE_STABLE, trial.old.config_hash)
+def _taking(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
+    ready = context.ready(names.ROLE_STABLE, trial.old.config_hash)
     return tuple(pod for pod in ready if uid_of(pod) in trial.pods)
 
 
-def _placed(trial: Trial, scene: Scene, taking: tuple[Manifest, ...]) -> Trial:
-    waiting = [name_of(pod) for pod in taking if not scene.runs(pod, arm_of(trial, uid_of(pod)))]
+def _placed(trial: Trial, context: TrialContext, taking: tuple[Manifest, ...]) -> Trial:
+    waiting = [name_of(pod) for pod in taking if not context.runs(pod, arm_of(trial, uid_of(pod)))]
     if waiting:
         return replace(trial, hold=f"waiting for the table of {', '.join(waiting)}")
-    turn = replace(trial.turn, placed_s=scene.now_s)
-    return _counted(replace(trial, turn=turn, hold=""), scene, taking)
+    turn = replace(trial.turn, placed_s=context.now_s)
+    return _counted(replace(trial, turn=turn, hold=""), context, taking)
 
 
-def _counted(trial: Trial, scene: Scene, taking: tuple[Manifest, ...]) -> Trial:
+def _counted(trial: Trial, context: TrialContext, taking: tuple[Manifest, ...]) -> Trial:
     ledgers = dict(trial.ledgers)
-    for reading in scene.readings(taking):
+    for reading in context.readings(taking):
         # From the first reading on: what came before was not of this trial.
         ledger = ledgers.get(reading.pod_uid)
         if ledger is None:
-            ledger = Ledger.begin(scene.now_s, (trial.old, trial.target.arm))
+            ledger = Ledger.begin(context.now_s, (trial.old, trial.target.arm))
         ledgers[reading.pod_uid] = ledger.take([reading])
     return replace(trial, ledgers=ledgers)
 
@@ -169,7 +180,7 @@ def _cut(trial: Trial) -> Trial:
     return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})
 
 
-def _closed(trial: Trial, scene: Scene, at_s: float) -> Trial:
+def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
     """End a turn; a pair counts when both of its turns are complete."""
     turn, half = trial.turn, _half(trial)
     turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
@@ -178,7 +189,7 @@ def _closed(trial: Trial, scene: Scene, at_s: float) -> Trial:
         return replace(_cut(trial), open=half, first_half=half, turn=after)
     evidence = close_pair(_in_turns(trial), half.baseline, half.candidate)
     closed = replace(trial, evidence=evidence, measured_s=trial.measured_s + turn_s)
-    return _next_pair(closed, scene)
+    return _next_pair(closed, context)
 
 
 def _half(trial: Trial) -> HalfPair:
@@ -209,10 +220,10 @@ def _abandoned(trial: Trial) -> Trial:
     return replace(trial, evidence=evidence)
 
 
-def _next_pair(trial: Trial, scene: Scene) -> Trial:
-    """Go on to the next pair; pods may come in."""
+def _next_pair(trial: Trial, context: TrialContext) -> Trial:
+    """Continue with the next pair; pods may join."""
     after = replace(trial, turn=Turn(2 * (trial.turn.pair + 1)), first_half=NO_HALF, open=NO_HALF)
-    taking = _participants(after, scene)
+    taking = _participants(after, context)
     return replace(
         after,
         pods=taking or after.pods,
@@ -226,8 +237,8 @@ def _in_turns(trial: Trial) -> TurnEvidence:
     return trial.evidence
 
 
-def _judged(trial: Trial, scene: Scene) -> Trial:
+def _judged(trial: Trial, context: TrialContext) -> Trial:
     """Judge complete pairs, and the open one for alarms."""
-    judgement = judge_turns(observed(trial), scene.guard, trial.elapsed_s(scene.now_s))
-    end = ruling(judgement.verdict, judgement.reason, judgement.message)
-    return replace(trial, judgement=judgement, ruling=end)
+    judgement = judge_turns(observed(trial), context.guard, trial.elapsed_s(context.now_s))
+    end = outcome(judgement.verdict, judgement.reason, judgement.message)
+    return replace(trial, judgement=judgement, outcome=end)

@@ -1,4 +1,4 @@
-"""The exploration budget: how often, and on how many pods, the operator tries tables by itself."""
+"""The exploration budget: how often, and on how many pods, the operator may try tables."""
 
 from collections.abc import Iterable
 

@@ -17,7 +17,7 @@ PROMOTE_ALPHA = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TrialTiming:
     """Times of a trial in seconds."""
 
     warm_up_s: float
@@ -61,9 +61,9 @@ def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:
     )
 
 
-def pace_of(rollout: RolloutSpec) -> Pace:
+def timing_of(rollout: RolloutSpec) -> TrialTiming:
     """How fast a trial goes."""
-    return Pace(
+    return TrialTiming(
         warm_up_s=duration_s(rollout.guard.warm_up),
         block_s=duration_s(rollout.switchback.block),
         washout_s=duration_s(rollout.switchback.washout),

@@ -19,39 +19,39 @@ from specdecode_operator.recommend import (
     pool_of,
     recommend,
 )
-from specdecode_operator.trial.beginning import Proposal
 from specdecode_operator.trial.configuration import InForce
-from specdecode_operator.trial.scene import Scene
+from specdecode_operator.trial.context import TrialContext
+from specdecode_operator.trial.start import Proposal
 from specdecode_operator.trial.state import Table
 
 Advice = Recommendation | NotYet
 
 SAME_GAIN = 0.01
-"""A recommendation whose gain moved by less is not told anew."""
+"""A recommendation whose gain moved by less is not written again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether there is a recommendation, as a condition says it."""
+class RecommendationCondition:
+    """Whether there is a recommendation, as in a condition."""
 
     is_ready: bool
     reason: str
     message: str
 
 
-def advise(now: InForce, scene: Scene) -> Advice | None:
+def advise(now: InForce, context: TrialContext) -> Advice | None:
     """Ask the figures of the pods that serve the configuration in force; None where none are."""
-    if scene.sight is None:
+    if context.snapshot is None:
         return None
     boot = now.built.boot
-    serving = scene.ready(names.ROLE_STABLE, now.built.config_hash)
+    serving = context.ready(names.ROLE_STABLE, now.built.config_hash)
     current = Current(boot.speculation.policy, now.table, boot.speculation.num_steps)
     bounds = Bounds(
         depths=now.built.depths,
-        least_gain=scene.guard.min_gain,
+        least_gain=context.guard.min_gain,
         largest_batch=boot.scheduling.max_running_requests,
     )
-    return recommend(pool_of(scene.readings(serving)), current, bounds)
+    return recommend(pool_of(context.readings(serving)), current, bounds)
 
 
 def proposal_of(advice: Advice | None, now: InForce) -> Proposal | None:
@@ -61,19 +61,21 @@ def proposal_of(advice: Advice | None, now: InForce) -> Proposal | None:
     return Proposal(advice.entries, ArmKey(now.built.config_hash, advice.table_hash))
 
 
-def condition(advice: Advice, held: str) -> Verdict:
-    """Say in a condition what came of the figures."""
+def condition(advice: Advice, held: str) -> RecommendationCondition:
+    """Return the condition that reports a recommendation, or why there is none."""
     if isinstance(advice, NotYet):
         reason = "WithinNoise" if advice.reason == "NoGain" else "NotEnoughTraffic"
-        return Verdict(False, reason, advice.message)
+        return RecommendationCondition(False, reason, advice.message)
     seen = (
         f"{advice.gain:+.1%} tokens per second ({advice.gain_low:+.1%} to {advice.gain_high:+.1%})"
     )
     if advice.gain_low <= 0:
-        return Verdict(False, "WithinNoise", f"{seen} is not more than noise")
+        return RecommendationCondition(False, "WithinNoise", f"{seen} is not more than noise")
     if held:
-        return Verdict(False, "Held", f"{seen}; not tried: {held}")
-    return Verdict(True, "Recommended", f"{seen} by the table in status.recommendation")
+        return RecommendationCondition(False, "Held", f"{seen}; not tried: {held}")
+    return RecommendationCondition(
+        True, "Recommended", f"{seen} by the table in status.recommendation"
+    )
 
 
 def shown(
@@ -82,7 +84,7 @@ def shown(
     """A recommendation in the words of the status; the one before where little has changed.
 
     Args:
-        previous: what the status said before; empty where it said nothing.
+        previous: the status before; empty where there was none.
         now: time as Kubernetes writes it.
     """
     if not isinstance(advice, Recommendation):

@@ -16,9 +16,9 @@ from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
 from specdecode_operator.trial import crossover
-from specdecode_operator.trial.guard import LOOK_S, Pace, pace_of
+from specdecode_operator.trial.context import is_alive, role_of, uid_of
+from specdecode_operator.trial.guard import LOOK_S, TrialTiming, timing_of
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.scene import is_alive, role_of, uid_of
 from specdecode_operator.trial.state import Kind, Phase, Table, Trial
 
 REST_LOOK_S = 60.0
@@ -60,35 +60,35 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
         learns = spec.rollout.mode != "Manual" and spec.speculation.algorithm != "NONE"
         serving = ready[:MAX_PODS_AT_REST]
         return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
-    pace = pace_of(spec.rollout)
-    if trial.elapsed_s(now_s) > pace.max_duration_s + crossover.PATIENCE_S:
+    timing = timing_of(spec.rollout)
+    if trial.elapsed_s(now_s) > timing.max_duration_s + crossover.PATIENCE_S:
         # Its end cannot be stored; until it can, engines run what is in force.
         trial = replace(trial, is_paused=True)
-    due_s = _due_s(trial, pace, now_s, since_s)
+    due_s = _due_s(trial, timing, now_s, since_s)
     return Look(
-        due_s, _participants(trial, ready), _tables(trial, ready), _expires_after_s(trial, pace)
+        due_s, _participants(trial, ready), _tables(trial, ready), _expires_after_s(trial, timing)
     )
 
 
-def _expires_after_s(trial: Trial, pace: Pace) -> float | None:
+def _expires_after_s(trial: Trial, timing: TrialTiming) -> float | None:
     """Three times the longest time between looks; the table of a verdict stays."""
     if trial.phase.is_ending:
         return None
-    return MISSED_LOOKS * max(LONGEST * pace.block_s, REST_LOOK_S)
+    return MISSED_LOOKS * max(LONGEST * timing.block_s, REST_LOOK_S)
 
 
-def _due_s(trial: Trial, pace: Pace, now_s: float, since_s: float) -> float:
+def _due_s(trial: Trial, timing: TrialTiming, now_s: float, since_s: float) -> float:
     if trial.is_paused:
         return REST_LOOK_S - since_s
     if trial.kind is Kind.CANARY:
-        return pace.canary_look_s - since_s
-    retry_s = pace.look_s - since_s
+        return timing.canary_look_s - since_s
+    retry_s = timing.look_s - since_s
     turn = trial.turn
     if trial.phase is not Phase.MEASURING or turn.placed_s is None:
         return retry_s
     if turn.counted_s is None:
-        return max(turn.placed_s + pace.washout_s - now_s, retry_s)
-    border_s = turn.counted_s + crossover.block_s(trial, pace.block_s) - now_s
+        return max(turn.placed_s + timing.washout_s - now_s, retry_s)
+    border_s = turn.counted_s + crossover.block_s(trial, timing.block_s) - now_s
     if isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs:
         border_s = min(border_s, LOOK_S - since_s)
     return max(border_s, retry_s)

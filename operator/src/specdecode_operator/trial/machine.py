@@ -1,7 +1,7 @@
-"""One step of all that is tried: (observed, record, sight, now) to the next record and its needs.
+"""One step of the trials of a resource: (observed, record, snapshot, now) → the next record.
 
-Pure and level-triggered: called again with the same world it says the same, and called by a new
-process it goes on where the record stands.
+Pure and level-triggered: the same input gives the same result, and a new process continues where
+the record stands.
 """
 
 from dataclasses import dataclass, replace
@@ -17,17 +17,7 @@ from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.rollout import Rollout as Progress
 from specdecode_operator.rollout import rollout as progress_of
 from specdecode_operator.trial import canary, crossover
-from specdecode_operator.trial.beginning import (
-    NEEDS_RESTART,
-    Refused,
-    begin_edit,
-    begin_proposal,
-    choose_kind,
-    edit_target,
-    named,
-    why_held,
-)
-from specdecode_operator.trial.closing import close, promoted, rule
+from specdecode_operator.trial.commands import Commands, answers, read_commands
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
@@ -36,8 +26,10 @@ from specdecode_operator.trial.configuration import (
     in_force,
     table_target,
 )
+from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.exploration import why_over_budget
-from specdecode_operator.trial.guard import guard_of, guarded_as, pace_of
+from specdecode_operator.trial.finish import close, promoted, rule
+from specdecode_operator.trial.guard import guard_of, guarded_as, timing_of
 from specdecode_operator.trial.learning import Advice, advise, proposal_of
 from specdecode_operator.trial.objects import (
     commands,
@@ -48,21 +40,29 @@ from specdecode_operator.trial.objects import (
 )
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.revisions import pinned
-from specdecode_operator.trial.scene import Scene
-from specdecode_operator.trial.sight import Sight
+from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.start import (
+    NEEDS_RESTART,
+    StrategyRefused,
+    begin_edit,
+    begin_proposal,
+    choose_kind,
+    edit_target,
+    named,
+    why_held,
+)
 from specdecode_operator.trial.state import (
     NO_HALF,
     End,
     Kind,
     Origin,
     Phase,
-    Ruling,
     Target,
     Trial,
+    TrialOutcome,
     Turn,
 )
 from specdecode_operator.trial.users import begin_user, user_trial
-from specdecode_operator.trial.verbs import Asked, answers, asked
 
 TRIALS_OFF = "trials are switched off for this operator (--no-trials)"
 
@@ -74,7 +74,7 @@ class Step:
     record: Record
     now: InForce
     pending: Target | None = None
-    """What the spec asks for and is not in force."""
+    """What the spec wants and is not in force."""
     canary: Resource | None = None
     """Configuration of the canary's pods, where there are any, with their number as replicas."""
     baseline: Resource | None = None
@@ -84,17 +84,17 @@ class Step:
     held: str = ""
     """Why a recommended table is not tried."""
     refusal: str = ""
-    """Why what the spec asks for cannot be tried."""
+    """Why what the spec wants cannot be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a step goes by, beside the record. `now_s` is in seconds since 1970."""
+    """Input of a step apart from the record. `now_s` is in seconds since 1970."""
 
     observed: Observed
     resource: Resource
-    sight: Sight | None
-    asked: Asked
+    snapshot: EngineSnapshot | None
+    commands: Commands
     now_s: float
     image: str
     has_trials: bool = True
@@ -102,24 +102,24 @@ class Situation:
 
     @property
     def rollout(self) -> RolloutSpec:
-        """What the spec says about trials."""
+        """The part of the spec about trials."""
         return self.resource.spec.rollout
 
     def in_force(self, record: Record, known: InForce | None = None) -> InForce:
-        """What should serve; `known` where the record still says the same of it."""
+        """What should serve; `known` where the record has not changed since."""
         if known is not None and known.of == (record.accepted, record.tuned):
             return known
         return in_force(self.observed.resource, self.resource, record, self.image)
 
-    def scene(self, trial: Trial | None = None) -> Scene:
+    def context(self, trial: Trial | None = None) -> TrialContext:
         """What a trial, or whoever learns, looks at."""
         rollout = guarded_as(self.rollout, trial.guard if trial else {})
-        return Scene(
+        return TrialContext(
             self.observed,
-            self.sight,
+            self.snapshot,
             self.now_s,
             guard_of(rollout, trial),
-            pace_of(rollout),
+            timing_of(rollout),
             rollout.canary.replicas,
             duration_s(self.resource.spec.lifecycle.startup_timeout),
         )
@@ -128,7 +128,7 @@ class Situation:
 def advance(
     observed: Observed,
     record: Record,
-    sight: Sight | None,
+    snapshot: EngineSnapshot | None,
     now_s: float,
     image: str,
     *,
@@ -146,20 +146,20 @@ def advance(
     """
     resource = parse_stored(observed.resource)
     annotations = observed.resource["metadata"].get("annotations")
-    wanted = commands(observed.trials, record, asked(annotations))
-    situation = Situation(observed, resource, sight, wanted, now_s, image, has_trials)
+    wanted = commands(observed.trials, record, read_commands(annotations))
+    situation = Situation(observed, resource, snapshot, wanted, now_s, image, has_trials)
     # What is stored serves; what this step decides serves once it is stored.
     serving = situation.in_force(record)
     record, target, now = _wanted(record, situation)
-    record = _hear(record, situation.asked, target)
+    record = _hear(record, situation.commands, target)
     if record.trial is not None:
         record = _go_on(record, record.trial, target, now, situation)
         if record.trial is None or record.trial.phase.is_ending:
-            # What the end of a trial put in force may be what the spec asks for.
+            # What the end of a trial put in force may be what the spec wants.
             record, target, now = _wanted(record, situation)
     advice = None
-    if situation.rollout.mode != "Manual" and (record.trial is None or sight is None):
-        advice = advise(now, situation.scene())
+    if situation.rollout.mode != "Manual" and (record.trial is None or snapshot is None):
+        advice = advise(now, situation.context())
     held = refusal = ""
     if record.trial is None:
         if begun := _begun_by_user(record, now, situation):
@@ -175,7 +175,7 @@ def advance(
 
 
 def _wanted(record: Record, situation: Situation) -> tuple[Record, Target | None, InForce]:
-    """What the spec asks for and is not in force; the record brought in line with the spec."""
+    """What the spec wants and is not in force; the record brought in line with the spec."""
     resource = situation.resource
     if record.overridden:
         if record.overridden == digest(accepted_part(situation.observed.resource["spec"])):
@@ -207,7 +207,7 @@ def _part(situation: Situation) -> dict[str, object]:
     return pinned(accepted_part(situation.observed.resource["spec"]), situation.image)
 
 
-def _hear(record: Record, wanted: Asked, target: Target | None) -> Record:
+def _hear(record: Record, wanted: Commands, target: Target | None) -> Record:
     running = record.trial.target.id if record.trial else ""
     pending = target.id if target else ""
     return replace(record, requests=answers(wanted, record.requests, running, pending))
@@ -218,63 +218,65 @@ def _go_on(
 ) -> Record:
     """Measure, rule or settle."""
     trial = published(trial, situation.observed.trials)
-    scene = situation.scene(trial)
+    context = situation.context(trial)
     if trial.phase.is_ending:
-        is_settled = _is_settled(trial, scene)
-        return close(record, trial, scene.guard, situation.now_s) if is_settled else record
-    ruling = _overruled(trial, target, now, situation)
-    if ruling is None and trial.name and not trial.is_published:
+        is_settled = _is_settled(trial, context)
+        return close(record, trial, context.guard, situation.now_s) if is_settled else record
+    outcome = _overruled(trial, target, now, situation)
+    if outcome is None and trial.name and not trial.is_published:
         hold = f"waits for the creation of SpecDecodeTrial {trial.name}"
         return replace(record, trial=replace(trial, hold=hold))
-    if ruling is None:
+    if outcome is None:
         trial = _rest(trial, situation)
-        trial = (canary if trial.kind is Kind.CANARY else crossover).step(trial, scene)
-        ruling = reported(trial, trial.ruling)
-    if ruling is None:
+        trial = (canary if trial.kind is Kind.CANARY else crossover).step(trial, context)
+        outcome = reported(trial, trial.outcome)
+    if outcome is None:
         return replace(record, trial=trial)
-    record = rule(record, trial, ruling, now.plain.arm, situation.now_s)
-    assert record.trial is not None, "a ruling leaves the trial to settle"
-    if ruling.end is not End.PROMOTED and trial.kind is Kind.CANARY:
+    record = rule(record, trial, outcome, now.plain.arm, situation.now_s)
+    assert record.trial is not None, "an outcome leaves the trial to settle"
+    if outcome.end is not End.PROMOTED and trial.kind is Kind.CANARY:
         # Its pods go with the record; nothing else has to be put back.
-        return close(record, record.trial, scene.guard, situation.now_s)
+        return close(record, record.trial, context.guard, situation.now_s)
     return record
 
 
 def _overruled(
     trial: Trial, target: Target | None, now: InForce, situation: Situation
-) -> Ruling | None:
+) -> TrialOutcome | None:
     """An end that is not the judge's: a person asked for it, or the ground has changed."""
-    asked_for, own = situation.asked, trial.target.id
+    asked_for, own = situation.commands, trial.target.id
     if not situation.has_trials:
-        return Ruling(End.SUPERSEDED, "TrialsOff", TRIALS_OFF)
+        return TrialOutcome(End.SUPERSEDED, "TrialsOff", TRIALS_OFF)
     if asked_for.promote == own:
-        return Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
+        return TrialOutcome(End.PROMOTED, "PromotedByHand", "a user asked for it")
     if asked_for.abort == own:
-        return Ruling(End.ABORTED, "AbortedByHand", "a user asked for it")
+        return TrialOutcome(End.ABORTED, "AbortedByHand", "a user asked for it")
     if is_deleted(trial, situation.observed.trials):
-        return Ruling(End.ABORTED, "TrialDeleted", f"SpecDecodeTrial {trial.name} was deleted")
+        return TrialOutcome(
+            End.ABORTED, "TrialDeleted", f"SpecDecodeTrial {trial.name} was deleted"
+        )
     if trial.old != now.built.arm:
         message = "the configuration that it was compared with is no longer the one in force"
-        return Ruling(End.SUPERSEDED, "BaseChanged", message)
+        return TrialOutcome(End.SUPERSEDED, "BaseChanged", message)
     if trial.origin is Origin.USER:
         return None
     if trial.origin is Origin.EDIT:
         if target is None:
-            return Ruling(End.SUPERSEDED, "Reverted", "the spec asks no longer for a change")
+            return TrialOutcome(End.SUPERSEDED, "Reverted", "the spec wants no change any more")
         if target.id != own:
-            return Ruling(End.SUPERSEDED, "SpecChanged", f"the spec asks for {target.id} now")
+            return TrialOutcome(End.SUPERSEDED, "SpecChanged", f"the spec wants {target.id} now")
         return None
     if target is not None:
-        return Ruling(End.SUPERSEDED, "SpecChanged", "an edit of the spec goes first")
+        return TrialOutcome(End.SUPERSEDED, "SpecChanged", "an edit of the spec goes first")
     if situation.rollout.mode != "Auto":
-        message = f"mode {situation.rollout.mode} tries nothing by itself"
-        return Ruling(End.SUPERSEDED, "ModeChanged", message)
+        message = f"mode {situation.rollout.mode} starts no trials"
+        return TrialOutcome(End.SUPERSEDED, "ModeChanged", message)
     return None
 
 
 def _rest(trial: Trial, situation: Situation) -> Trial:
-    """Begin or end a pause; the turn in which it falls begins anew."""
-    wants_pause = situation.asked.wants_pause(trial.target.id)
+    """Begin or end a pause; the turn in which it falls is repeated."""
+    wants_pause = situation.commands.wants_pause(trial.target.id)
     if wants_pause and not trial.is_paused:
         return replace(
             trial,
@@ -298,13 +300,13 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
     return trial
 
 
-def _is_settled(trial: Trial, scene: Scene) -> bool:
+def _is_settled(trial: Trial, context: TrialContext) -> bool:
     if trial.kind is not Kind.CANARY:
-        return crossover.is_settled(trial, scene)
+        return crossover.is_settled(trial, context)
     if trial.phase is Phase.ROLLING_BACK:
         return True
-    name = scene.observed.resource["metadata"]["name"]
-    live = scene.observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    name = context.observed.resource["metadata"]["name"]
+    live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
     if live is None:
         return False
     annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
@@ -334,7 +336,7 @@ def _begin(
     target = table_target(now, proposal.table, proposal.arm)
     spec = situation.resource.spec
     kind = choose_kind(target, spec.rollout, spec.replicas)
-    if isinstance(kind, Refused):
+    if isinstance(kind, StrategyRefused):
         return record, kind.message
     if held := _why_not_now(record, kind, situation):
         return record, held
@@ -351,8 +353,8 @@ def _begin_edit(
     record: Record, target: Target, now: InForce, situation: Situation
 ) -> tuple[Record, str]:
     """Try an edit of a guarded spec, or put it in force without; else why it cannot be tried."""
-    by_hand = situation.asked.promote == target.id
-    # Pods of equal hashes mount the same boot file, so there is nothing to put beside them.
+    by_hand = situation.commands.promote == target.id
+    # Pods of equal hashes mount the same boot file, so there is nothing to compare.
     is_same = target.table is None and target.arm.config_hash == now.plain.config_hash
     if by_hand or is_same or _serves_nobody(now, situation):
         return promoted(record, target, Origin.EDIT, now.plain.arm), ""
@@ -362,7 +364,7 @@ def _begin_edit(
     if not situation.has_trials:
         return record, TRIALS_OFF
     kind = choose_kind(target, situation.rollout, situation.resource.spec.replicas)
-    if isinstance(kind, Refused):
+    if isinstance(kind, StrategyRefused):
         return record, kind.message
     return begin_edit(record, now, target, kind, situation.rollout, situation.now_s), ""
 
@@ -378,7 +380,7 @@ def _serves_nobody(now: InForce, situation: Situation) -> bool:
 
 
 def _with_pods(record: Record, target: Target | None, now: InForce, situation: Situation) -> Step:
-    """The step, with the pods that a trial needs beside the stable ones."""
+    """The step, with the pods that a trial needs in addition to the stable ones."""
     trial = record.trial
     step = Step(record, now, target)
     if trial is None or trial.kind is not Kind.CANARY or trial.phase is Phase.ROLLING_BACK:

@@ -4,23 +4,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.trial.commands import Commands
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended
-from specdecode_operator.trial.state import End, Origin, Ruling, Trial
-from specdecode_operator.trial.verbs import Asked
+from specdecode_operator.trial.state import End, Origin, Trial, TrialOutcome
 
 _FINAL = frozenset({End.PROMOTED.value, End.ABORTED.value})
 """Results that no later command changes."""
 
 
-def commands(trials: Iterable[Manifest], record: Record, annotated: Asked) -> Asked:
+def commands(trials: Iterable[Manifest], record: Record, annotated: Commands) -> Commands:
     """What the specs of trials ask for, besides what annotations ask for."""
     by_name = {str(each["metadata"]["name"]): each for each in trials}
     running = record.trial
     own = running.target.id if running else ""
     spec = by_name.get(running.name, {}).get("spec", {}) if running else {}
     state = spec.get("state")
-    return Asked(
+    return Commands(
         pause=own if state == "Paused" else annotated.pause,
         resume=annotated.resume,
         promote=own
@@ -79,8 +79,8 @@ def _is_absent(trial: Trial, trials: Iterable[Manifest]) -> bool:
     )
 
 
-def reported(trial: Trial, ruling: Ruling | None) -> Ruling | None:
-    """The ruling; a trial that only reports passes where another would be promoted."""
-    if ruling is None or ruling.end is not End.PROMOTED or not trial.is_report:
-        return ruling
-    return Ruling(End.PASSED, ruling.reason, ruling.message)
+def reported(trial: Trial, outcome: TrialOutcome | None) -> TrialOutcome | None:
+    """The outcome; a trial that only reports passes where another would be promoted."""
+    if outcome is None or outcome.end is not End.PROMOTED or not trial.is_report:
+        return outcome
+    return TrialOutcome(End.PASSED, outcome.reason, outcome.message)

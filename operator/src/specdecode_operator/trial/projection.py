@@ -13,8 +13,8 @@ from specdecode_operator.kinds import TRIAL, Manifest
 from specdecode_operator.observed import Observed, controller_of
 from specdecode_operator.resource import Resource
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
-from specdecode_operator.trial.closing import arms, interval, shown, timestamp
 from specdecode_operator.trial.configuration import accepted_part
+from specdecode_operator.trial.finish import arms, interval, shown, timestamp
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended, surplus_trials

@@ -1,7 +1,7 @@
 """The state of trials that outlives the process: one JSON text in a ConfigMap of the resource.
 
 The status is written from it. It changes at ends of pairs and phases; what happens in between is
-kept in memory (`Memory`), and is measured again by a process that has no memory of it.
+kept in memory (`RecordMemory`), and is measured again by a process that has no memory of it.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from specdecode_api.v1alpha1 import HistoryEntry
+from specdecode_operator.judge.alpha_budget import AlphaBudget
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.evidence_document import from_document, to_document
-from specdecode_operator.judge.wealth import Wealth
 from specdecode_operator.trial.state import End, Origin, Table, Trial
 
 VERSION = 1
@@ -24,7 +24,7 @@ Document = dict[str, Any]
 
 
 class BadRecord(ValueError):
-    """The text is no record of this release; the message says what to do about it."""
+    """The text is not a record of this release; the message contains the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AnnotationCommand:
     """What a person asked of a trial by annotation, and what came of it."""
 
     verb: str
@@ -68,8 +68,8 @@ class Record:
     tuned: Tuned | None = None
     trial: Trial | None = None
     history: tuple[HistoryEntry, ...] = ()
-    wealth: Wealth = field(default_factory=Wealth)
-    requests: Mapping[str, Request] = field(default_factory=lambda: MappingProxyType({}))
+    alpha_budget: AlphaBudget = field(default_factory=AlphaBudget)
+    requests: Mapping[str, AnnotationCommand] = field(default_factory=lambda: MappingProxyType({}))
     ended_s: float = 0.0
     """When the last trial ended."""
     overridden: str = ""
@@ -91,13 +91,13 @@ class Record:
         return next((each for each in self.history if each.name == name), None)
 
     def is_rejected(self, target_id: str) -> bool:
-        """Whether a target was tried and is not to be tried again by itself."""
+        """Whether a target was tried and must not be tried again automatically."""
         ended = self.ending_of(target_id)
         return ended is not None and ended.verdict in REJECTED
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RecordMemory:
     """The record as the latest reconcile left it, with what is not stored.
 
     It is valid while `text`, which was to be stored, is what is stored.
@@ -111,9 +111,9 @@ REJECTED = frozenset({End.ROLLED_BACK, End.INCONCLUSIVE, End.ABORTED})
 
 _TRIAL = TypeAdapter(Trial)
 _TUNED = TypeAdapter(Tuned)
-_WEALTH = TypeAdapter(Wealth)
+_ALPHA_BUDGET = TypeAdapter(AlphaBudget)
 _SPENT = TypeAdapter(tuple[Spent, ...])
-_REQUESTS = TypeAdapter(dict[str, Request])
+_REQUESTS = TypeAdapter(dict[str, AnnotationCommand])
 
 
 def write(record: Record) -> str:
@@ -129,7 +129,7 @@ def write(record: Record) -> str:
             each.model_dump(by_alias=True, exclude_none=True, mode="json")
             for each in record.history
         ],
-        "wealth": _WEALTH.dump_python(record.wealth, mode="json"),
+        "alpha_budget": _ALPHA_BUDGET.dump_python(record.alpha_budget, mode="json"),
         "requests": _REQUESTS.dump_python(dict(record.requests), mode="json"),
         "ended_s": record.ended_s,
         "overridden": record.overridden,
@@ -155,7 +155,7 @@ def read(text: str) -> Record:
             tuned=_TUNED.validate_python(document["tuned"]) if document["tuned"] else None,
             trial=_trial(document["trial"]) if document["trial"] else None,
             history=tuple(map(HistoryEntry.from_resource, document["history"])),
-            wealth=_WEALTH.validate_python(document["wealth"]),
+            alpha_budget=_ALPHA_BUDGET.validate_python(document["alpha_budget"]),
             requests=_REQUESTS.validate_python(document["requests"]),
             ended_s=float(document["ended_s"]),
             overridden=str(document["overridden"]),

@@ -111,7 +111,7 @@ def read_revision(manifest: Manifest) -> Revision:
     """Read a ControllerRevision.
 
     Raises:
-        BadRevision: its data is no accepted configuration.
+        BadRevision: its data is not an accepted configuration.
     """
     name = str(manifest["metadata"]["name"])
     data = manifest.get("data")

@@ -34,7 +34,7 @@ class Origin(StrEnum):
 class Phase(StrEnum):
     """How far a trial is."""
 
-    PREPARING = "Preparing"  # until pods are there and say that they run what they should
+    PREPARING = "Preparing"  # until pods are there and report that they run what they should
     WARMING_UP = "WarmingUp"
     MEASURING = "Measuring"
     PROMOTING = "Promoting"
@@ -58,7 +58,7 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class TrialOutcome:
     """How a trial ends, and why: in a word for programs and a sentence for people."""
 
     end: End
@@ -154,8 +154,8 @@ class Trial:
     window_s: float = 0.0
     judgement: Judgement | None = None
     hold: str = ""
-    """Why it does not go on."""
-    ruling: Ruling | None = None
+    """Why it does not continue."""
+    outcome: TrialOutcome | None = None
 
     @property
     def kept(self) -> "Trial":

@@ -11,12 +11,12 @@ from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.merge_patch import merge_patch
 from specdecode_operator.resource import ResourceError
-from specdecode_operator.trial.beginning import Refused, choose_kind, edit_target, new_trial
 from specdecode_operator.trial.candidate import patched, spec_in_force
-from specdecode_operator.trial.closing import promoted, timestamp
 from specdecode_operator.trial.configuration import InForce, accepted_part, difference
+from specdecode_operator.trial.finish import promoted, timestamp
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.state import End, Kind, Origin, Ruling, Target
+from specdecode_operator.trial.start import StrategyRefused, choose_kind, edit_target, new_trial
+from specdecode_operator.trial.state import End, Kind, Origin, Target, TrialOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class UserTrial:
 
     name: str
     target: Target | None = None
-    refusal: Ruling | None = None
+    refusal: TrialOutcome | None = None
     strategy: str = "Auto"
     is_promoted: bool = False
     is_report: bool = True
@@ -43,7 +43,7 @@ def user_trial(
     """
     spec, name = manifest["spec"], str(manifest["metadata"]["name"])
     if spec.get("state") == "Aborted":
-        aborted = Ruling(End.ABORTED, "AbortedByHand", "a user asked for it before it began")
+        aborted = TrialOutcome(End.ABORTED, "AbortedByHand", "a user asked for it before it began")
         return UserTrial(name, refusal=aborted)
     in_force = {**resource, "spec": spec_in_force(resource["spec"], record.accepted)}
     try:
@@ -80,7 +80,7 @@ def begin_user(
         return _ended(record, found, _BY_HAND, at_s)
     strategy = rollout.model_copy(update={"strategy": found.strategy})
     kind = choose_kind(found.target, strategy, now.resource.spec.replicas)
-    if isinstance(kind, Refused):
+    if isinstance(kind, StrategyRefused):
         return _ended(record, found, _refused("StrategyNotPossible", kind.message), at_s)
     trial = new_trial(now, found.target, kind, Origin.USER, rollout, at_s)
     trial = replace(
@@ -89,20 +89,20 @@ def begin_user(
     return replace(record, trial=trial)
 
 
-_BY_HAND = Ruling(End.PROMOTED, "PromotedByHand", "a user asked for it")
+_BY_HAND = TrialOutcome(End.PROMOTED, "PromotedByHand", "a user asked for it")
 
 
-def _refused(reason: str, message: str) -> Ruling:
-    return Ruling(End.ABORTED, reason, f"{message}; create another SpecDecodeTrial")
+def _refused(reason: str, message: str) -> TrialOutcome:
+    return TrialOutcome(End.ABORTED, reason, f"{message}; create another SpecDecodeTrial")
 
 
-def _ended(record: Record, found: UserTrial, ruling: Ruling, at_s: float) -> Record:
+def _ended(record: Record, found: UserTrial, outcome: TrialOutcome, at_s: float) -> Record:
     """Remember the end of a trial; what was measured before is kept."""
     before = record.ending_by_name(found.name)
     result = {
-        "verdict": ruling.end.value,
-        "reason": ruling.reason,
-        "message": ruling.message[:1024],
+        "verdict": outcome.end.value,
+        "reason": outcome.reason,
+        "message": outcome.message[:1024],
         "ended_at": timestamp(at_s),
     }
     entry = before.model_copy(update=result) if before else _entry(found, result, at_s)

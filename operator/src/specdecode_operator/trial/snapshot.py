@@ -7,7 +7,7 @@ from specdecode_operator.fleet import Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class EngineSnapshot:
     """A look at the pods of a resource; `at_s` is in seconds since 1970."""
 
     at_s: float

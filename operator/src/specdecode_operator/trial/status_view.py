@@ -1,4 +1,4 @@
-"""What the status says of trials: the one that runs, those that ended, and what is in force."""
+"""The status of trials: the one that runs, those that ended, and what is in force."""
 
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -12,22 +12,22 @@ from specdecode_api.v1alpha1 import (
     TrialStatus,
 )
 from specdecode_api.v1alpha1.rollout_status import MAX_PODS, LastTrial
+from specdecode_operator.judge.alpha_budget import spend
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.wealth import spend
 from specdecode_operator.observed import Observed
 from specdecode_operator.trial import crossover
-from specdecode_operator.trial.closing import arms, interval, shown, timestamp
+from specdecode_operator.trial.context import is_alive, name_of, role_of, uid_of
 from specdecode_operator.trial.exploration import recent, rest_after_s, share
+from specdecode_operator.trial.finish import arms, interval, shown, timestamp
 from specdecode_operator.trial.learning import steps_of
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.scene import is_alive, name_of, role_of, uid_of
 from specdecode_operator.trial.state import Kind, Origin, Target, Trial
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrialsView:
     """Parts of the status."""
 
     trial: TrialStatus | None = None
@@ -40,14 +40,14 @@ class Told:
     last_trial: LastTrial | None = None
 
 
-def tell(step: Step, observed: Observed, revision: str = "") -> Told:
-    """Say where trials stand.
+def tell(step: Step, observed: Observed, revision: str = "") -> TrialsView:
+    """Return the parts of the status about trials.
 
     Args:
         revision: name of the ControllerRevision in force; empty where there is none.
     """
     record = step.record
-    return Told(
+    return TrialsView(
         trial=_running(record.trial, observed) if record.trial else None,
         history=record.history,
         active_trial=(record.trial.name or None) if record.trial else None,
@@ -128,7 +128,7 @@ def _exploration(step: Step, now_s: float) -> ExplorationStatus | None:
     return ExplorationStatus(
         trials_today=len(spent),
         candidate_share=f"{share(spent, spec, now_s):.2%}",
-        alpha_budget=f"{spend(record.wealth).alpha:.4f}",
+        alpha_budget=f"{spend(record.alpha_budget).alpha:.4f}",
         not_before=timestamp(rest_ends_s) if record.ended_s and rest_ends_s > now_s else None,
     )
 
@@ -187,10 +187,10 @@ def why_pending(record: Record, pending: Target, refusal: str = "") -> str:
 
 def health(trial: Trial) -> tuple[bool | None, str, str]:
     """Status, reason and message of the condition of a trial that runs."""
-    if trial.ruling is not None:
-        is_good = trial.ruling.end == "Promoted"
-        word = {"Promoted": "Promoted", "RolledBack": "Regressed"}.get(trial.ruling.end)
-        return is_good, word or "Inconclusive", trial.ruling.message
+    if trial.outcome is not None:
+        is_good = trial.outcome.end == "Promoted"
+        word = {"Promoted": "Promoted", "RolledBack": "Regressed"}.get(trial.outcome.end)
+        return is_good, word or "Inconclusive", trial.outcome.message
     told = trial.judgement
     if told is None or told.verdict is Verdict.NO_DATA:
         has_silence = "does not answer" in trial.hold

@@ -1,14 +1,14 @@
-"""What a person asks of a trial by annotations that carry its id.
+"""A user's commands to a trial, as annotations that contain its id.
 
 Level-triggered: an annotation holds for as long as it is there, and hits no other trial. One that
-names what is neither tried nor wanted does nothing, which is said once.
+names what is neither tried nor wanted does nothing, which is reported once.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specdecode_api import names
-from specdecode_operator.trial.record import Request
+from specdecode_operator.trial.record import AnnotationCommand
 
 VERBS = {
     "pause": names.ANNOTATION_PAUSE,
@@ -20,7 +20,7 @@ MAX_ID = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Commands:
     """The id that each verb names now; empty where it is not asked for."""
 
     pause: str = ""
@@ -33,22 +33,22 @@ class Asked:
         return self.pause == target_id and self.resume != target_id
 
 
-def asked(annotations: Mapping[str, str] | None) -> Asked:
+def read_commands(annotations: Mapping[str, str] | None) -> Commands:
     """Read the annotations of a resource."""
     found = annotations or {}
-    return Asked(**{verb: str(found.get(key, ""))[:MAX_ID] for verb, key in VERBS.items()})
+    return Commands(**{verb: str(found.get(key, ""))[:MAX_ID] for verb, key in VERBS.items()})
 
 
 def answers(
-    wanted: Asked, known: Mapping[str, Request], running: str, pending: str
-) -> dict[str, Request]:
-    """Say of every annotation whether it hit: what was answered before is not asked again.
+    wanted: Commands, known: Mapping[str, AnnotationCommand], running: str, pending: str
+) -> dict[str, AnnotationCommand]:
+    """Return for every annotation whether it had an effect; an answered one is not repeated.
 
     Args:
         running: id of the trial that runs, or empty.
-        pending: id of what the spec asks for and is not in force, or empty.
+        pending: id of what the spec wants and is not in force, or empty.
     """
-    told: dict[str, Request] = {}
+    told: dict[str, AnnotationCommand] = {}
     for verb in VERBS:
         target = getattr(wanted, verb)
         if not target:
@@ -58,9 +58,9 @@ def answers(
         if before is not None and before.id == target and (before.is_done or target not in hits):
             told[verb] = before
         elif target in hits:
-            told[verb] = Request(verb, target, True, f"{verb} of {target} is carried out")
+            told[verb] = AnnotationCommand(verb, target, True, f"{verb} of {target} is carried out")
         else:
-            told[verb] = Request(verb, target, False, _ignored(verb, target, running))
+            told[verb] = AnnotationCommand(verb, target, False, _ignored(verb, target, running))
     return told
 
 

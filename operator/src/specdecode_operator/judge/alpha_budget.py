@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Wealth:
+class AlphaBudget:
     """State of the budget: plain numbers, to be kept in a status.
 
     Raises:
@@ -36,26 +36,36 @@ class Grant:
     """What a trial may spend, and the budget after it began."""
 
     alpha: float
-    wealth: Wealth
+    alpha_budget: AlphaBudget
 
 
-def spend(wealth: Wealth, most: float = 0.01) -> Grant:
+def spend(alpha_budget: AlphaBudget, most: float = 0.01) -> Grant:
     """Begin a trial: its `promote_alpha`, never above `most`."""
-    trial = wealth.trials + 1
-    alpha = wealth.initial * _share(trial)
-    alpha += wealth.payout * sum(_share(trial - earned) for earned in wealth.promotions)
-    return Grant(min(alpha, most), Wealth(wealth.initial, wealth.payout, trial, wealth.promotions))
+    trial = alpha_budget.trials + 1
+    alpha = alpha_budget.initial * _share(trial)
+    alpha += alpha_budget.payout * sum(_share(trial - earned) for earned in alpha_budget.promotions)
+    return Grant(
+        min(alpha, most),
+        AlphaBudget(alpha_budget.initial, alpha_budget.payout, trial, alpha_budget.promotions),
+    )
 
 
-def earn(wealth: Wealth) -> Wealth:
+def earn(alpha_budget: AlphaBudget) -> AlphaBudget:
     """The trial begun last was promoted.
 
     Raises:
         ValueError: no trial began yet, or this one has earned already.
     """
-    if wealth.trials == 0 or wealth.trials in wealth.promotions:
-        raise ValueError(f"error budget: trial {wealth.trials} cannot earn; begin a trial first")
-    return Wealth(wealth.initial, wealth.payout, wealth.trials, (*wealth.promotions, wealth.trials))
+    if alpha_budget.trials == 0 or alpha_budget.trials in alpha_budget.promotions:
+        raise ValueError(
+            f"error budget: trial {alpha_budget.trials} cannot earn; begin a trial first"
+        )
+    return AlphaBudget(
+        alpha_budget.initial,
+        alpha_budget.payout,
+        alpha_budget.trials,
+        (*alpha_budget.promotions, alpha_budget.trials),
+    )
 
 
 def _share(age: int) -> float:

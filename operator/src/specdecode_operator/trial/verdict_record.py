@@ -1,4 +1,4 @@
-"""What the judge was given, as one JSON text of the history, and the same judgement once more."""
+"""What the judge was given, as one JSON text of the history; and the judgement repeated."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _FIELDS = frozenset({"guard", "elapsed_s", "verdict", "reason", "evidence"})
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class VerdictRecord:
     """Everything by which a verdict was reached."""
 
     guard: Guard
@@ -47,7 +47,7 @@ def write(trial: Trial, evidence: TurnEvidence | PodEvidence, guard: Guard, now_
     return json.dumps(document, separators=(",", ":"))
 
 
-def read(recorded: Any) -> Hearing:
+def read(recorded: Any) -> VerdictRecord:
     """Read what `write` wrote, as text or as the object that it contains.
 
     Raises:
@@ -65,7 +65,7 @@ def read(recorded: Any) -> Hearing:
     if not isinstance(verdict, str) or not isinstance(reason, str):
         raise BadEvidence("evidence.verdict and evidence.reason must be texts")
     evidence = from_document(document["evidence"])
-    return Hearing(_guard(document["guard"]), float(elapsed_s), evidence, verdict, reason)
+    return VerdictRecord(_guard(document["guard"]), float(elapsed_s), evidence, verdict, reason)
 
 
 def _guard(document: Any) -> Guard:

@@ -10,19 +10,19 @@ from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
-from specdecode_operator.trial.guard import Pace
-from specdecode_operator.trial.sight import Sight
+from specdecode_operator.trial.guard import TrialTiming
+from specdecode_operator.trial.snapshot import EngineSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class TrialContext:
     """What is seen now. Times are seconds since 1970."""
 
     observed: Observed
-    sight: Sight | None
+    snapshot: EngineSnapshot | None
     now_s: float
     guard: Guard
-    pace: Pace
+    timing: TrialTiming
     canary_replicas: int = 1
     startup_s: float = 1800.0
 
@@ -40,12 +40,12 @@ class Scene:
 
     def readings(self, found: tuple[Manifest, ...]) -> tuple[Reading, ...]:
         """What was read of some pods at the last look."""
-        by_uid: Mapping[str, Reading] = self.sight.readings if self.sight else {}
+        by_uid: Mapping[str, Reading] = self.snapshot.readings if self.snapshot else {}
         return tuple(by_uid[uid_of(pod)] for pod in found if uid_of(pod) in by_uid)
 
     def runs(self, pod: Manifest, arm: ArmKey) -> bool:
-        """Whether a pod said at the last look that it runs this table."""
-        reading = self.sight.readings.get(uid_of(pod)) if self.sight else None
+        """Whether a pod reported at the last look that it runs this table."""
+        reading = self.snapshot.readings.get(uid_of(pod)) if self.snapshot else None
         return reading is not None and reading.key.table_hash == arm.table_hash
 
 

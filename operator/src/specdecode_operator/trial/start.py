@@ -7,8 +7,8 @@ from typing import Any
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
 from specdecode_operator.children.hashes import digest
+from specdecode_operator.judge.alpha_budget import spend
 from specdecode_operator.judge.evidence import ArmKey
-from specdecode_operator.judge.wealth import spend
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import (
@@ -45,7 +45,7 @@ def edit_target(
     found: Difference,
     image: str,
 ) -> Target | None:
-    """What the spec asks for and is not in force; None where it is."""
+    """What the spec wants and is not in force; None where it is."""
     if found is Difference.NONE:
         return None
     if found is Difference.TABLE:
@@ -58,13 +58,13 @@ def edit_target(
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class StrategyRefused:
     """Why a trial cannot run with the strategy of the spec."""
 
     message: str
 
 
-def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | Refused:
+def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | StrategyRefused:
     """How a candidate is tried: as `rollout.strategy` requires, or not at all.
 
     A table that running engines can load is tried in turns on the same pods; any other candidate
@@ -74,17 +74,17 @@ def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | R
     if target.table is None:
         if strategy in ("Auto", "Canary"):
             return Kind.CANARY
-        return Refused(
+        return StrategyRefused(
             f"rollout.strategy {strategy} cannot try a candidate that running engines cannot load; "
             "set it to Auto or Canary"
         )
     if strategy == "Canary":
-        return Refused(
+        return StrategyRefused(
             "rollout.strategy Canary cannot try a table that has the configuration of the serving "
             "pods; set it to Auto, Hot or Switchback"
         )
     if strategy == "Hot" and replicas < MIN_HOT_REPLICAS:
-        return Refused(
+        return StrategyRefused(
             f"rollout.strategy Hot needs {MIN_HOT_REPLICAS} replicas, and replicas is {replicas}; "
             "raise replicas, or set it to Auto or Switchback"
         )
@@ -101,14 +101,14 @@ def begin_edit(
 
 
 def begin_proposal(record: Record, now: InForce, target: Target, kind: Kind, at_s: float) -> Record:
-    """Try a recommended table, at the price of some of the error budget."""
+    """Try a recommended table; it costs a part of the error budget."""
     spec = now.resource.spec
-    grant = spend(record.wealth)
+    grant = spend(record.alpha_budget)
     trial = new_trial(now, target, kind, Origin.RECOMMENDATION, spec.rollout, at_s)
     return replace(
         record,
         trial=replace(trial, promote_alpha=grant.alpha),
-        wealth=grant.wealth,
+        alpha_budget=grant.alpha_budget,
         spent=(*recent(record.spent, at_s), Spent(at_s, worst_case_s(kind, spec))),
     )
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from specdecode_api.v1alpha1 import HistoryEntry
 from specdecode_api.v1alpha1.rollout_status import MAX_EVIDENCE, MAX_HISTORY, MAX_STRATA
+from specdecode_operator.judge.alpha_budget import earn
 from specdecode_operator.judge.evidence import ArmKey, Role, Stratum
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Interval, Judgement
@@ -17,12 +18,11 @@ from specdecode_operator.judge.trial_evidence import (
     cell_of,
     row_of,
 )
-from specdecode_operator.judge.wealth import earn
-from specdecode_operator.trial import crossover, hearing
+from specdecode_operator.trial import crossover, verdict_record
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.exploration import settle
 from specdecode_operator.trial.record import Record, Tuned
-from specdecode_operator.trial.state import NO_HALF, End, Origin, Phase, Ruling, Target, Trial
+from specdecode_operator.trial.state import NO_HALF, End, Origin, Phase, Target, Trial, TrialOutcome
 
 
 def close(record: Record, trial: Trial, guard: Guard, now_s: float) -> Record:
@@ -37,18 +37,18 @@ def close(record: Record, trial: Trial, guard: Guard, now_s: float) -> Record:
     )
 
 
-def rule(record: Record, trial: Trial, ruling: Ruling, base: ArmKey, now_s: float) -> Record:
+def rule(record: Record, trial: Trial, outcome: TrialOutcome, base: ArmKey, now_s: float) -> Record:
     """Carry out a verdict; what was promoted counts from now on, whatever comes.
 
     Args:
         base: the configuration in force, without a tuned table.
     """
-    is_promoted = ruling.end is End.PROMOTED
+    is_promoted = outcome.end is End.PROMOTED
     ending = replace(
         trial,
         phase=Phase.PROMOTING if is_promoted else Phase.ROLLING_BACK,
         since_s=now_s,
-        ruling=ruling,
+        outcome=outcome,
         is_paused=False,
         hold="",
         evidence=observed(trial),
@@ -59,7 +59,7 @@ def rule(record: Record, trial: Trial, ruling: Ruling, base: ArmKey, now_s: floa
     if not is_promoted:
         return record
     if trial.origin is Origin.RECOMMENDATION:
-        record = replace(record, wealth=earn(record.wealth))
+        record = replace(record, alpha_budget=earn(record.alpha_budget))
     return promoted(record, trial.target, trial.origin, base)
 
 
@@ -78,19 +78,19 @@ def timestamp(at_s: float) -> str:
 
 def history_entry(trial: Trial, guard: Guard, now_s: float) -> HistoryEntry:
     """The entry that a trial leaves behind, evidence included."""
-    ruling = trial.ruling
-    assert ruling is not None, "a trial that ends has a ruling"
+    outcome = trial.outcome
+    assert outcome is not None, "a trial that ends has an outcome"
     old, new = arms(trial)
-    evidence = hearing.write(trial, observed(trial), guard, now_s)
+    evidence = verdict_record.write(trial, observed(trial), guard, now_s)
     return HistoryEntry.model_validate(
         {
             "name": trial.name,
             "id": trial.target.id,
             "kind": trial.kind.value,
             "origin": trial.origin.value,
-            "verdict": ruling.end.value,
-            "reason": ruling.reason[:64],
-            "message": ruling.message[:1024],
+            "verdict": outcome.end.value,
+            "reason": outcome.reason[:64],
+            "message": outcome.message[:1024],
             "startedAt": timestamp(trial.started_s),
             "endedAt": timestamp(now_s),
             "measuredSeconds": int(trial.measured_s),
