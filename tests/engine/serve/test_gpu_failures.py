@@ -210,7 +210,7 @@ def test_a_slow_step_fails_liveness_until_it_ends_and_the_answer_is_equal(
         waiting = pool.submit(answer, server)
         eventually(lambda: server.get("/live").status_code == 503)
         reason = server.get("/live").json()["reason"]
-        assert "the limit is 0.3 s (lifecycle.stepTimeoutSeconds" in reason
+        assert "the limit is 0.3 s (lifecycle.stepTimeout" in reason
         gpu.failures.release()
         assert waiting.result(30) == text
     assert server.get("/live").status_code == 200
