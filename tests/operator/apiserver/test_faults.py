@@ -29,6 +29,7 @@ from specdecode_operator.kinds import (
     DEPLOYMENT,
     RESOURCE,
     SERVICE,
+    TRIAL,
     ResourceKind,
 )
 from specdecode_operator.observed import Key
@@ -291,7 +292,7 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
     """
     from localnode.controlplane import ApiServer
 
-    (definition,) = (e for e in template() if e["kind"] == "CustomResourceDefinition")
+    definitions = [e for e in template() if e["kind"] == "CustomResourceDefinition"]
     folder = tmp_path / "plane"
     folder.mkdir()
     with ApiServer.start(folder) as server:
@@ -301,8 +302,10 @@ def test_etcd_is_compacted_while_the_api_server_is_away(
             own = type(api)(client)
             system = {"metadata": {"name": SYSTEM}}
             client.post("/api/v1/namespaces", json=system).raise_for_status()
-            own.create(DEFINITION, definition)
-            until(lambda: client.get(RESOURCE.path("default")).is_success)
+            for definition in definitions:
+                own.create(DEFINITION, definition)
+            for kind in (RESOURCE, TRIAL):
+                until(lambda kind=kind: client.get(kind.path("default")).is_success)
             log = tmp_path / "log"
             arguments = ("--all-namespaces", "--resync-seconds", "300")
             operator = make_operator(server.kubeconfig, log, arguments)
