@@ -87,6 +87,21 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="reconcile only while holding a Lease, so that several replicas may run (default)",
     )
     parser.add_argument(
+        "--lease-namespace", metavar="NS", help="namespace of the Lease (the pod's own)"
+    )
+    parser.add_argument("--lease-name", metavar="NAME", help="name of the Lease")
+    parser.add_argument(
+        "--identity", metavar="NAME", help="holder identity in the Lease (the pod's name)"
+    )
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--log-format", choices=("json", "text"))
+    _add_policies(parser)
+    parser.set_defaults(action=_run)
+
+
+def _add_policies(parser: argparse.ArgumentParser) -> None:
+    """Flags about what custom resources may contain, and how pods are replaced."""
+    parser.add_argument(
         "--template",
         dest="has_template",
         action=argparse.BooleanOptionalAction,
@@ -119,16 +134,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="resources that replace their pods for a new default engine image at a time (2)",
     )
-    parser.add_argument(
-        "--lease-namespace", metavar="NS", help="namespace of the Lease (the pod's own)"
-    )
-    parser.add_argument("--lease-name", metavar="NAME", help="name of the Lease")
-    parser.add_argument(
-        "--identity", metavar="NAME", help="holder identity in the Lease (the pod's name)"
-    )
-    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    parser.add_argument("--log-format", choices=("json", "text"))
-    parser.set_defaults(action=_run)
 
 
 def _add_render(parser: argparse.ArgumentParser) -> None:

@@ -158,11 +158,10 @@ def plan(
         step = trial.advance(
             observed, record, snapshot, now_s, image, has_trials=settings.has_trials
         )
-        resource = step.now.resource
+        resource, built = step.now.resource, step.now.built
         pins = downloads.pins(observed, resource)
         tuned = step.now.tuned.table if step.now.tuned else {}
-        strategy = choose_update_strategy(observed, resource, step.now.built.config_hash)
-        built = step.now.built
+        strategy = choose_update_strategy(observed, resource, built.config_hash)
         if pins or strategy.is_in_place:
             built = children.build(
                 resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
@@ -173,18 +172,14 @@ def plan(
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
     except BadRecord as error:
         return Plan(refused=Refused(RefusalReason.BAD_RECORD, (str(error),)))
-    usual = {identify(child) for child in built.children}
-    others = {identify(child): child for child in written if identify(child) not in usual}
-    is_known = observed.resource.get("status", {}).get("observedGeneration") == resource.generation
-    writes = (_write(observed, child, is_known) for child in built.children)
-    trial_writes = (_write(observed, child, False) for child in others.values())
+    others = _not_in(built.children, written)
     return Plan(
         config_hash=built.config_hash,
-        writes=tuple(write for write in writes if write is not None),
+        writes=_writes(observed, built.children, is_known=_is_reported(observed, resource)),
         trial_writes=tuple(
-            _of_version(write, observed) for write in trial_writes if write is not None
+            _of_version(write, observed) for write in _writes(observed, others, is_known=False)
         ),
-        prunes=tuple(_prunes(observed, (*built.children, *others.values()), built.config_hash)),
+        prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
         objects=trial_objects(observed, step, image),
@@ -192,6 +187,25 @@ def plan(
         strategy=strategy,
         ignored=wanted.ignored,
     )
+
+
+def _not_in(children: Iterable[Manifest], written: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    """Objects of trials that are not owned objects of the configuration in force, each once."""
+    usual = {identify(child) for child in children}
+    return tuple({identify(each): each for each in written if identify(each) not in usual}.values())
+
+
+def _is_reported(observed: Observed, resource: Resource) -> bool:
+    """Whether the status already reported this generation."""
+    status = observed.resource.get("status", {})
+    return bool(status.get("observedGeneration") == resource.generation)
+
+
+def _writes(
+    observed: Observed, desired: Iterable[Manifest], *, is_known: bool
+) -> tuple[Write, ...]:
+    found = (_write(observed, each, is_known) for each in desired)
+    return tuple(write for write in found if write is not None)
 
 
 def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
