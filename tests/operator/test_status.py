@@ -113,6 +113,15 @@ def test_ready_pods_are_counted_before_the_deployments_controller_counts_them(wo
     assert told["readyReplicas"] == 2
 
 
+def test_reconciling_follows_the_pods_and_not_the_late_counts_of_the_deployment(world):
+    killed = world(spec={"replicas": 2}, deployment=replicas(2), pods=[SERVING, {"conditions": []}])
+    assert conditions(tell(killed))["Reconciling"] == ("True", "PodsNotReady")
+    back = world(
+        spec={"replicas": 2}, deployment=replicas(2, readyReplicas=1), pods=[SERVING, SERVING]
+    )
+    assert conditions(tell(back))["Reconciling"] == ("False", "AtRest")
+
+
 def endpoint(uid, **conditions):
     return {"targetRef": {"kind": "Pod", "uid": uid}, "conditions": conditions}
 

@@ -62,6 +62,9 @@ class Facts:
     blocked: Blocked | None
     has_loaded_model: bool
     """Whether a pod of the newest configuration is ready."""
+    are_pods_converged: bool = False
+    """Whether the pods are as many as wanted, ready, and of the newest configuration; counted from
+    pods, because the Deployment's status is late."""
     has_fetched_models: bool = False
     """Whether every model is downloaded in every pod."""
     degraded: tuple[tuple[str, Degradation], ...] = ()
@@ -179,8 +182,10 @@ def _error(facts: Facts) -> Check | None:
 
 def _reconciling(facts: Facts) -> Check:
     """The condition of this name in kstatus: whether the state approaches the spec."""
-    if _error(facts) or facts.rollout is Rollout.COMPLETE:
+    if _error(facts) or facts.are_pods_converged:
         return Check(False, "AtRest", "no change is being rolled out")
+    if facts.rollout is Rollout.COMPLETE:
+        return Check(True, "PodsNotReady", "a pod is starting, terminating or not ready")
     progressing = _progressing(facts)
     return replace(progressing, status=True, message=progressing.message or _progress(facts))
 

@@ -161,6 +161,14 @@ def _learns(step: Step) -> bool:
     return spec.rollout.mode != "Manual" and bool(step.now.table)
 
 
+def _are_converged(seen: Observed, config_hash: str | None) -> bool:
+    living = [pod for pod in seen.pods if pods.is_stable(pod) and not pods.is_ending(pod)]
+    wanted = (seen.resource.get("spec") or {}).get("replicas", 1)
+    return len(living) == wanted and all(
+        pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in living
+    )
+
+
 def _strategy(resource: Manifest) -> str:
     strategy = (resource.get("spec") or {}).get("updateStrategy") or {}
     return str(strategy.get("type") or "Auto")
@@ -198,6 +206,7 @@ def _facts(
         has_loaded_model=any(
             pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in seen.pods
         ),
+        are_pods_converged=_are_converged(seen, config_hash),
         has_fetched_models=bool(plan.models)
         and all(model.state is ModelState.READY for model in plan.models),
         lost=plan.lost,
