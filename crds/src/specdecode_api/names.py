@@ -43,6 +43,8 @@ ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
 ANNOTATION_CONFIG_HASHES: Final = f"{GROUP}/config-hashes"
 # On a Deployment: the configuration whose rollout continues in place.
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
+# On pods that a trial restarts: the block for which they were made.
+ANNOTATION_BLOCK: Final = f"{GROUP}/trial-block"
 
 # Commands for a trial; the value is the trial's id, so that it cannot apply to a later one.
 ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"

@@ -1,6 +1,6 @@
 """Decides which objects to write and to delete. Pure: (observed, settings) → plan."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -13,12 +13,12 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
+from specdecode_operator.stable_pods import boot_files, engine_image, stable_pods
 from specdecode_operator.trial import EngineSnapshot, Record, Step
 from specdecode_operator.trial.loss import lost_state
 from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
 from specdecode_operator.trial.record import BadRecord, RecordMemory, read, write
-from specdecode_operator.trial.state import Table
-from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
+from specdecode_operator.update_strategy import SURGE, UpdateStrategy
 
 
 class Cause(StrEnum):
@@ -92,35 +92,6 @@ def recorded(observed: Observed, memory: RecordMemory | None = None) -> Record:
     return read(text)
 
 
-def default_image(
-    observed: Observed, wanted: Resource, settings: Settings, may_roll: Callable[[], bool]
-) -> str:
-    """Engine image for a spec that names none.
-
-    A new default image of the operator does not replace the pods of a resource whose upgrade policy
-    is Pinned: it keeps the image of its Deployment. So does one whose policy is Roll while too many
-    others are replaced. A guarded resource tries the new image.
-    """
-    running = running_image(observed, wanted.name)
-    is_guarded = wanted.spec.rollout.edit_policy == "Guarded"
-    if running in (None, settings.engine_image) or is_guarded:
-        return settings.engine_image
-    policy = wanted.spec.engine.upgrade_policy or settings.upgrade_policy
-    if policy == "Roll" and wanted.spec.engine.image is None and may_roll():
-        return settings.engine_image
-    return str(running)
-
-
-def running_image(observed: Observed, name: str) -> str | None:
-    """Engine image of a resource's Deployment; None without one."""
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
-    if live is None or not is_controlled_by(live, observed.uid):
-        return None
-    containers = live["spec"]["template"]["spec"]["containers"]
-    images = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)
-    return next(images, None)
-
-
 def _live_record(observed: Observed) -> Manifest | None:
     name = children.record_name(observed.resource["metadata"]["name"])
     live = observed.children.get(ChildId(CONFIG_MAP.kind, name))
@@ -152,22 +123,18 @@ def plan(
         if refused := _not_allowed(wanted, settings):
             return Plan(refused=Refused(RefusalReason.INVALID, refused))
         record = recorded(observed, memory)
-        image = default_image(observed, wanted, settings, may_roll)
+        image = engine_image(observed, wanted, settings, may_roll, record)
         if lost := lost_state(observed, wanted, record, image):
             return Plan(lost=lost, ignored=wanted.ignored)
         step = trial.advance(
             observed, record, snapshot, now_s, image, has_trials=settings.has_trials
         )
-        resource, built = step.now.resource, step.now.built
-        pins = downloads.pins(observed, resource)
-        tuned = step.now.tuned.table if step.now.tuned else {}
-        strategy = choose_update_strategy(observed, resource, built.config_hash)
-        if pins or strategy.is_in_place:
-            built = children.build(
-                resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
-            )
+        stable = stable_pods(observed, step, record.trial, image)
+        resource, built, pins = stable.resource, stable.built, stable.pins
         text = write(step.record)
-        written = _trial_objects(observed, step, text, image, pins, tuned)
+        written = _trial_objects(observed, step, text, image)
+        if stable.is_block:
+            written += boot_files(observed, step.now, image)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
     except BadRecord as error:
@@ -184,7 +151,7 @@ def plan(
         step=step,
         objects=trial_objects(observed, step, image),
         memory=RecordMemory(text, step.record),
-        strategy=strategy,
+        strategy=stable.strategy,
         ignored=wanted.ignored,
     )
 
@@ -216,15 +183,10 @@ def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _trial_objects(
-    observed: Observed,
-    step: Step,
-    text: str,
-    image: str,
-    pins: Mapping[str, str],
-    tuned: Table,
-) -> list[Manifest]:
+def _trial_objects(observed: Observed, step: Step, text: str, image: str) -> list[Manifest]:
     """Owned objects of trials: their record, and pods of other roles."""
+    pins = downloads.pins(observed, step.now.resource)
+    tuned = step.now.tuned.table if step.now.tuned else {}
     found: list[Manifest] = []
     if text:
         record = children.record_map(step.now.resource.name, text)

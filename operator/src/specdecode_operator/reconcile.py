@@ -23,10 +23,11 @@ from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, ch
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome
-from specdecode_operator.plan import Cause, Plan, Write, plan, running_image
+from specdecode_operator.plan import Cause, Plan, Write, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
+from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.record import RecordMemory

@@ -22,6 +22,7 @@ from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, most_unavailable, rollout
 from specdecode_operator.trial import Step, learning
 from specdecode_operator.trial import status_view as trial_telling
+from specdecode_operator.trial.restarts import is_tried
 from specdecode_operator.trial.status_view import TrialsView
 
 
@@ -136,7 +137,9 @@ def _recommendation(
     if not _learns(step):
         return None
     if step.advice is None:
-        is_same = previous.get("configHash") == step.now.built.config_hash
+        # In a block of a trial, the pods run another configuration for a while.
+        is_tried = step.record.trial is not None
+        is_same = is_tried or previous.get("configHash") == step.now.built.config_hash
         return before if before and is_same else None
     name = metadata["name"], metadata["namespace"]
     return learning.shown(step.advice, *name, before, conditions.timestamp(now))
@@ -174,6 +177,13 @@ def _strategy(resource: Manifest) -> str:
     return str(strategy.get("type") or "Auto")
 
 
+def _pods_in_force(seen: Observed, plan: Plan) -> list[Manifest]:
+    """Stable pods, without those of a trial's candidate: condition CanaryHealthy reports these."""
+    trial = plan.step.record.trial if plan.step else None
+    stable = filter(pods.is_stable, seen.pods)
+    return [pod for pod in stable if not is_tried(trial, pod)]
+
+
 def _facts(
     seen: Observed,
     plan: Plan,
@@ -193,9 +203,7 @@ def _facts(
         failure=classify_create_error(failing.get("message", ""))
         if failing.get("status") == "True"
         else None,
-        trouble=pods.trouble(
-            filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
-        ),
+        trouble=pods.trouble(_pods_in_force(seen, plan), config_hash, seen.progress, seen.at),
         degraded=seen.degraded,
         most_unavailable=most_unavailable(live),
         strategy=_strategy(seen.resource),

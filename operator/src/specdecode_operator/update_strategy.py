@@ -49,6 +49,11 @@ def choose_update_strategy(
     return UpdateStrategy(True) if left_s <= 0 else UpdateStrategy(False, left_s)
 
 
+def was_in_place(observed: Observed) -> bool:
+    """Whether the latest rollout found no room for a further pod, or was to need none."""
+    return _in_place(observed) is not None
+
+
 def _in_place(observed: Observed) -> str | None:
     """The configuration whose rollout is in place."""
     name = observed.resource["metadata"]["name"]

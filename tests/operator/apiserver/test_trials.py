@@ -303,7 +303,7 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
     chat(
         device="CPU",
         speculation=speculation(FREE_CHOICE),
-        rollout=QUICK | {"canary": {"baseline": "Stable", "replicas": 1}},
+        rollout=QUICK | {"strategy": "Canary", "canary": {"baseline": "Stable", "replicas": 1}},
         replicas=1,
     )
     async with parts(engine_port=kubelet.port) as wired:

@@ -67,15 +67,15 @@ def test_a_slow_pod_does_not_decide(world, speculate):
     assert roles == {("Baseline", True), ("Candidate", True)}
 
 
-def test_a_table_beyond_what_is_prepared_needs_a_canary(world, speculate):
-    made = world()
+def test_a_table_beyond_what_is_prepared_needs_pods_of_its_own(world, speculate):
+    made = world(canary={"replicas": 5})
     old = made.status["configHash"]
     made.edit(speculation=speculate(1, 7))
     assert made.run(60, until=lambda w: w.record.trial)
     assert made.record.trial.kind == "Canary"
     made.run(60)
     roles = [engine.pod["metadata"]["labels"][names.LABEL_ROLE] for engine in made.engines.values()]
-    assert sorted(roles) == ["baseline"] * 2 + ["canary"] * 2 + ["stable"] * 2
+    assert sorted(roles) == ["baseline"] * 5 + ["canary"] * 5 + ["stable"] * 2
     assert made.status["configHash"] == old
     assert made.status["trial"]["kind"] == "Canary"
 
@@ -115,7 +115,7 @@ def test_a_slower_canary_goes_and_the_spec_stays_rejected(world):
 
 
 def test_a_canary_of_fewer_than_five_pods_decides_nothing(world):
-    made = world()
+    made = world(strategy="Canary")
     made.edit(pageSize=32)
     ended = made.run_to_end()
     assert (ended.verdict, ended.reason) == ("Inconclusive", "TooFewPods")
@@ -123,7 +123,7 @@ def test_a_canary_of_fewer_than_five_pods_decides_nothing(world):
 
 
 def test_a_broken_draft_is_caught_by_its_accept_length(world):
-    made = world()
+    made = world(strategy="Canary")
     made.edit(
         speculation=made.resource["spec"]["speculation"] | {"draft": {"uri": "pvc://models/other"}}
     )
@@ -137,7 +137,7 @@ def test_a_broken_draft_is_caught_by_its_accept_length(world):
 
 
 def test_a_canary_that_does_not_start_is_rolled_back(world):
-    made = world()
+    made = world(strategy="Canary")
     made.edit(pageSize=32)
     from specdecode_operator import children
     from specdecode_operator.resource import parse
@@ -150,7 +150,7 @@ def test_a_canary_that_does_not_start_is_rolled_back(world):
 
 
 def test_without_room_for_a_canary_the_old_stays(world):
-    made = world()
+    made = world(strategy="Canary")
     made.has_room = {names.ROLE_STABLE}
     made.edit(pageSize=32, lifecycle={"startupTimeout": "1m"})
     ended = made.run_to_end()
@@ -159,7 +159,7 @@ def test_without_room_for_a_canary_the_old_stays(world):
 
 
 def test_without_room_for_fresh_pods_the_stable_ones_are_compared_with(world):
-    made = world()
+    made = world(strategy="Canary")
     made.has_room = {names.ROLE_STABLE, names.ROLE_CANARY}
     made.edit(pageSize=32)
     ended = made.run_to_end()
@@ -179,7 +179,7 @@ def test_an_edit_in_mid_run_ends_the_trial_and_begins_its_own(world, speculate):
 
 
 def test_a_reverted_edit_needs_no_trial(world, speculate):
-    made = world()
+    made = world(canary={"replicas": 5})
     accepted = made.resource["spec"]["speculation"]
     made.edit(pageSize=32)
     made.run(100)
@@ -215,11 +215,11 @@ def test_an_unguarded_edit_counts_at_once(world):
     }
 
 
-def test_an_engine_that_would_need_a_restart_gets_a_canary(world, speculate):
+def test_an_engine_that_would_need_a_restart_gets_new_pods(world, speculate):
     made = world()
     made.refuses = "candidate_steps [3] are not among the depths"
     made.edit(speculation=speculate(3))
-    assert made.run(200, until=lambda w: w.record.trial and w.record.trial.kind == "Canary")
+    assert made.run(200, until=lambda w: w.record.trial and w.record.trial.restarts)
     assert made.record.history[0].reason == "NeedsRestart"
 
 

@@ -61,7 +61,7 @@ def test_the_remedy_puts_the_spec_in_force(rejected):
 
 
 def test_a_lost_state_in_the_middle_of_a_trial_leaves_the_old_configuration(world):
-    made = world()
+    made = world(strategy="Canary")
     made.edit(pageSize=32)
     assert made.run(200, until=lambda w: len(w.engines) == 6)
     stable = {name for name in made.engines if name.startswith("chat-standalone-0")}

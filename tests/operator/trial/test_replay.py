@@ -15,7 +15,7 @@ from specdecode_operator.__main__ import main
 @pytest.fixture
 def deciding(world, speculate):
     """A resource with a trial in place that was rolled back, and one of a canary."""
-    made = world()
+    made = world(strategy="Auto", canary={"replicas": 5})
     made.speeds = {3: 0.03}
     made.edit(speculation=speculate(3))
     made.run_to_end()

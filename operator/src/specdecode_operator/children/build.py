@@ -60,6 +60,7 @@ def build(
     tuned: Mapping[str, TableEntry] = _NO_TABLE,
     role: str = names.ROLE_STABLE,
     is_in_place: bool = False,
+    block: str = "",
 ) -> Built:
     """Build all children, or those of one role of a trial.
 
@@ -68,6 +69,7 @@ def build(
         tuned: table that is used in place of the spec's.
         role: of the pods; others than stable need only their boot file and their Deployment.
         is_in_place: have the Deployment replace pods in place though the spec leaves that open.
+        block: distinguishes pods that a trial restarts; empty outside of such a trial.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -85,7 +87,9 @@ def build(
     boot = boot.model_copy(update={"config_hash": fingerprint})
     files = config_map(name, fingerprint, boot, pins)
     in_place = is_in_place or spec.update_strategy.type == "InPlace"
-    workload = deployment(name, spec, template, fingerprint, is_in_place=in_place, role=role)
+    workload = deployment(
+        name, spec, template, fingerprint, is_in_place=in_place, role=role, block=block
+    )
     shared = [
         service_account(name),
         files,

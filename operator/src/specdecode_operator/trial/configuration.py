@@ -15,7 +15,7 @@ from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.trial.record import Record, Tuned
 from specdecode_operator.trial.state import Table, Target
 
-_NOT_GUARDED = ("replicas", "rollout")
+NOT_GUARDED = ("replicas", "rollout")
 """Parts of the spec that count at once, whatever is tried."""
 
 
@@ -47,7 +47,7 @@ class InForce:
 
 def accepted_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a spec that is tried before it counts."""
-    return {name: value for name, value in spec.items() if name not in _NOT_GUARDED}
+    return {name: value for name, value in spec.items() if name not in NOT_GUARDED}
 
 
 def target_id(arm: ArmKey) -> str:
@@ -63,7 +63,7 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
     """
     current = resource
     if record.accepted is not None:
-        hot = {name: manifest["spec"][name] for name in _NOT_GUARDED if name in manifest["spec"]}
+        hot = {name: manifest["spec"][name] for name in NOT_GUARDED if name in manifest["spec"]}
         current = parse_stored(
             {**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}}
         )

@@ -6,17 +6,13 @@ the record stands.
 
 from dataclasses import dataclass, replace
 
-from specdecode_api import names
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children, pods
 from specdecode_operator.children.hashes import digest
-from specdecode_operator.kinds import DEPLOYMENT, ChildId
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import Resource, parse_stored
-from specdecode_operator.rollout import Rollout as Progress
-from specdecode_operator.rollout import rollout as progress_of
-from specdecode_operator.trial import canary, crossover
+from specdecode_operator.trial import canary, crossover, restarts
 from specdecode_operator.trial.commands import Commands, answers, read_commands
 from specdecode_operator.trial.configuration import (
     Difference,
@@ -44,9 +40,9 @@ from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.start import (
     NEEDS_RESTART,
     StrategyRefused,
+    arrange,
     begin_edit,
     begin_proposal,
-    choose_kind,
     edit_target,
     named,
     why_held,
@@ -120,6 +116,7 @@ class Situation:
             self.now_s,
             guard_of(rollout, trial),
             timing_of(rollout),
+            self.resource.spec,
             rollout.canary.replicas,
             duration_s(self.resource.spec.lifecycle.startup_timeout),
         )
@@ -228,7 +225,7 @@ def _go_on(
         return replace(record, trial=replace(trial, hold=hold))
     if outcome is None:
         trial = _rest(trial, situation)
-        trial = (canary if trial.kind is Kind.CANARY else crossover).step(trial, context)
+        trial = _stepped(trial, context)
         outcome = reported(trial, trial.outcome)
     if outcome is None:
         return replace(record, trial=trial)
@@ -238,6 +235,12 @@ def _go_on(
         # Its pods go with the record; nothing else has to be put back.
         return close(record, record.trial, context.guard, situation.now_s)
     return record
+
+
+def _stepped(trial: Trial, context: TrialContext) -> Trial:
+    if trial.restarts is not None:
+        return restarts.step(trial, context)
+    return (canary if trial.kind is Kind.CANARY else crossover).step(trial, context)
 
 
 def _overruled(
@@ -301,17 +304,9 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
 
 
 def _is_settled(trial: Trial, context: TrialContext) -> bool:
-    if trial.kind is not Kind.CANARY:
-        return crossover.is_settled(trial, context)
-    if trial.phase is Phase.ROLLING_BACK:
-        return True
-    name = context.observed.resource["metadata"]["name"]
-    live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
-    if live is None:
-        return False
-    annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
-    is_new = annotations.get(names.ANNOTATION_CONFIG_HASH) == trial.target.arm.config_hash
-    return is_new and progress_of(live) is Progress.COMPLETE
+    if trial.restarts is not None:
+        return restarts.is_settled(trial, context)
+    return (canary if trial.kind is Kind.CANARY else crossover).is_settled(trial, context)
 
 
 def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record | None:
@@ -319,8 +314,9 @@ def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record
     waiting = waiting_trials(situation.observed.trials, record)
     if not waiting or not situation.has_trials or situation.resource.spec.replicas == 0:
         return None
-    found = user_trial(waiting[0], situation.observed.resource, now, record, situation.image)
-    return begin_user(record, now, found, situation.rollout, situation.now_s)
+    observed, image = situation.observed, situation.image
+    found = user_trial(waiting[0], observed.resource, now, record, image)
+    return begin_user(record, now, found, situation.rollout, observed, image, situation.now_s)
 
 
 def _begin(
@@ -334,13 +330,12 @@ def _begin(
     if held or situation.rollout.mode != "Auto":
         return record, held
     target = table_target(now, proposal.table, proposal.arm)
-    spec = situation.resource.spec
-    kind = choose_kind(target, spec.rollout, spec.replicas)
-    if isinstance(kind, StrategyRefused):
-        return record, kind.message
-    if held := _why_not_now(record, kind, situation):
+    how = arrange(target, situation.rollout, now, situation.observed, situation.image)
+    if isinstance(how, StrategyRefused):
+        return record, how.message
+    if held := _why_not_now(record, how.kind, situation):
         return record, held
-    return begin_proposal(record, now, target, kind, situation.now_s), ""
+    return begin_proposal(record, now, target, how, situation.now_s), ""
 
 
 def _why_not_now(record: Record, kind: Kind, situation: Situation) -> str:
@@ -363,10 +358,10 @@ def _begin_edit(
         return record, ""
     if not situation.has_trials:
         return record, TRIALS_OFF
-    kind = choose_kind(target, situation.rollout, situation.resource.spec.replicas)
-    if isinstance(kind, StrategyRefused):
-        return record, kind.message
-    return begin_edit(record, now, target, kind, situation.rollout, situation.now_s), ""
+    how = arrange(target, situation.rollout, now, situation.observed, situation.image)
+    if isinstance(how, StrategyRefused):
+        return record, how.message
+    return begin_edit(record, now, target, how, situation.rollout, situation.now_s), ""
 
 
 def _serves_nobody(now: InForce, situation: Situation) -> bool:

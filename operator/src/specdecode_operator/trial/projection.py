@@ -12,9 +12,11 @@ from specdecode_operator.children.build import owner_reference
 from specdecode_operator.kinds import TRIAL, Manifest
 from specdecode_operator.observed import Observed, controller_of
 from specdecode_operator.resource import Resource
+from specdecode_operator.trial import restarts
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.finish import arms, interval, shown, timestamp
+from specdecode_operator.trial.guard import guarded_timing
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended, surplus_trials
@@ -72,7 +74,7 @@ def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
         statuses=tuple(
             (each, status)
             for each in live
-            if (status := _status(each, record)) is not None
+            if (status := _status(each, record, owner)) is not None
             and _mark(status) != _mark(each.get("status") or {})
         ),
         revisions=_revisions(observed, step, found),
@@ -152,12 +154,12 @@ def _owned(owner: Resource) -> Manifest:
     }
 
 
-def _status(trial: Manifest, record: Record) -> Manifest | None:
+def _status(trial: Manifest, record: Record, owner: Resource) -> Manifest | None:
     """The status of a trial; None where the present one stays."""
     name, generation = trial["metadata"]["name"], trial["metadata"].get("generation", 1)
     running, entry = record.trial, record.ending_by_name(name)
     if running is not None and running.name == name:
-        found = _running(running)
+        found = _running(running, owner)
     elif entry is not None:
         found = _ended(entry)
     elif has_ended(trial):
@@ -181,7 +183,7 @@ def _pending(spec: Mapping[str, Any], running: Trial | None) -> Manifest:
     return {"phase": "Pending", "reason": "Waiting", "message": message}
 
 
-def _running(trial: Trial) -> Manifest:
+def _running(trial: Trial, owner: Resource) -> Manifest:
     old, new = arms(trial)
     found = {
         "phase": "Paused" if trial.is_paused else trial.phase.value,
@@ -194,7 +196,8 @@ def _running(trial: Trial) -> Manifest:
         "message": (trial.hold or (trial.judgement.message if trial.judgement else ""))[:1024],
     }
     gain = interval(trial.judgement)
-    return found | ({"interval": gain} if gain else {})
+    block = restarts.shown(trial, guarded_timing(owner.spec.rollout, trial))
+    return found | ({"interval": gain} if gain else {}) | ({"block": block} if block else {})
 
 
 def _ended(entry: HistoryEntry) -> Manifest:
@@ -221,4 +224,9 @@ def _mark(status: Mapping[str, Any]) -> tuple[Any, ...]:
         *(status.get(name) for name in ("phase", "verdict", "reason", "observedGeneration")),
         status.get("measuredSeconds", 0) // STATUS_EVERY_S,
         status.get("message") if is_pending else None,
+        _block_mark(status.get("block") or {}),
     )
+
+
+def _block_mark(block: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(block.get(name) for name in ("pair", "arm", "nextChange"))

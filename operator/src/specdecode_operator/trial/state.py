@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Stratum
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
 
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
     HOT = "Hot"  # pods take turns with two tables, crosswise
     CANARY = "Canary"  # pods of their own
-    SWITCHBACK = "Switchback"  # the only pod takes turns
+    SWITCHBACK = "Switchback"  # the only pod takes turns, or all pods restart in turns
 
 
 class Origin(StrEnum):
@@ -66,6 +66,18 @@ class TrialOutcome:
     message: str
 
 
+class Startup(NamedTuple):
+    """How long pods take to start, in seconds."""
+
+    pod_s: float = 0.0
+    """From the creation of a pod until it serves."""
+    all_s: float = 0.0
+    """Until all pods of a resource are replaced."""
+
+
+NO_STARTUP = Startup()
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One of the two halves of a pair in which pods run one table each.
@@ -78,11 +90,41 @@ class Turn:
     counted_s: float | None = None
     first_half_s: float = 0.0
     """Measured time of the pair's first turn."""
+    began_s: float | None = None
+    """When its pods were asked for, where pods restart."""
+    startup: Startup = NO_STARTUP
+    """The longest of this pair."""
 
     @property
     def pair(self) -> int:
         """Number of its pair."""
         return self.number // 2
+
+
+class KnownStratum(NamedTuple):
+    """Requests of one stratum that the baseline's pods have answered before a trial."""
+
+    stratum: Stratum
+    requests: float
+    tokens: float
+    steps: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How a trial restarts its pods."""
+
+    startup: Startup = NO_STARTUP
+    """As measured in the pair before; at first by the pods that serve."""
+    image: str = ""
+    """Engine image where the spec names none; the live Deployment may run the candidate's."""
+    may_interrupt: bool = False
+    """Whether a user chose the strategy, so that the only pod may stop before its replacement."""
+    is_in_place: bool = False
+    """Whether no node had room for a further pod."""
+    known: tuple[KnownStratum, ...] = ()
+    """The baseline before the trial: alarms of the first pair compare with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +180,8 @@ class Trial:
     """Length of the pauses so far; the present one began at `pause_began_s`."""
     pause_began_s: float = 0.0
     has_fresh_baseline: bool = False
+    restarts: Restarts | None = None
+    """How pods restart between the turns; None where they need not."""
     pods: tuple[str, ...] = ()
     """Uids of the pods that take turns, in the order in which they were taken."""
     turn: Turn = Turn()

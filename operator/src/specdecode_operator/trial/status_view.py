@@ -16,7 +16,7 @@ from specdecode_operator.judge.alpha_budget import spend
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.observed import Observed
-from specdecode_operator.trial import crossover
+from specdecode_operator.trial import crossover, restarts
 from specdecode_operator.trial.context import is_alive, name_of, role_of, uid_of
 from specdecode_operator.trial.exploration import recent, rest_after_s, share
 from specdecode_operator.trial.finish import arms, interval, shown, timestamp
@@ -95,7 +95,10 @@ def _running(trial: Trial, observed: Observed) -> TrialStatus:
 def pods_of(trial: Trial, observed: Observed, role: Role) -> tuple[str, ...]:
     """Names of the pods that are in an arm now."""
     alive = [pod for pod in observed.pods if is_alive(pod)]
-    if trial.kind is not Kind.CANARY:
+    if trial.restarts is not None:
+        is_now = restarts.in_block(trial) and restarts.role_now(trial) is role
+        found = [pod for pod in alive if is_now and restarts.is_of_block(trial, pod)]
+    elif trial.kind is not Kind.CANARY:
         found = [pod for pod in alive if crossover.role_in(trial, uid_of(pod)) is role]
     elif role is Role.CANDIDATE:
         found = [pod for pod in alive if role_of(pod) == names.ROLE_CANARY]

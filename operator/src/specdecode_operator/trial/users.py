@@ -10,12 +10,14 @@ from specdecode_operator import children
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.observed import Observed
 from specdecode_operator.resource import ResourceError
 from specdecode_operator.trial.candidate import patched, spec_in_force
 from specdecode_operator.trial.configuration import InForce, accepted_part, difference
 from specdecode_operator.trial.finish import promoted, timestamp
+from specdecode_operator.trial.guard import guarded_as
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.start import StrategyRefused, choose_kind, edit_target, new_trial
+from specdecode_operator.trial.start import StrategyRefused, arrange, edit_target, new_trial
 from specdecode_operator.trial.state import End, Kind, Origin, Target, TrialOutcome
 
 
@@ -69,7 +71,13 @@ def user_trial(
 
 
 def begin_user(
-    record: Record, now: InForce, found: UserTrial, rollout: RolloutSpec, at_s: float
+    record: Record,
+    now: InForce,
+    found: UserTrial,
+    rollout: RolloutSpec,
+    observed: Observed,
+    image: str,
+    at_s: float,
 ) -> Record:
     """Begin the trial, promote its candidate at once, or refuse it."""
     if found.refusal is not None or found.target is None:
@@ -78,11 +86,11 @@ def begin_user(
     if found.is_promoted:
         record = promoted(record, found.target, Origin.USER, now.plain.arm)
         return _ended(record, found, _BY_HAND, at_s)
-    strategy = rollout.model_copy(update={"strategy": found.strategy})
-    kind = choose_kind(found.target, strategy, now.resource.spec.replicas)
-    if isinstance(kind, StrategyRefused):
-        return _ended(record, found, _refused("StrategyNotPossible", kind.message), at_s)
-    trial = new_trial(now, found.target, kind, Origin.USER, rollout, at_s)
+    own = guarded_as(rollout.model_copy(update={"strategy": found.strategy}), found.guard)
+    how = arrange(found.target, own, now, observed, image)
+    if isinstance(how, StrategyRefused):
+        return _ended(record, found, _refused("StrategyNotPossible", how.message), at_s)
+    trial = new_trial(now, found.target, how, Origin.USER, rollout, at_s)
     trial = replace(
         trial, name=found.name, is_published=True, is_report=found.is_report, guard=found.guard
     )
