@@ -16,7 +16,7 @@ from specdecode_operator.trial import restarts
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.finish import arms, interval, shown, timestamp
-from specdecode_operator.trial.guard import guarded_timing
+from specdecode_operator.trial.guard import TrialTiming, guarded_timing
 from specdecode_operator.trial.machine import Step
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended, surplus_trials
@@ -196,7 +196,7 @@ def _running(trial: Trial, owner: Resource) -> Manifest:
         "message": (trial.hold or (trial.judgement.message if trial.judgement else ""))[:1024],
     }
     gain = interval(trial.judgement)
-    block = restarts.shown(trial, guarded_timing(owner.spec.rollout, trial))
+    block = _block(trial, guarded_timing(owner.spec.rollout, trial))
     return found | ({"interval": gain} if gain else {}) | ({"block": block} if block else {})
 
 
@@ -226,6 +226,19 @@ def _mark(status: Mapping[str, Any]) -> tuple[Any, ...]:
         status.get("message") if is_pending else None,
         _block_mark(status.get("block") or {}),
     )
+
+
+def _block(trial: Trial, timing: TrialTiming) -> Manifest:
+    """The present block of a trial that restarts pods; empty outside of blocks."""
+    if not restarts.in_block(trial):
+        return {}
+    turn, end_s = trial.turn, restarts.border_s(trial, timing.block_s)
+    times = {"since": turn.began_s, "countedSince": turn.counted_s, "nextChange": end_s}
+    return {
+        "pair": turn.pair,
+        "arm": restarts.role_now(trial).value.capitalize(),
+        **{name: timestamp(at_s) for name, at_s in times.items() if at_s is not None},
+    }
 
 
 def _block_mark(block: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -34,8 +34,6 @@ from specdecode_operator.trial.configuration import NOT_GUARDED, InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, observed, outcome
-from specdecode_operator.trial.finish import timestamp
-from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.state import (
     NO_HALF,
     End,
@@ -155,19 +153,6 @@ def border_s(trial: Trial, configured_s: float) -> float | None:
     if turn.counted_s is None:
         return None
     return turn.counted_s + block_s(restarts, trial.seed, turn.pair, configured_s)
-
-
-def shown(trial: Trial, timing: TrialTiming) -> dict[str, object]:
-    """The present block as the status shows it; empty outside of blocks."""
-    if not in_block(trial):
-        return {}
-    turn, end_s = trial.turn, border_s(trial, timing.block_s)
-    times = {"since": turn.began_s, "countedSince": turn.counted_s, "nextChange": end_s}
-    return {
-        "pair": turn.pair,
-        "arm": role_now(trial).value.capitalize(),
-        **{name: timestamp(at_s) for name, at_s in times.items() if at_s is not None},
-    }
 
 
 def _prepare(trial: Trial, context: TrialContext) -> Trial:
