@@ -6,7 +6,6 @@
 from specdecode_operator.children.build import Built, build, finished
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.patch import access_refusals
-from specdecode_operator.children.record import record_map, record_name
 
 __all__ = [
     "Built",
@@ -14,6 +13,4 @@ __all__ = [
     "boot_text",
     "build",
     "finished",
-    "record_map",
-    "record_name",
 ]

@@ -19,19 +19,17 @@ from specdecode_operator.trial.blocks import (
     startup_of,
     why_too_long,
 )
-from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
     accepted_part,
     table_target,
-    target_id,
 )
 from specdecode_operator.trial.exploration import recent, rest_after_s, worst_case_s
 from specdecode_operator.trial.guard import guard_of, timing_of
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.revisions import pinned
-from specdecode_operator.trial.state import Kind, Origin, Restarts, Table, Target, Trial
+from specdecode_operator.trial.state import Kind, Origin, Restarts, Table, Target, Trial, target_id
 from specdecode_operator.update_strategy import was_in_place
 
 NEEDS_RESTART = "NeedsRestart"
@@ -173,7 +171,7 @@ def begin_proposal(
         record,
         trial=replace(trial, promote_alpha=grant.alpha),
         alpha_budget=grant.alpha_budget,
-        spent=(*recent(record.spent, at_s), Spent(at_s, worst_case_s(how.kind, spec))),
+        spent=(*recent(record.spent, at_s), Spent(trial.started_s, worst_case_s(how.kind, spec))),
     )
 
 
@@ -192,14 +190,9 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
 
 
 def named(record: Record, resource: Manifest) -> Record:
-    """Name the SpecDecodeTrial of the trial that has just begun.
-
-    A target that no candidate can contain, such as another model, has none.
-    """
+    """Name the SpecDecodeTrial of the trial that has just begun."""
     trial, metadata = record.trial, resource["metadata"]
     if trial is None or trial.name:
-        return record
-    if not candidate_of(spec_in_force(resource["spec"], record.accepted), trial.target):
         return record
     fingerprint = digest([trial.target.id, trial.started_s])[:8]
     return replace(record, trial=replace(trial, name=f"{metadata['name']}-{fingerprint}"))
@@ -213,7 +206,8 @@ def new_trial(
     rollout: RolloutSpec,
     at_s: float,
 ) -> Trial:
-    """A trial that begins at `at_s`, in seconds since 1970."""
+    """A trial that begins at `at_s`, in seconds since 1970; a status keeps whole seconds."""
+    at_s = float(int(at_s))
     return Trial(
         target=target,
         kind=how.kind,
