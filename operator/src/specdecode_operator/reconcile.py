@@ -308,7 +308,7 @@ class Reconciler:
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
     async def _announce(self, observed: Observed, decided: Plan) -> None:
-        """Count trials that ended, and post events of trials that go on to another phase."""
+        """Count trials that ended, and post events of trials whose phase changes."""
         for before, new in decided.objects.statuses:
             if events.has_ended(before, new):
                 labels = {"kind": new.get("strategy", ""), "verdict": new["verdict"]}
