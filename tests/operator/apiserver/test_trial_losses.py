@@ -148,3 +148,30 @@ async def test_an_edit_of_a_promoted_field_ends_its_override_only(
     assert data["spec"]["pageSize"] == 8
     assert data["spec"]["engine"]["scheduler"]["maxRunningRequests"] == 32
     assert config_of(api.get(DEPLOYMENT, namespace, "chat")) == resource["status"]["configHash"]
+
+
+async def test_a_trial_deleted_while_it_runs_ends_and_is_not_tried_again(
+    chat, parts, api, namespace, settle
+):
+    chat(rollout={"editPolicy": "Guarded", "mode": "Manual"})
+    async with parts() as wired:
+        await settle(wired)
+        stable = api.get(DEPLOYMENT, namespace, "chat")["spec"]
+        api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 32}})
+        await settle(wired)
+        (running,) = api.items(TRIAL, namespace)
+        name = running["metadata"]["name"]
+        assert running["status"]["state"]
+        assert api.get(RESOURCE, namespace, "chat")["status"]["activeTrial"] == name
+        assert api.get(DEPLOYMENT, namespace, "chat-canary") is not None
+        api.delete(TRIAL, namespace, name)
+        await settle(wired)
+    async with parts() as wired:
+        await settle(wired)
+    status = api.get(RESOURCE, namespace, "chat")["status"]
+    last = status["lastTrial"]
+    assert (last["name"], last["verdict"], last["reason"]) == (name, "Aborted", "TrialDeleted")
+    assert "activeTrial" not in status
+    assert api.items(TRIAL, namespace) == []
+    assert api.get(DEPLOYMENT, namespace, "chat")["spec"] == stable
+    assert api.get(DEPLOYMENT, namespace, "chat-canary") is None
