@@ -1,7 +1,7 @@
 """Decides which objects to write and to delete. Pure: (observed, settings) → plan."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specdecode_api import names
@@ -131,24 +131,32 @@ def plan(
             written += boot_files(observed, step.now, image)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
-    objects = trial_objects(observed, step, image)
-    shown = view(step, observed.resource.get("status") or {}, now_s, objects.in_force)
-    mark = mark_to_store(step.record.trial, shown.effective or {}, shown.exploration or {})
     others = _not_in(built.children, written)
-    return Plan(
+    decided = Plan(
         config_hash=built.config_hash,
         writes=_writes(observed, built.children, is_known=_is_reported(observed, resource)),
         trial_writes=_writes(observed, others, is_known=False),
         prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
+        strategy=strategy,
+        ignored=wanted.ignored,
+    )
+    return _with_state(decided, observed, step, image, now_s)
+
+
+def _with_state(decided: Plan, observed: Observed, step: Step, image: str, now_s: float) -> Plan:
+    """The plan with the state of trials that is to be stored."""
+    objects = trial_objects(observed, step, image)
+    shown = view(step, observed.resource.get("status") or {}, now_s, objects.in_force)
+    mark = mark_to_store(step.record.trial, shown.effective or {}, shown.exploration or {})
+    return replace(
+        decided,
         objects=objects,
         memory=RecordMemory(mark, step.record),
         view=shown,
         has_new_state=mark != mark_of(observed, step.record.trial),
         overridden=overridden_message(step, objects.in_force),
-        strategy=stable.strategy,
-        ignored=wanted.ignored,
     )
 
 

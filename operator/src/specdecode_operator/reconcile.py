@@ -31,7 +31,7 @@ from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.stored import RecordMemory
+from specdecode_operator.trial.stored import RecordMemory, StateMark
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,8 @@ class Reconciler:
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, RecordMemory] = field(default_factory=dict)
     """What trials keep in memory between reconciles."""
+    stored: dict[Key, StateMark] = field(default_factory=dict)
+    """State of trials that was written last."""
     image_rollouts: ImageRollouts = field(init=False)
     progress: dict[Key, float] = field(default_factory=dict)
     """Monotonic time of the latest progress of each running trial."""
@@ -77,6 +79,7 @@ class Reconciler:
             self.observer.forget(key)
             self.denials.clear(key)
             self.memories.pop(key, None)
+            self.stored.pop(key, None)
             self.progress.pop(key, None)
             self.activities.forget(key)
             self.image_rollouts.forget(key)
@@ -101,19 +104,22 @@ class Reconciler:
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
-        # What is not stored must not be tried: its tables are not sent.
-        is_stored = outcome.is_state_stored and not outcome.trial_error
-        look_again_s = self._look(key, observed, decided) if is_stored else None
         if outcome.is_state_stored:
             await self._announce(observed, decided)
-        answers = await self._report(observed, decided, outcome)
+        answers, is_reported = await self._report(observed, decided, outcome)
+        has_stored = self._note_stored(
+            key, decided, is_done=outcome.is_state_stored and is_reported
+        )
+        # What is not stored must not be tried: its tables are not sent.
+        is_stored = outcome.is_state_stored and is_reported and not outcome.trial_error
+        look_again_s = self._look(key, observed, decided) if is_stored else None
         waits_s = (
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             # What is stored now is in force from the next step on.
-            0.0 if (decided.has_new_state or decided.objects.creates) and is_stored else None,
+            0.0 if has_stored or (decided.objects.creates and is_stored) else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
@@ -160,6 +166,18 @@ class Reconciler:
             self.progress.pop(key, None)
         elif before is None or before.mark.trial != memory.mark.trial:
             self.progress[key] = time.monotonic()
+
+    def _note_stored(self, key: Key, decided: Plan, *, is_done: bool) -> bool:
+        """Whether new state was stored now.
+
+        A definition that is older than the operator drops fields of the state. So the same state,
+        stored again, is not new.
+        """
+        if decided.memory is None or not is_done:
+            self.stored.pop(key, None)
+            return False
+        before, self.stored[key] = self.stored.get(key), decided.memory.mark
+        return decided.has_new_state and before != decided.memory.mark
 
     def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
         """Start a look at the engines if one is due; returns the seconds until the next one.
@@ -309,7 +327,7 @@ class Reconciler:
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
     async def _announce(self, observed: Observed, decided: Plan) -> None:
-        """Count trials that ended, and post events of trials that go on to another phase."""
+        """Count trials that ended, and post events of trials whose phase changes."""
         for before, new in decided.objects.statuses:
             if events.has_ended(before, new):
                 labels = {"kind": new.get("strategy", ""), "verdict": new["verdict"]}
@@ -317,29 +335,32 @@ class Reconciler:
             if event := events.of_trial(observed.resource, before, new, self.now()):
                 await self.cluster.post_event(event)
 
-    async def _report(self, observed: Observed, decided: Plan, outcome: Outcome) -> list[Manifest]:
+    async def _report(
+        self, observed: Observed, decided: Plan, outcome: Outcome
+    ) -> tuple[list[Manifest], bool]:
         """Write the status if it differs, and post events for its changes.
 
-        Returns the response of the API server, if a request was sent.
+        Returns the response of the API server, if a request was sent, and whether the status is
+        written.
         """
         if decided.is_ending:
-            return []
+            return [], True
         now = self.now()
         new = status(observed, decided, outcome, now, self.served_crd.lacking)
         new = self.served_crd.keep(new)
         if new == observed.resource.get("status"):
-            return []
+            return [], True
         try:
             answer = await self.cluster.apply_status(observed.resource, new)
         except KubeApiError as error:
             if error.code != HTTPStatus.CONFLICT:
                 raise
-            return []  # the resource has changed meanwhile, which its event reports
+            return [], False  # the resource has changed meanwhile, which its event reports
         self.cache.put(answer)
         self.metrics.status_writes.inc()
         for event in events.transitions(observed.resource, new, now):
             await self.cluster.post_event(event)
-        return [answer]
+        return [answer], True
 
 
 def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> bool:

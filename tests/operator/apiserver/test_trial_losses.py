@@ -101,16 +101,16 @@ async def test_deleted_revisions_roll_nothing_until_the_spec_is_accepted(
 
 
 async def test_a_resource_with_a_new_uid_rolls_nothing_of_the_old_one(
-    promote, parts, chat, api, namespace, condition, settle
+    promote, parts, api, namespace, condition, settle, until
 ):
     await promote()
     saved = api.get(RESOURCE, namespace, "chat")
     deployment = api.get(DEPLOYMENT, namespace, "chat")
     old_trial = api.get(TRIAL, namespace, "better")
     revisions = api.items(CONTROLLER_REVISION, namespace)
-    api.client.delete(
-        RESOURCE.path(namespace, "chat"), params={"propagationPolicy": "Orphan"}
-    ).raise_for_status()
+    path, orphan = RESOURCE.path(namespace, "chat"), {"propagationPolicy": "Orphan"}
+    api.client.delete(path, params=orphan).raise_for_status()
+    until(lambda: api.get(RESOURCE, namespace, "chat") is None)
     metadata = {name: saved["metadata"][name] for name in ("name", "namespace")}
     head = {"apiVersion": RESOURCE.api_version, "kind": RESOURCE.kind}
     restored = api.create(RESOURCE, head | {"metadata": metadata, "spec": saved["spec"]})
@@ -122,12 +122,9 @@ async def test_a_resource_with_a_new_uid_rolls_nothing_of_the_old_one(
     assert [each["data"] for each in api.items(CONTROLLER_REVISION, namespace)] == [
         each["data"] for each in revisions
     ]
-    status, reason, _ = condition("Degraded")
-    assert (status, reason) in {
-        ("False", "AsExpected"),
-        ("True", "NameConflict"),
-    }
-    assert condition("Ready")[0] == "False"
+    status, reason, message = condition("Ready")
+    assert (status, reason) == ("False", "NameConflict")
+    assert "is not controlled by this resource, so it is not changed" in message
 
 
 async def test_an_edit_of_a_promoted_field_ends_its_override_only(
@@ -151,3 +148,30 @@ async def test_an_edit_of_a_promoted_field_ends_its_override_only(
     assert data["spec"]["pageSize"] == 8
     assert data["spec"]["engine"]["scheduler"]["maxRunningRequests"] == 32
     assert config_of(api.get(DEPLOYMENT, namespace, "chat")) == resource["status"]["configHash"]
+
+
+async def test_a_trial_deleted_while_it_runs_ends_and_is_not_tried_again(
+    chat, parts, api, namespace, settle
+):
+    chat(rollout={"editPolicy": "Guarded", "mode": "Manual"})
+    async with parts() as wired:
+        await settle(wired)
+        stable = api.get(DEPLOYMENT, namespace, "chat")["spec"]
+        api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 32}})
+        await settle(wired)
+        (running,) = api.items(TRIAL, namespace)
+        name = running["metadata"]["name"]
+        assert running["status"]["state"]
+        assert api.get(RESOURCE, namespace, "chat")["status"]["activeTrial"] == name
+        assert api.get(DEPLOYMENT, namespace, "chat-canary") is not None
+        api.delete(TRIAL, namespace, name)
+        await settle(wired)
+    async with parts() as wired:
+        await settle(wired)
+    status = api.get(RESOURCE, namespace, "chat")["status"]
+    last = status["lastTrial"]
+    assert (last["name"], last["verdict"], last["reason"]) == (name, "Aborted", "TrialDeleted")
+    assert "activeTrial" not in status
+    assert api.items(TRIAL, namespace) == []
+    assert api.get(DEPLOYMENT, namespace, "chat")["spec"] == stable
+    assert api.get(DEPLOYMENT, namespace, "chat-canary") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdecode_operator.cluster import KubeApiError
+from specdecode_operator.cluster import Cluster, KubeApiError
 from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, TRIAL, ResourceKind
 from specdecode_operator.observed import Key
 
@@ -105,3 +105,21 @@ async def test_a_status_of_an_older_version_of_the_resource_is_refused(
         await settle(wired)
         status = api.get(RESOURCE, namespace, "chat")["status"]
         assert status["activeTrial"] == api.items(TRIAL, namespace)[0]["metadata"]["name"]
+
+
+async def test_state_that_an_older_definition_drops_is_not_written_at_once_again(
+    parts, chat, namespace, monkeypatch
+):
+    chat(rollout=GUARDED)
+    write = Cluster.apply_status
+
+    async def without_effective(cluster, resource, status):
+        kept = {name: value for name, value in status.items() if name != "effective"}
+        return await write(cluster, resource, kept)
+
+    monkeypatch.setattr(Cluster, "apply_status", without_effective)
+    async with parts() as wired:
+        await wired.resync.once()
+        dues_s = [await wired.reconcile(Key(namespace, "chat")) for _ in range(6)]
+    assert dues_s[0] == 0
+    assert all(due_s is None or due_s > 0 for due_s in dues_s[3:])

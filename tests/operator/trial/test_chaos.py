@@ -1,6 +1,7 @@
 """Whatever happens in whatever order: at most one canary, enough pods, and an end."""
 
 import copy
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ HAPPENINGS = st.lists(
 )  # fmt: skip
 
 
-COMMANDS = {
+COMMANDS: dict[str, dict[str, Any]] = {
     "pause": {"state": "Paused"},
     "resume": {"state": "Running"},
     "abort": {"state": "Aborted"},

@@ -1,5 +1,7 @@
 """Promoted values in the place of fields of the spec, and how an edit ends them."""
 
+from typing import Any
+
 from specdecode_operator.trial.overrides import (
     Override,
     holding,
@@ -8,7 +10,10 @@ from specdecode_operator.trial.overrides import (
     overrides_of,
 )
 
-SPEC = {"pageSize": 16, "engine": {"device": "CPU", "scheduler": {"maxQueuedRequests": 8}}}
+SPEC: dict[str, Any] = {
+    "pageSize": 16,
+    "engine": {"device": "CPU", "scheduler": {"maxQueuedRequests": 8}},
+}
 CANDIDATE = {"pageSize": 32, "engine": {"scheduler": {"maxRunningRequests": 4}, "device": None}}
 PROMOTED = {"pageSize": 32, "engine": {"scheduler": {"maxRunningRequests": 4}}}
 FIELDS = ["engine.device", "engine.scheduler.maxRunningRequests", "pageSize"]

@@ -45,7 +45,9 @@ def swap_draft(made, gain=0.0):
 
 def end_of(made, step_s=15.0):
     assert made.record.trial is not None
-    assert made.run(8000, step_s, until=lambda w: w.record.trial is None), made.status.get("activeTrial")
+    assert made.run(8000, step_s, until=lambda w: w.record.trial is None), made.status.get(
+        "activeTrial"
+    )
     return made.record.history[0]
 
 
@@ -68,7 +70,11 @@ def test_the_better_of_two_drafts_is_promoted_by_restarting_the_same_pods(restar
     made.fewest_serving = replicas
     assert made.record.trial.kind == "Switchback"
     ended = end_of(made)
-    assert (ended.status["strategy"], ended.verdict, ended.reason) == ("Switchback", "Promoted", "NotSlower")
+    assert (ended.status["strategy"], ended.verdict, ended.reason) == (
+        "Switchback",
+        "Promoted",
+        "NotSlower",
+    )
     made.run(60)
     assert hashes(made) == {made.new}
     assert len(made.engines) == replicas

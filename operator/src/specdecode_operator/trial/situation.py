@@ -65,7 +65,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Pending:
     """The record brought in line with the spec, and what the spec wants and is not in force."""
 
     record: Record
@@ -73,7 +73,7 @@ class Wanted:
     now: InForce
 
 
-def wanted(record: Record, situation: Situation) -> Wanted:
+def wanted(record: Record, situation: Situation) -> Pending:
     """Compare what is in force with the spec, promoted values in the place of the spec's own."""
     manifest, is_guarded = situation.observed.resource, situation.rollout.edit_policy == "Guarded"
     record = replace(record, overrides=holding(manifest["spec"], record.overrides))
@@ -87,7 +87,7 @@ def wanted(record: Record, situation: Situation) -> Wanted:
     if now.tuned is None and record.tuned is not None:
         record = replace(record, tuned=None)
     if not is_guarded:
-        return Wanted(_without_promotion(record), None, now)
+        return Pending(_without_promotion(record), None, now)
     resource = parse_stored({**manifest, "spec": spec})
     built = children.build(resource, situation.image)
     found = difference(now, resource, built, situation.image)
@@ -95,9 +95,9 @@ def wanted(record: Record, situation: Situation) -> Wanted:
         # Back at the accepted spec, which needs no trial; a table tried for an edit goes with it.
         is_edits = record.tuned is not None and record.tuned.origin is Origin.EDIT
         record = replace(record, accepted=part, tuned=None if is_edits else record.tuned)
-        return Wanted(record, None, situation.in_force(record, now))
+        return Pending(record, None, situation.in_force(record, now))
     target = edit_target(record, now, spec, built, found, situation.image)
-    return Wanted(record, target, now)
+    return Pending(record, target, now)
 
 
 def _without_promotion(record: Record) -> Record:
