@@ -49,7 +49,7 @@ def stable_pods(observed: Observed, step: Step, stored: Trial | None, image: str
         image: engine image where the spec names none.
     """
     trial = step.record.trial
-    block = trial and block_of(trial, stored, step.now, observed.resource)
+    block = block_of(trial, stored, step.now, observed.resource) if trial else None
     if block is not None:
         resource, tuned, stamp = block.resource, block.table, block.stamp
     else:
@@ -69,7 +69,7 @@ def stable_pods(observed: Observed, step: Step, stored: Trial | None, image: str
 def _strategy(observed: Observed, step: Step, block: Block | None) -> UpdateStrategy:
     """How pods are replaced; a trial that restarts them decides once."""
     kind = step.now.resource.spec.update_strategy.type
-    restarts = step.record.trial and step.record.trial.restarts
+    restarts = step.record.trial.restarts if step.record.trial else None
     if restarts is not None and restarts.is_in_place and kind == "Auto":
         return UpdateStrategy(is_in_place=True)
     if block is not None:

@@ -109,7 +109,7 @@ def _with_topk(made):
 
 def test_every_block_has_new_pods_and_pairs_have_both_configurations(restarting):
     made = restarting()
-    blocks = []
+    blocks: list[tuple[int, str, set[str], set[str]]] = []
     while made.record.trial is not None and len(blocks) < 8:
         made.pass_time(5)
         made.reconcile()

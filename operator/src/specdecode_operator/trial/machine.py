@@ -240,7 +240,9 @@ def _go_on(
 def _stepped(trial: Trial, context: TrialContext) -> Trial:
     if trial.restarts is not None:
         return restarts.step(trial, context)
-    return (canary if trial.kind is Kind.CANARY else crossover).step(trial, context)
+    if trial.kind is Kind.CANARY:
+        return canary.step(trial, context)
+    return crossover.step(trial, context)
 
 
 def _overruled(
@@ -306,7 +308,9 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
 def _is_settled(trial: Trial, context: TrialContext) -> bool:
     if trial.restarts is not None:
         return restarts.is_settled(trial, context)
-    return (canary if trial.kind is Kind.CANARY else crossover).is_settled(trial, context)
+    if trial.kind is Kind.CANARY:
+        return canary.is_settled(trial, context)
+    return crossover.is_settled(trial, context)
 
 
 def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record | None:
