@@ -139,7 +139,7 @@ def plan(
         prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
-        strategy=strategy,
+        strategy=stable.strategy,
         ignored=wanted.ignored,
     )
     return _with_state(decided, observed, step, image, now_s)

@@ -21,6 +21,7 @@ import pytest
 from specdecode_api import names
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
 from specdecode_operator.observed import Key
+from trials.foreign import write_foreign_draft
 
 pytestmark = pytest.mark.apiserver
 
@@ -54,6 +55,12 @@ def speculation(table, draft="pvc://models/draft"):
     }
 
 
+def made_for(template):
+    """Configuration and block of a trial that a template is for."""
+    annotations = template["metadata"]["annotations"]
+    return annotations[names.ANNOTATION_CONFIG_HASH], annotations.get(names.ANNOTATION_BLOCK)
+
+
 class Kubelet:
     """Runs the pods that Deployments ask for."""
 
@@ -61,6 +68,8 @@ class Kubelet:
         self._api, self._namespace, self._folder = api, namespace, folder
         self._numbers = count(2)
         self.engines = {}
+        self.started = []
+        """Configuration and block of each pod, in the order in which they were started."""
         self._ended = []
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -69,17 +78,21 @@ class Kubelet:
     def sync(self):
         """Start and end pods, and report on them; called again and again."""
         wanted = {each["metadata"]["name"]: each for each in self._deployments()}
-        for name, (process, address, owner, config) in list(self.engines.items()):
-            deployment = wanted.get(owner)
-            template = deployment and deployment["spec"]["template"]["metadata"]["annotations"]
-            if not template or template[names.ANNOTATION_CONFIG_HASH] != config:
+        for name, (process, address, owner, _) in list(self.engines.items()):
+            if owner not in wanted:
                 self._end(name, process)
             elif self._is_ready(address):
                 self._report(name, address)
         for owner, deployment in wanted.items():
-            mine = [each for each in self.engines.values() if each[2] == owner]
-            for _ in range(deployment["spec"]["replicas"] - len(mine)):
-                self._start(owner, deployment["spec"]["template"])
+            template, replicas = deployment["spec"]["template"], deployment["spec"]["replicas"]
+            mine = {n: each for n, each in self.engines.items() if each[2] == owner}
+            new = [n for n, each in mine.items() if each[3] == made_for(template)]
+            for _ in range(replicas - len(new)):
+                self._start(owner, template)
+            serving = self.addresses()
+            if len([n for n in new if mine[n][1] in serving]) >= replicas:
+                for name in mine.keys() - new:  # what they replace ends once they serve
+                    self._end(name, mine[name][0])
             self._report_deployment(deployment)
 
     def addresses(self):
@@ -100,6 +113,7 @@ class Kubelet:
         name, address = f"{owner}-{number}", f"127.0.0.{number}"
         config = template["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
         metadata = {**template["metadata"], "name": name, "namespace": self._namespace}
+        self.started.append(made_for(template))
         self._api.create(POD, {"metadata": metadata, "spec": template["spec"]})
         file = self._folder / f"{name}.json"
         file.write_text(json.dumps(self._boot(f"chat-{config}", address)))
@@ -110,14 +124,16 @@ class Kubelet:
                 stderr=log,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
-        self.engines[name] = (process, address, owner, config)
+        self.engines[name] = (process, address, owner, made_for(template))
 
     def _boot(self, name, address):
         data = self._api.get(CONFIG_MAP, self._namespace, name)["data"]
         boot = json.loads(data[names.BOOT_FILE_NAME])
         boot["model"] |= {"path": str(MODELS / "target"), "context_length": 256}
         draft = boot["speculation"]["draft_path"].rpartition("/")[2]
-        boot["speculation"] |= {"draft_path": str(MODELS / draft), "profile_seconds": 1.0}
+        own = self._folder / draft
+        place = own if own.exists() else MODELS / draft
+        boot["speculation"] |= {"draft_path": str(place), "profile_seconds": 1.0}
         boot["server"] |= {"host": address, "port": self.port, "management_port": 0}
         boot |= {"device": "cpu", "threads": 1}
         boot["memory"]["kv_cache_bytes"] = 32 * 2**20
@@ -347,3 +363,35 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
     assert status()["configHash"] == old
     assert load.failures == []
     assert [each["metadata"]["name"] for each in api.items(DEPLOYMENT, namespace)] == ["chat"]
+
+
+async def test_a_draft_that_fits_nothing_is_stopped_in_its_first_block_on_the_only_pod(
+    parts, chat, kubelet, status, trial, go_on, api, namespace, tmp_path
+):
+    write_foreign_draft(MODELS / "eagle3", tmp_path / "foreign")
+    good = speculation(FREE_CHOICE, draft="pvc://models/eagle3") | {"algorithm": "EAGLE3"}
+    guard = QUICK["guard"] | {"maxDuration": "4h"}
+    chat(device="CPU", speculation=good, rollout=QUICK | {"guard": guard}, replicas=1)
+    async with parts(engine_port=kubelet.port) as wired:
+        await go_on(wired, lambda: len(kubelet.addresses()) == 1)
+        old = status()["configHash"]
+        load = Load(kubelet)
+        try:
+            await go_on(wired, lambda: load.count > 60, load)
+            foreign = good | {"draft": {"uri": "pvc://models/foreign"}}
+            api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": foreign}})
+            await go_on(wired, lambda: status().get("lastTrial"), load)
+            await go_on(wired, lambda: len(kubelet.engines) == 1, load)
+        finally:
+            load.stop()
+    ended = trial()
+    assert (ended["strategy"], ended["verdict"]) == ("Switchback", "RolledBack"), ended
+    assert ended["reason"] == "AcceptLengthFell"
+    assert status()["effective"]["reason"] == "Guarded"
+    assert [config for config, _ in kubelet.started][-1] == old
+    # Each block had a pod of its own, and no Deployment but that of the resource was used.
+    blocks = [block for _, block in kubelet.started if block]
+    assert len(blocks) == len(set(blocks)) <= 2
+    assert [each["metadata"]["name"] for each in api.items(DEPLOYMENT, namespace)] == ["chat"]
+    assert load.failures == []
+    assert [len(texts) for texts in load.answers.values()] == [1, 1]
