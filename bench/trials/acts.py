@@ -21,7 +21,7 @@ QUICK: Manifest = {
         "minRequests": 30,
         "minStratumRequests": 5,
         "minDuration": "20s",
-        "maxDuration": "2h",
+        "maxDuration": "12h",
         "warmUp": "5s",
         "coolDown": "0s",
     },
