@@ -31,6 +31,7 @@ from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.record import RecordMemory
 from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.update_strategy import overdue_pods
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Reconciler:
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
+        observed = replace(observed, node_events=await self._node_events(observed))
         snapshot = self.observer.take(key)
         self._note_rollout(key, observed)
         now_s = snapshot.at_s if snapshot else self._now_s()
@@ -115,6 +117,18 @@ class Reconciler:
             look_again_s,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    async def _node_events(self, observed: Observed) -> tuple[Manifest, ...]:
+        """Events about pods for which a node may be coming.
+
+        Read only when a rollout is about to continue in place: a list of events searches all those
+        of a namespace.
+
+        Raises:
+            KubeApiError: they cannot be read; without them, an engine might end needlessly.
+        """
+        found = [await self.cluster.events_about(pod) for pod in overdue_pods(observed)]
+        return tuple(event for events in found for event in events)
 
     async def _decide(
         self, key: Key, observed: Observed, now_s: float, snapshot: EngineSnapshot | None
