@@ -175,9 +175,14 @@ def plan(
     others = _not_in(built.children, written)
     return Plan(
         config_hash=built.config_hash,
-        writes=_writes(observed, built.children, is_known=_is_reported(observed, resource)),
+        writes=_writes(
+            observed,
+            _defaulted(built.children, settings),
+            is_known=_is_reported(observed, resource),
+        ),
         trial_writes=tuple(
-            _of_version(write, observed) for write in _writes(observed, others, is_known=False)
+            _of_version(write, observed)
+            for write in _writes(observed, _defaulted(others, settings), is_known=False)
         ),
         prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
@@ -193,6 +198,10 @@ def _not_in(children: Iterable[Manifest], written: Iterable[Manifest]) -> tuple[
     """Objects of trials that are not owned objects of the configuration in force, each once."""
     usual = {identify(child) for child in children}
     return tuple({identify(each): each for each in written if identify(each) not in usual}.values())
+
+
+def _defaulted(found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
+    return [children.defaulted(each, settings.pod_defaults) for each in found]
 
 
 def _is_reported(observed: Observed, resource: Resource) -> bool:

@@ -5,6 +5,7 @@
 
 from specdecode_operator.children.build import Built, build, finished
 from specdecode_operator.children.config_map import boot_text
+from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
 from specdecode_operator.children.record import record_map, record_name
 
@@ -13,6 +14,7 @@ __all__ = [
     "access_refusals",
     "boot_text",
     "build",
+    "defaulted",
     "finished",
     "record_map",
     "record_name",
