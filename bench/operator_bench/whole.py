@@ -14,9 +14,9 @@ from typing import Any
 
 from operator_bench import busy
 from operator_bench.api import Api
+from operator_bench.measures import Figures
 from operator_bench.process import OperatorProcess
 from operator_bench.recommending import serving
-from operator_bench.report import Figures
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_operator.kinds import DEPLOYMENT, POD, RESOURCE, Manifest

@@ -32,7 +32,7 @@ def defaulted(child: Manifest, defaults: PodDefaults) -> Manifest:
 
 def _secured(pod: Manifest, defaults: PodDefaults) -> Manifest:
     own = pod_security(has_group="fsGroup" in pod["securityContext"])
-    containers = {
+    containers: Manifest = {
         field: [_secured_container(each, defaults.container_security) for each in pod[field]]
         for field in ("containers", "initContainers")
         if field in pod
