@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 
 from specdecode_api import names
@@ -133,12 +132,23 @@ class Reconciler:
     async def _decide(
         self, key: Key, observed: Observed, now_s: float, snapshot: EngineSnapshot | None
     ) -> Plan:
-        """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
+        """Plan outside the event loop, because that takes milliseconds.
+
+        A thread must not begin rollouts, which the event loop counts: a plan that would begin one
+        is made again when the rollout is admitted.
+        """
         given = (observed, self.settings, now_s, snapshot, self.memories.get(key))
-        if snapshot is None:
-            return plan(*given, partial(self.image_rollouts.admit, key))
-        # A thread must not begin rollouts, which the event loop counts.
-        return await asyncio.to_thread(plan, *given, partial(self.image_rollouts.is_rolling, key))
+        asked: list[Key] = []
+
+        def may_roll() -> bool:
+            asked.append(key)
+            return self.image_rollouts.is_rolling(key)
+
+        decided = await asyncio.to_thread(plan, *given, may_roll)
+        is_waiting = bool(asked) and not self.image_rollouts.is_rolling(key)
+        if is_waiting and self.image_rollouts.admit(key):
+            return await asyncio.to_thread(plan, *given, may_roll)
+        return decided
 
     def _note_rollout(self, key: Key, observed: Observed) -> None:
         """Count a resource among those that roll to the default image until it is complete."""
