@@ -198,7 +198,7 @@ def _stalled(facts: Facts) -> Check:
 
 
 def _stall(facts: Facts) -> Check | None:
-    """An error that does not pass by itself; a container that crashed once may recover."""
+    """An error that does not pass without a repair; a container that crashed once may recover."""
     error, trouble = _error(facts), facts.trouble
     if error and trouble and trouble.is_restarted and error.reason == trouble.reason:
         return None

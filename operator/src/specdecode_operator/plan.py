@@ -175,14 +175,9 @@ def plan(
     others = _not_in(built.children, written)
     return Plan(
         config_hash=built.config_hash,
-        writes=_writes(
-            observed,
-            _defaulted(built.children, settings),
-            is_known=_is_reported(observed, resource),
-        ),
+        writes=_writes(observed, built.children, is_known=_is_reported(observed, resource)),
         trial_writes=tuple(
-            _of_version(write, observed)
-            for write in _writes(observed, _defaulted(others, settings), is_known=False)
+            _of_version(write, observed) for write in _writes(observed, others, is_known=False)
         ),
         prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
