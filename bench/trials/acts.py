@@ -55,11 +55,12 @@ def too_deep(scene: Scene) -> Ended:
     """Leave only the deepest depth; the operator is killed in the middle of the trial."""
     _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE})
     scene.patch({"speculation": {"adaptive": {"batchSizes": TOO_DEEP}}})
-    trial = _wait(scene, "trial that measures", lambda told: _measures(told.get("trial")))
+    scene.wait("trial that measures", lambda _: _measures(_latest(scene)), WAIT_S)
+    trial = _latest(scene)
     kill_container(scene.operator_pod())
     ended = _verdict(scene)
     faults = [] if ended.verdict == "RolledBack" else [f"the bad table was {ended.verdict}"]
-    if _told(scene)["history"][0]["startedAt"] != trial["trial"]["startedAt"]:
+    if _latest(scene)["startedAt"] != trial["startedAt"]:
         faults.append("the trial restarted when the operator was killed")
     if _told(scene)["effective"]["reason"] == "FollowsSpec":
         faults.append("the bad table is in force")
@@ -114,30 +115,32 @@ def _unguarded(scene: Scene, adaptive: Manifest, num_steps: int | None = None) -
 
 
 def _verdict(scene: Scene) -> Ended:
-    """Wait for one verdict more than there were."""
-    known = len(_told(scene).get("history") or ())
+    """Wait until the trial that began last has ended."""
+    before = (_told(scene).get("lastTrial") or {}).get("name")
     started = time.monotonic()
-    told = _wait(scene, "verdict", lambda told: len(told.get("history") or ()) > known)
-    latest = told["history"][0]
-    requests = sum(arm["requests"] for arm in latest["arms"])
+
+    def has_ended(_: object) -> bool:
+        last = _told(scene).get("lastTrial") or {}
+        return last.get("name") not in (None, before)
+
+    scene.wait("verdict", has_ended, WAIT_S)
+    latest = _latest(scene)
+    arms = (latest.get("baseline") or {}, latest.get("candidate") or {})
+    requests = sum(arm.get("requests", 0) for arm in arms)
     seconds = time.monotonic() - started
     return Ended(latest["verdict"], latest["reason"], requests, round(seconds, 1))
 
 
-def _wait(scene: Scene, what: str, holds: Callable[[Manifest], bool]) -> Manifest:
-    found: Manifest = {}
-
-    def is_so(_: object) -> bool:
-        found.clear()
-        found.update(_told(scene))
-        return holds(found)
-
-    scene.wait(what, is_so, WAIT_S)
-    return found
+def _latest(scene: Scene) -> Manifest:
+    """Status of the trial that runs, or of the one that ended last; {} without any."""
+    told = _told(scene)
+    name = told.get("activeTrial") or (told.get("lastTrial") or {}).get("name")
+    status: Manifest = (scene.cluster.get("sdt", name).get("status") or {}) if name else {}
+    return status
 
 
-def _measures(trial: Manifest | None) -> bool:
-    return trial is not None and trial["phase"] == "Measuring" and trial["measuredSeconds"] > 0
+def _measures(trial: Manifest) -> bool:
+    return trial.get("phase") == "Measuring" and trial["measuredSeconds"] > 0
 
 
 def _told(scene: Scene) -> Manifest:

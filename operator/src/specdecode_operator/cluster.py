@@ -213,13 +213,13 @@ class Cluster:
         return await self._request("PATCH", path, query, body, _APPLY, (HTTPStatus.CONFLICT,))
 
     async def apply_status(self, resource: Manifest, status: Manifest) -> Manifest:
-        """Write the whole status of a resource.
+        """Write the whole status of this version of a resource.
 
-        The API server ignores a uid here, so a resource that was just recreated under the same name
-        may get the status of its previous incarnation; its own events correct that.
+        A conflict means that the resource has changed since it was observed: observe it again.
         """
         _check(RESOURCE.status_verbs, "patch", RESOURCE)
-        metadata = {field: resource["metadata"][field] for field in ("name", "namespace")}
+        fields = ("name", "namespace", "resourceVersion")
+        metadata = {field: resource["metadata"][field] for field in fields}
         body = {
             "apiVersion": RESOURCE.api_version,
             "kind": RESOURCE.kind,
@@ -228,7 +228,7 @@ class Cluster:
         }
         query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
         path = RESOURCE.path(metadata["namespace"], metadata["name"]) + "/status"
-        return await self._request("PATCH", path, query, body, _APPLY)
+        return await self._request("PATCH", path, query, body, _APPLY, (HTTPStatus.CONFLICT,))
 
     async def delete(self, manifest: Manifest) -> None:
         """Delete exactly this object; does nothing if it no longer exists."""

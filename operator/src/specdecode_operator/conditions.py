@@ -29,6 +29,7 @@ class Type(StrEnum):
     CONFIG_RESOLVED = "ConfigResolved"
     DEFINITION_CURRENT = "DefinitionCurrent"
     STATE_LOST = "StateLost"
+    SPEC_OVERRIDDEN = "SpecOverridden"
     CANARY_HEALTHY = "CanaryHealthy"
     RECOMMENDATION_READY = "RecommendationReady"
 
@@ -82,6 +83,8 @@ class Facts:
     """Fields of the spec that this older operator does not know."""
     lost: str = ""
     """Message of condition StateLost."""
+    overridden: str = ""
+    """Message of condition SpecOverridden."""
     trial: Check | None = None
     """None without a trial."""
     recommendation: Check | None = None
@@ -104,6 +107,8 @@ def checks(facts: Facts) -> dict[Type, Check]:
         found[Type.DEFINITION_CURRENT] = check
     if facts.lost:
         found[Type.STATE_LOST] = Check(True, "ConfigurationUnexplained", facts.lost)
+    if facts.overridden:
+        found[Type.SPEC_OVERRIDDEN] = Check(True, "Promoted", facts.overridden)
     optional = {
         Type.MODEL_READY: _model_ready(facts),
         Type.CANARY_HEALTHY: facts.trial,
@@ -198,7 +203,7 @@ def _stalled(facts: Facts) -> Check:
 
 
 def _stall(facts: Facts) -> Check | None:
-    """An error that does not pass without a repair; a container that crashed once may recover."""
+    """An error that needs a repair; a container that crashed once may recover."""
     error, trouble = _error(facts), facts.trouble
     if error and trouble and trouble.is_restarted and error.reason == trouble.reason:
         return None

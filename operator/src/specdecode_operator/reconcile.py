@@ -28,8 +28,8 @@ from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
-from specdecode_operator.trial.record import RecordMemory
 from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.stored import RecordMemory
 from specdecode_operator.update_strategy import overdue_pods
 
 log = logging.getLogger(__name__)
@@ -102,15 +102,18 @@ class Reconciler:
         if outcome.blocked is None:
             self.denials.clear(key)
         # What is not stored must not be tried: its tables are not sent.
-        look_again_s = None if outcome.trial_error else self._look(key, observed, decided)
+        is_stored = outcome.is_state_stored and not outcome.trial_error
+        look_again_s = self._look(key, observed, decided) if is_stored else None
+        if outcome.is_state_stored:
+            await self._announce(observed, decided)
         answers = await self._report(observed, decided, outcome)
         waits_s = (
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
-            0.0 if decided.trial_writes and not outcome.trial_error else None,
-            0.0 if decided.objects.creates and not outcome.trial_error else None,
+            # What is stored now is in force from the next step on.
+            0.0 if (decided.has_new_state or decided.objects.creates) and is_stored else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
@@ -120,11 +123,8 @@ class Reconciler:
     async def _node_events(self, observed: Observed) -> tuple[Manifest, ...]:
         """Events about pods for which a node may be coming.
 
-        Read only when a rollout is about to continue in place: a list of events searches all those
-        of a namespace.
-
-        Raises:
-            KubeApiError: they cannot be read; without them, an engine might end needlessly.
+        Read only before a rollout continues in place: the API server searches all events of the
+        namespace. Errors are raised, because without events an engine might end needlessly.
         """
         found = [await self.cluster.events_about(pod) for pod in overdue_pods(observed)]
         return tuple(event for events in found for event in events)
@@ -178,7 +178,7 @@ class Reconciler:
         self.memories[key] = memory
         if memory.record.trial is None:
             self.progress.pop(key, None)
-        elif before is None or before.text != memory.text:
+        elif before is None or before.mark.trial != memory.mark.trial:
             self.progress[key] = time.monotonic()
 
     def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
@@ -210,23 +210,23 @@ class Reconciler:
         removed: list[ChildId] = []
         if rejected := await self._rejected_template(observed, decided):
             log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
-            return Outcome(blocked=rejected)
+            return Outcome(is_state_stored=False, blocked=rejected)
         for writes in _stages(decided.writes):
             answers = await self._write_all(key, observed, writes)
             written += [answer for answer in answers if isinstance(answer, dict)]
             blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
             if blocked is not None:
                 log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
-                return Outcome(tuple(written), tuple(removed), blocked)
+                return Outcome(tuple(written), tuple(removed), blocked, is_state_stored=False)
         for child in decided.prunes:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
             removed.append(child_id(child))
             log.info("pruned", extra=_fields(child))
-        error = await self._write_trial(key, observed, decided, written)
-        if not error:
-            error = await self._write_objects(decided.objects)
-        return Outcome(tuple(written), tuple(removed), trial_error=error)
+        is_stored, error = await self._store(decided.objects)
+        if is_stored:
+            error = await self._write_trial(key, observed, decided, written)
+        return Outcome(tuple(written), tuple(removed), is_state_stored=is_stored, trial_error=error)
 
     async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
         """Try a Deployment with a user's template by a dry run, before anything is written."""
@@ -263,28 +263,28 @@ class Reconciler:
                 return blocked.message
         return ""
 
-    async def _write_objects(self, objects: TrialObjects) -> str:
-        """Create, adopt, report and delete SpecDecodeTrials; returns why that failed, if it did.
+    async def _store(self, objects: TrialObjects) -> tuple[bool, str]:
+        """Write revisions and SpecDecodeTrials; returns whether that succeeded, or why not.
 
         A conflict means that a trial has changed meanwhile, which its event reports.
         """
         try:
-            for manifest in objects.creates:
-                self.cache.put(await self.cluster.create_trial(manifest))
-            for trial, owned in objects.adoptions:
-                self.cache.put(await self.cluster.adopt_trial(trial, owned))
             for manifest in objects.revisions:
                 self.cache.put(await self.cluster.apply(manifest, force=True))
-            for trial, status in objects.statuses:
-                self.cache.put(await self.cluster.apply_trial_status(trial, status))
-            for trial in objects.deletes:
-                await self.cluster.delete(trial)
+            for manifest in objects.creates:
+                self.cache.put(await self.cluster.create_trial(manifest))
+            for each, owned in objects.adoptions:
+                self.cache.put(await self.cluster.adopt_trial(each, owned))
+            for each, new in objects.statuses:
+                self.cache.put(await self.cluster.apply_trial_status(each, new))
+            for each in objects.deletes:
+                await self.cluster.delete(each)
         except KubeApiError as error:
             if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                return ""
+                return False, ""
             log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
-            return str(error)
-        return ""
+            return False, str(error)
+        return True, ""
 
     async def _write_all(
         self, key: Key, observed: Observed, writes: Iterable[Write]
@@ -328,6 +328,15 @@ class Reconciler:
         kind = BY_KIND[manifest["kind"]]
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
+    async def _announce(self, observed: Observed, decided: Plan) -> None:
+        """Count trials that ended, and post events of trials whose phase changes."""
+        for before, new in decided.objects.statuses:
+            if events.has_ended(before, new):
+                labels = {"kind": new.get("strategy", ""), "verdict": new["verdict"]}
+                self.metrics.trials.labels(**labels).inc()
+            if event := events.of_trial(observed.resource, before, new, self.now()):
+                await self.cluster.post_event(event)
+
     async def _report(self, observed: Observed, decided: Plan, outcome: Outcome) -> list[Manifest]:
         """Write the status if it differs, and post events for its changes.
 
@@ -340,11 +349,14 @@ class Reconciler:
         new = self.served_crd.keep(new)
         if new == observed.resource.get("status"):
             return []
-        answer = await self.cluster.apply_status(observed.resource, new)
+        try:
+            answer = await self.cluster.apply_status(observed.resource, new)
+        except KubeApiError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+            return []  # the resource has changed meanwhile, which its event reports
         self.cache.put(answer)
         self.metrics.status_writes.inc()
-        for ended in events.ended_trials(observed.resource, new):
-            self.metrics.trials.labels(kind=ended["kind"], verdict=ended["verdict"]).inc()
         for event in events.transitions(observed.resource, new, now):
             await self.cluster.post_event(event)
         return [answer]

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
 from specdecode_operator.observed import Key
 
 pytestmark = pytest.mark.apiserver
@@ -211,6 +211,16 @@ def status(api, namespace):
 
 
 @pytest.fixture
+def trial(api, namespace):
+    """Status of the only trial; {} before it has one."""
+
+    def read():
+        return next((each.get("status") or {} for each in api.items(TRIAL, namespace)), {})
+
+    return read
+
+
+@pytest.fixture
 def go_on(kubelet, namespace):
     """Reconcile again and again, as the operator does, until something holds."""
 
@@ -240,7 +250,7 @@ def managers(resource):
 
 
 async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
-    parts, chat, kubelet, status, go_on, api, namespace, events
+    parts, chat, kubelet, status, trial, go_on, api, namespace, events
 ):
     chat(
         device="CPU",
@@ -255,25 +265,27 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
         try:
             spec = {"spec": {"speculation": speculation(TOO_DEEP)}}
             api.merge(RESOURCE, namespace, "chat", spec)
-            await go_on(wired, lambda: _measures(status()), load)
+            await go_on(wired, lambda: _measures(trial()), load)
         except BaseException:
             load.stop()
             raise
     # The operator ends here, in the middle; the next one continues from the record.
-    half_way = status()["trial"]
+    half_way = trial()
     async with parts(engine_port=kubelet.port) as wired:
         try:
-            await go_on(wired, lambda: status().get("history"), load)
+            await go_on(wired, lambda: status().get("lastTrial"), load)
         finally:
             load.stop()
-    ended = status()["history"][0]
-    assert ended["id"] == half_way["id"]
+    ended = trial()
+    assert ended["candidate"]["configHash"] == half_way["candidate"]["configHash"]
     assert ended["startedAt"] == half_way["startedAt"]
-    assert (ended["kind"], ended["verdict"]) == ("Hot", "RolledBack"), {
-        key: ended.get(key) for key in ("reason", "message", "interval", "arms", "strata")
+    assert (ended["strategy"], ended["verdict"]) == ("Hot", "RolledBack"), {
+        key: ended.get(key) for key in ("reason", "message", "interval", "baseline", "candidate")
     }
-    assert all(arm["requests"] > 0 for arm in ended["arms"])
-    assert json.loads(ended["evidence"])["evidence"]["strata"]
+    assert all(ended[role]["requests"] > 0 for role in ("baseline", "candidate"))
+    assert ended["evidence"]["evidence"]["strata"]
+    assert "state" in half_way
+    assert "state" not in ended
     assert load.failures == []
     assert load.count > 40
     assert [len(texts) for texts in load.answers.values()] == [1, 1]
@@ -292,13 +304,12 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
     assert {"TrialStarted", "TrialRolledBack"} <= set(events())
 
 
-def _measures(status):
-    trial = status.get("trial") or {}
+def _measures(trial):
     return trial.get("phase") == "Measuring" and trial.get("measuredSeconds", 0) > 0
 
 
 async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
-    parts, chat, kubelet, status, go_on, api, namespace
+    parts, chat, kubelet, status, trial, go_on, api, namespace
 ):
     chat(
         device="CPU",
@@ -314,8 +325,8 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
             # A head for features, in the place of a draft of its own: it does not load.
             wrong = speculation(FREE_CHOICE, draft="pvc://models/eagle3")
             api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": wrong}})
-            await go_on(wired, lambda: status().get("trial"), load)
-            assert status()["trial"]["kind"] == "Canary"
+            await go_on(wired, lambda: trial().get("strategy"), load)
+            assert trial()["strategy"] == "Canary"
             await go_on(wired, lambda: len(kubelet.engines) == 2, load)
             canary = next(name for name in kubelet.engines if "canary" in name)
             process = kubelet.engines[canary][0]
@@ -327,12 +338,12 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
             }  # fmt: skip
             said = {"status": {"containerStatuses": [crashed]}}
             api.merge(POD, namespace, canary, said, "/status")
-            await go_on(wired, lambda: status().get("history"), load)
+            await go_on(wired, lambda: status().get("lastTrial"), load)
             await go_on(wired, lambda: len(kubelet.engines) == 1, load)
         finally:
             load.stop()
-    ended = status()["history"][0]
-    assert (ended["kind"], ended["verdict"]) == ("Canary", "RolledBack")
+    ended = trial()
+    assert (ended["strategy"], ended["verdict"]) == ("Canary", "RolledBack")
     assert status()["configHash"] == old
     assert load.failures == []
     assert [each["metadata"]["name"] for each in api.items(DEPLOYMENT, namespace)] == ["chat"]

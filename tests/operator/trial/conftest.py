@@ -1,9 +1,10 @@
 """A small world around the real plan: an API server's memory, Deployments' pods, engines' counters.
 
-Every step reads the record from its ConfigMap; `end_operator` drops what was only in memory.
+Every step reads what is stored; `end_operator` drops what was only in memory.
 """
 
 import copy
+import json
 import math
 import random
 from dataclasses import dataclass, field
@@ -23,11 +24,13 @@ from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums,
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome
-from specdecode_operator.plan import plan, recorded
+from specdecode_operator.plan import plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.context import role_of
+from specdecode_operator.trial.revisions import readable
 from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.stored import recorded
 
 STRATUM = Stratum(4, "greedy", "free", "short")
 BEGIN_S = 1_700_000_000.0
@@ -132,7 +135,7 @@ class World:
 
     @property
     def record(self):
-        return recorded(self.observed, self.memory)
+        return recorded(self.observed, readable(self.observed), self.memory)
 
     @property
     def status(self):
@@ -146,30 +149,35 @@ class World:
         self.memory = decided.memory
         if self.is_read_only:
             return decided
-        trial_writes = () if self.refuses_trials else decided.trial_writes
-        for write in (*decided.writes, *trial_writes):
+        for write in decided.writes:
             self._apply(write.manifest)
         if not self.refuses_trials:
             self._write_objects(decided.objects)
+            for write in decided.trial_writes:
+                self._apply(write.manifest)
         for child in decided.prunes:
             self.children.pop(child_id(child))
         now = datetime.fromtimestamp(self.now_s, UTC)
-        told = status(observed, decided, Outcome(tuple(w.manifest for w in decided.writes)), now)
+        written = tuple(write.manifest for write in decided.writes)
+        outcome = Outcome(written, is_state_stored=not self.refuses_trials)
+        told = json.loads(json.dumps(status(observed, decided, outcome, now)))
         self.resource = {**self.resource, "status": told}
         self.statuses.append(told)
         self._run_controllers()
         return decided
 
     def _write_objects(self, objects):
+        for manifest in objects.revisions:
+            self.revisions[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
         for manifest in objects.creates:
             self.create_trial(manifest)
         for manifest, owned in objects.adoptions:
             self.trials[manifest["metadata"]["name"]]["metadata"] |= owned
         for manifest, told in objects.statuses:
             SpecDecodeTrialStatus.from_resource(told)
-            self.trials[manifest["metadata"]["name"]]["status"] = told
-        for manifest in objects.revisions:
-            self.revisions[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
+            stored = {"status": json.loads(json.dumps(told))}
+            name = manifest["metadata"]["name"]
+            self.trials[name] = {**self.trials[name], **stored}
         for manifest in objects.deletes:
             kept = self.trials if manifest["kind"] == names.KIND_TRIAL else self.revisions
             del kept[manifest["metadata"]["name"]]
@@ -381,7 +389,7 @@ class World:
         """Until no trial runs; it begins within a step."""
         self.reconcile()
         assert self.record.trial is not None or self.run(60, until=lambda w: w.record.trial)
-        assert self.run(until=lambda w: w.record.trial is None), self.status.get("trial")
+        assert self.run(until=lambda w: w.record.trial is None), self.status.get("activeTrial")
         return self.record.history[0]
 
     def edit(self, **spec):
@@ -390,11 +398,9 @@ class World:
         self.resource["spec"] |= spec
         self.resource["metadata"]["generation"] += 1
 
-    def annotate(self, **verbs):
+    def annotate(self, name, value):
         self.resource = copy.deepcopy(self.resource)
-        annotations = self.resource["metadata"].setdefault("annotations", {})
-        for verb, value in verbs.items():
-            annotations[f"{names.GROUP}/rollout-{verb}"] = value
+        self.resource["metadata"].setdefault("annotations", {})[name] = value
 
     def restart(self, engine):
         """A container starts again: counters at 0, the boot file's table."""
@@ -446,3 +452,21 @@ def world(example):
         return made
 
     return make
+
+
+@pytest.fixture
+def try_out(speculate):
+    """Create a SpecDecodeTrial as a user does."""
+
+    def create(made, name="mine", candidate=None, **spec):
+        table = {"speculation": {"adaptive": speculate(3)["adaptive"]}}
+        made.create_trial(
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND_TRIAL,
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"deployment": "chat-standalone", "candidate": candidate or table, **spec},
+            }
+        )
+
+    return create

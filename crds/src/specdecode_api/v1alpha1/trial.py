@@ -19,6 +19,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     Sentence,
     Time,
     TrialKind,
+    TrialOrigin,
 )
 from specdecode_api.v1alpha1.scalars import Duration, FreeObject, Int, ObjectName, Percent
 from specdecode_api.v1alpha1.spec import Metadata, PageSize
@@ -34,7 +35,6 @@ TrialPhase = Literal[
     "Ended",
 ]
 TrialResult = Literal["Promoted", "Passed", "RolledBack", "Inconclusive", "Aborted", "Superseded"]
-TrialOrigin = Literal["User", "Edit", "Recommendation"]
 
 REFUSED: Final = (
     "model",

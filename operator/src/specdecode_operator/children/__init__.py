@@ -7,7 +7,6 @@ from specdecode_operator.children.build import Built, build, finished
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
-from specdecode_operator.children.record import record_map, record_name
 
 __all__ = [
     "Built",
@@ -16,6 +15,4 @@ __all__ = [
     "build",
     "defaulted",
     "finished",
-    "record_map",
-    "record_name",
 ]

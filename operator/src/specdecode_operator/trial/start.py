@@ -10,18 +10,16 @@ from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.alpha_budget import spend
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
     accepted_part,
     table_target,
-    target_id,
 )
 from specdecode_operator.trial.exploration import recent, rest_after_s, worst_case_s
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.revisions import pinned
-from specdecode_operator.trial.state import Kind, Origin, Table, Target, Trial
+from specdecode_operator.trial.state import Kind, Origin, Table, Target, Trial, target_id
 
 NEEDS_RESTART = "NeedsRestart"
 """Reason of a trial that a running engine could not take part in."""
@@ -109,7 +107,7 @@ def begin_proposal(record: Record, now: InForce, target: Target, kind: Kind, at_
         record,
         trial=replace(trial, promote_alpha=grant.alpha),
         alpha_budget=grant.alpha_budget,
-        spent=(*recent(record.spent, at_s), Spent(at_s, worst_case_s(kind, spec))),
+        spent=(*recent(record.spent, at_s), Spent(trial.started_s, worst_case_s(kind, spec))),
     )
 
 
@@ -128,14 +126,9 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
 
 
 def named(record: Record, resource: Manifest) -> Record:
-    """Name the SpecDecodeTrial of the trial that has just begun.
-
-    A target that no candidate can contain, such as another model, has none.
-    """
+    """Name the SpecDecodeTrial of the trial that has just begun."""
     trial, metadata = record.trial, resource["metadata"]
     if trial is None or trial.name:
-        return record
-    if not candidate_of(spec_in_force(resource["spec"], record.accepted), trial.target):
         return record
     fingerprint = digest([trial.target.id, trial.started_s])[:8]
     return replace(record, trial=replace(trial, name=f"{metadata['name']}-{fingerprint}"))
@@ -144,7 +137,8 @@ def named(record: Record, resource: Manifest) -> Record:
 def new_trial(
     now: InForce, target: Target, kind: Kind, origin: Origin, rollout: RolloutSpec, at_s: float
 ) -> Trial:
-    """A trial that begins at `at_s`, in seconds since 1970."""
+    """A trial that begins at `at_s`, in seconds since 1970; a status keeps whole seconds."""
+    at_s = float(int(at_s))
     return Trial(
         target=target,
         kind=kind,

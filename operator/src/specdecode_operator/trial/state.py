@@ -7,10 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from specdecode_api.table import TableEntry
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
+from specdecode_operator.trial.overrides import Override
 
 Table = Mapping[str, TableEntry]
 
@@ -91,11 +93,16 @@ class Target:
 
     id: str
     arm: ArmKey
-    table: Table | None
+    table: Table | None = None
     """None where the configuration brings its own."""
     spec: Mapping[str, Any] | None = None
-    overrides: str = ""
-    """Digest of the accepted part of the spec that the target overrides; empty for edits."""
+    overrides: tuple[Override, ...] = ()
+    """Fields of the spec that its promotion overrides; none for edits and tables."""
+
+
+def target_id(arm: ArmKey) -> str:
+    """Sixteen digits that stand for a configuration and its table."""
+    return digest([arm.config_hash, arm.table_hash])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ class Trial:
     """When the phase began."""
     phase: Phase = Phase.PREPARING
     name: str = ""
-    """Its SpecDecodeTrial; empty where its candidate cannot be written as one."""
+    """Its SpecDecodeTrial."""
     is_published: bool = False
     """Whether the SpecDecodeTrial was observed; it does not begin before."""
     is_report: bool = False
@@ -163,13 +170,14 @@ class Trial:
 
         A process that continues from it repeats the open pair, or loses part of the open window.
         """
+        judgement = replace(self.judgement, strata=(), rails=()) if self.judgement else None
         return replace(
             self,
             turn=Turn(2 * self.turn.pair),
             first_half=NO_HALF,
             open=NO_HALF,
             ledgers=MappingProxyType({}),
-            judgement=self.judgement if self.phase.is_ending else None,
+            judgement=judgement if self.phase.is_ending else None,
             hold="",
         )
 
