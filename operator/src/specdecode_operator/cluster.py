@@ -244,6 +244,19 @@ class Cluster:
             if error.code not in usual:
                 raise
 
+    async def events_about(self, pod: Manifest) -> list[Manifest]:
+        """All events about a pod."""
+        _check(EVENT.verbs, "list", EVENT)
+        metadata = pod["metadata"]
+        fields = {
+            "involvedObject.kind": pod["kind"],
+            "involvedObject.namespace": metadata["namespace"],
+            "involvedObject.uid": metadata["uid"],
+        }
+        query = {"fieldSelector": ",".join(f"{field}={text}" for field, text in fields.items())}
+        found = await self._request("GET", EVENT.path(metadata["namespace"]), query)
+        return list(found.get("items") or ())
+
     async def post_event(self, event: Manifest) -> None:
         """Post an event once; its name is derived from its content."""
         _check(EVENT.verbs, "create", EVENT)

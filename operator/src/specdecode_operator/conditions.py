@@ -75,6 +75,8 @@ class Facts:
     strategy: str = "Auto"
     is_in_place: bool = False
     """Whether the newest rollout terminates engines before it starts their replacements."""
+    coming_node: str = ""
+    """Who announced a node for which the rollout waits."""
     lacking: tuple[str, ...] = ()
     """Fields and values that the served CRD would drop or reject."""
     ignored: tuple[str, ...] = ()
@@ -218,6 +220,8 @@ def _way_out(facts: Facts) -> str:
         return ""  # there is no old engine to terminate
     if facts.strategy == "Surge":
         return "; the rollout waits for capacity; updateStrategy.type: Auto would continue in place"
+    if facts.coming_node:
+        return f"; {facts.coming_node}, for which the rollout waits longer than surgeTimeout"
     return (
         "; if the pod stays unscheduled for updateStrategy.surgeTimeout, the rollout continues in "
         "place"

@@ -131,12 +131,13 @@ def plan(
             written += boot_files(observed, step.now, image)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
-    others = _not_in(built.children, written)
+    usual = _defaulted(built.children, settings)
+    others = _defaulted(_not_in(usual, written), settings)
     decided = Plan(
         config_hash=built.config_hash,
-        writes=_writes(observed, built.children, is_known=_is_reported(observed, resource)),
+        writes=_writes(observed, usual, is_known=_is_reported(observed, resource)),
         trial_writes=_writes(observed, others, is_known=False),
-        prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
+        prunes=tuple(_prunes(observed, (*usual, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
         strategy=stable.strategy,
@@ -164,6 +165,10 @@ def _not_in(children: Iterable[Manifest], written: Iterable[Manifest]) -> tuple[
     """Objects of trials that are not owned objects of the configuration in force, each once."""
     usual = {identify(child) for child in children}
     return tuple({identify(each): each for each in written if identify(each) not in usual}.values())
+
+
+def _defaulted(found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
+    return [children.defaulted(each, settings.pod_defaults) for each in found]
 
 
 def _is_reported(observed: Observed, resource: Resource) -> bool:

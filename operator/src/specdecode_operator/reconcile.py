@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 
 from specdecode_api import names
@@ -32,6 +31,7 @@ from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.stored import RecordMemory, StateMark
+from specdecode_operator.update_strategy import overdue_pods
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class Reconciler:
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
+        observed = replace(observed, node_events=await self._node_events(observed))
         snapshot = self.observer.take(key)
         self._note_rollout(key, observed)
         now_s = snapshot.at_s if snapshot else self._now_s()
@@ -126,15 +127,35 @@ class Reconciler:
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
+    async def _node_events(self, observed: Observed) -> tuple[Manifest, ...]:
+        """Events about pods for which a node may be coming.
+
+        Read only before a rollout continues in place: the API server searches all events of the
+        namespace. Errors are raised, because without events an engine might end needlessly.
+        """
+        found = [await self.cluster.events_about(pod) for pod in overdue_pods(observed)]
+        return tuple(event for events in found for event in events)
+
     async def _decide(
         self, key: Key, observed: Observed, now_s: float, snapshot: EngineSnapshot | None
     ) -> Plan:
-        """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
+        """Plan outside the event loop, because that takes milliseconds.
+
+        A thread must not begin rollouts, which the event loop counts: a plan that would begin one
+        is made again when the rollout is admitted.
+        """
         given = (observed, self.settings, now_s, snapshot, self.memories.get(key))
-        if snapshot is None:
-            return plan(*given, partial(self.image_rollouts.admit, key))
-        # A thread must not begin rollouts, which the event loop counts.
-        return await asyncio.to_thread(plan, *given, partial(self.image_rollouts.is_rolling, key))
+        asked: list[Key] = []
+
+        def may_roll() -> bool:
+            asked.append(key)
+            return self.image_rollouts.is_rolling(key)
+
+        decided = await asyncio.to_thread(plan, *given, may_roll)
+        is_waiting = bool(asked) and not self.image_rollouts.is_rolling(key)
+        if is_waiting and self.image_rollouts.admit(key):
+            return await asyncio.to_thread(plan, *given, may_roll)
+        return decided
 
     def _note_rollout(self, key: Key, observed: Observed) -> None:
         """Count a resource among those that roll to the default image until it is complete."""

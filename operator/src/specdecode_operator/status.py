@@ -200,6 +200,7 @@ def _facts(
         most_unavailable=most_unavailable(live),
         strategy=_strategy(seen.resource),
         is_in_place=plan.strategy.is_in_place,
+        coming_node=plan.strategy.coming_node,
         refused=plan.refused,
         ignored=plan.ignored,
         blocked=outcome.blocked,

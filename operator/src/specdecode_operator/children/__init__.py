@@ -5,6 +5,7 @@
 
 from specdecode_operator.children.build import Built, build, finished
 from specdecode_operator.children.config_map import boot_text
+from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "access_refusals",
     "boot_text",
     "build",
+    "defaulted",
     "finished",
 ]

@@ -106,12 +106,24 @@ def finished(child: Manifest, resource: Resource) -> Manifest:
     metadata = {**child["metadata"], "namespace": resource.namespace}
     if resource.uid:
         metadata["ownerReferences"] = [owner_reference(resource)]
-    whole = {**child, "metadata": metadata}
+    return _stamped({**child, "metadata": metadata})
+
+
+def restamped(child: Manifest) -> Manifest:
+    """Replace the desired hash of an owned object that has changed since it was finished."""
+    metadata = child["metadata"]
+    stamped = names.ANNOTATION_DESIRED_HASH
+    kept = {key: value for key, value in metadata["annotations"].items() if key != stamped}
+    return _stamped({**child, "metadata": {**metadata, "annotations": kept}})
+
+
+def _stamped(child: Manifest) -> Manifest:
+    metadata = child["metadata"]
     annotations = {
         **metadata.get("annotations", {}),
-        names.ANNOTATION_DESIRED_HASH: digest(whole),
+        names.ANNOTATION_DESIRED_HASH: digest(child),
     }
-    return {**whole, "metadata": {**metadata, "annotations": annotations}}
+    return {**child, "metadata": {**metadata, "annotations": annotations}}
 
 
 def owner_reference(resource: Resource) -> Manifest:
