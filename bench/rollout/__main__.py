@@ -38,7 +38,7 @@ def main() -> int:
             print(_row(task, outcome), flush=True)
     for has_budget in (True, False):
         loop = try_for_months(40 if options.quick else 200, options.seed, has_budget)
-        name = "alpha budget" if has_budget else "1 % for each trial"
+        name = "alpha budget" if has_budget else "no budget"
         print(f"{TRIALS} equal candidates in a row, {name}: any promoted in {loop.any_wrong:.1%}")
     print(json.dumps(_result(found)))
     return 0

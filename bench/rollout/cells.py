@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout.traffic import run_turns
-from rollout.trials import End, run_trial
+from rollout.traffic import in_turns
+from rollout.trials import End, run_in_turns
 from rollout.worlds import (
     BROKEN,
     EQUAL,
@@ -19,7 +19,7 @@ from rollout.worlds import (
     Candidate,
     World,
 )
-from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.judge.guard import Aim
 from specdecode_operator.judge.judgement import Verdict
 
 Z_95 = 1.959964
@@ -77,14 +77,12 @@ def run_task(task: Task) -> Outcome:
     """Run all trials of a task; they depend on the seed, the world, the pods and the case only."""
     name = zlib.crc32(f"{task.world.name} {task.pods} {task.case.name}".encode())
     ends = [
-        run_trial(
-            run_turns(
-                task.world,
-                task.case.candidate,
-                task.pods,
-                np.random.default_rng([task.seed, name, run]),
-            ),
-            Guard(aim=task.case.aim),
+        run_in_turns(
+            task.world,
+            task.case.candidate,
+            in_turns(task.pods),
+            task.case.aim,
+            np.random.default_rng([task.seed, name, run]),
         )
         for run in range(task.runs)
     ]

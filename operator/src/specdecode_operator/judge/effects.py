@@ -1,13 +1,14 @@
 """Effects of the candidate, pair by pair, from the flat arrays of `TurnEvidence`.
 
 Every effect is antisymmetric: it changes its sign, and nothing else, if the two roles of its pair
-are exchanged. Whatever a pair is adjusted by (the mean rates of strata, the slope on load) comes
-from both roles alike or from earlier pairs, and a later pair never changes an earlier one.
+are exchanged. The slope on load that a pair is adjusted by comes from earlier pairs, and a later
+pair never changes an earlier one.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.trial_evidence import (
@@ -16,7 +17,7 @@ from specdecode_operator.judge.trial_evidence import (
     Counts,
     RoleRow,
     TurnEvidence,
-    cell_of,
+    column_of,
     row_of,
 )
 
@@ -64,34 +65,31 @@ class PairEffects:
 
 
 def decode_effects(evidence: TurnEvidence) -> PairEffects:
-    """log(candidate / baseline) of decode time per token, at the same mix of strata."""
-    microseconds = [0] * len(evidence.strata)
-    tokens = [0] * len(evidence.strata)
+    """log(candidate / baseline) of decode time per token, pair by pair, within equal strata."""
     effects = []
     for counts in evidence.pairs:
-        cells = [
-            [cell_of(counts, index, role) for index in range(len(evidence.strata))]
-            for role in ROLES
-        ]
-        for row in cells:
-            for index, cell in enumerate(row):
-                microseconds[index] += cell.decode_us
-                tokens[index] += cell.tokens
-        if min(sum(cell.requests for cell in row) for row in cells) < FEWEST_REQUESTS:
+        if min(sum(column_of(counts, role, "requests")) for role in ROLES) < FEWEST_REQUESTS:
             continue
-        seen = [sum(cell.decode_us for cell in row) for row in cells]
-        expected = [
-            sum(
-                microseconds[index] / tokens[index] * cell.tokens
-                for index, cell in enumerate(row)
-                if cell.tokens
-            )
-            for row in cells
-        ]
-        if min(*seen, *expected) > 0.0:
-            old, new = (math.log(one / other) for one, other in zip(seen, expected, strict=True))
-            effects.append((new - old, _load_effect(evidence, counts)))
+        effect = _within_strata(counts)
+        if effect is not None:
+            effects.append((effect, _load_effect(evidence, counts)))
     return PairEffects(tuple(effects), DECODE_STEEPEST)
+
+
+def _within_strata(counts: Counts) -> float | None:
+    """Mean of the strata's log ratios, weighted by n₁n₂ / (n₁ + n₂) tokens (Cochran 1954).
+
+    Only the pair itself is used: mean rates over the trial would contain content of other
+    minutes, which batch sizes depend on. None: the roles share no stratum.
+    """
+    columns = [column_of(counts, role, name) for name in ("tokens", "decode_us") for role in ROLES]
+    total = weights = 0.0
+    for old_tokens, new_tokens, old_us, new_us in zip(*columns, strict=True):
+        if min(old_tokens, new_tokens, old_us, new_us) > 0:
+            weight = old_tokens * new_tokens / (old_tokens + new_tokens)
+            total += weight * math.log(new_us / new_tokens * old_tokens / old_us)
+            weights += weight
+    return total / weights if weights else None
 
 
 def first_token_effects(evidence: TurnEvidence) -> PairEffects:
@@ -139,14 +137,12 @@ def _rows(counts: Counts) -> Pair:
 
 def _load_effect(evidence: TurnEvidence, counts: Counts) -> float:
     """log(candidate / baseline) of the mean batch size of requests; 0 where it is not known."""
+    sizes = [stratum.batch_size for stratum in evidence.strata]
+    is_known = [stratum != OTHER for stratum in evidence.strata]
     means = []
     for role in ROLES:
-        known = [
-            (cell_of(counts, index, role).requests, stratum.batch_size)
-            for index, stratum in enumerate(evidence.strata)
-            if stratum != OTHER
-        ]
-        requests = sum(count for count, _ in known)
-        means.append(sum(count * size for count, size in known) / requests if requests else 0.0)
+        requests = list(map(mul, column_of(counts, role, "requests"), is_known))
+        count = sum(requests)
+        means.append(sum(map(mul, requests, sizes)) / count if count else 0.0)
     old, new = means
     return math.log(new / old) if min(means) > 0.0 else 0.0
