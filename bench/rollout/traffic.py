@@ -25,7 +25,7 @@ from specdecode_operator.judge.turns import (
 
 FIRST_BOUNDS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 INTER_BOUNDS_S = (0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024)
-PARTS_S = (300.0, 900.0, 900.0)
+PARTS_S = (300.0, 1500.0, 1800.0, 3600.0)
 """Lengths of the first parts that a trial is drawn in; the last one is repeated."""
 
 
@@ -171,13 +171,14 @@ def _tails(seen: Requests) -> tuple[Tails, tuple[float, float]]:
     """Bounds of slow observations, from the first pair, as `close_pair` chooses them."""
     first = seen.where(seen.group < 2)
     tails = Tails(
-        tail_bound(_latencies(first.first_s, FIRST_BOUNDS_S)),
-        tail_bound(_latencies(first.seconds / first.tokens, INTER_BOUNDS_S)),
+        tail_bound(latencies(first.first_s, FIRST_BOUNDS_S)),
+        tail_bound(latencies(first.seconds / first.tokens, INTER_BOUNDS_S)),
     )
     first_s, inter_s = (*FIRST_BOUNDS_S, np.inf), (*INTER_BOUNDS_S, np.inf)
     return tails, (first_s[tails.first_token], inter_s[tails.inter_token])
 
 
-def _latencies(values_s: NDArray[np.float32], bounds_s: tuple[float, ...]) -> Latencies:
+def latencies(values_s: NDArray[np.float32], bounds_s: tuple[float, ...]) -> Latencies:
+    """Count observations by bucket."""
     counts = np.bincount(np.searchsorted(bounds_s, values_s), minlength=len(bounds_s) + 1)
     return Latencies(bounds_s, tuple(counts.astype(float).tolist()), float(values_s.sum()))

@@ -11,10 +11,11 @@ from statistics import median
 import numpy as np
 import pytest
 
-from rollout.cells import CASES, Outcome, cell, wilson
+from rollout.cells import CASES, PODS, Kind, Outcome, cell, wilson
 from rollout.months import try_for_months
+from rollout.pods import run_on_pods
 from rollout.requests import REQUESTS_PER_S
-from rollout.traffic import in_turns, watch
+from rollout.traffic import Timeline, by_restart, in_turns, watch
 from rollout.trials import ENDS, look, looks, run_in_turns
 from rollout.worlds import BROKEN, EQUAL, GAIN_10, LOSS_10, WORLDS
 from specdecode_operator.judge.guard import Aim, Guard
@@ -90,6 +91,28 @@ def test_equal_arms_survive_load_that_changes_within_pairs(world):
     assert sum(end.verdict in (Verdict.ROLL_BACK, Verdict.PROMOTE) for end in found) <= 1
 
 
+def test_restarts_have_long_blocks_in_which_all_pods_run_one_configuration():
+    plan = by_restart(4, start_s=30.0)
+    line = Timeline(5, plan)
+    lengths = np.diff(line.ends_s, prepend=0.0) - plan.washout_s
+    assert lengths.min() >= 300.0
+    assert lengths.max() <= 450.0
+    is_new = line.runs_candidate()
+    assert np.array_equal(is_new.all(axis=1), is_new.any(axis=1))
+    assert np.array_equal(is_new[0::2, 0], ~is_new[1::2, 0])
+
+
+def test_separate_pods_find_a_broken_draft_at_once_and_else_need_five_for_each_arm():
+    def run(candidate, pods):
+        rng = np.random.default_rng(2)
+        return run_on_pods(BY_NAME["mix_by_pod"], candidate, pods, Aim.GAIN, rng)
+
+    broken, few, many = run(BROKEN, 2), run(EQUAL, 8), run(GAIN_10, 12)
+    assert (broken.reason, few.reason) == ("AcceptLengthFell", "TooFewPods")
+    assert broken.elapsed_s < 300.0
+    assert many.verdict is Verdict.PROMOTE
+
+
 @pytest.mark.parametrize("candidate", [LOSS_10, EQUAL])
 def test_looks_that_are_skipped_would_not_have_ended_the_trial(candidate):
     found, guard = seen(candidate=candidate), Guard()
@@ -107,7 +130,7 @@ def test_a_cell_reports_shares_with_their_upper_bounds():
         case.name: Outcome(100, {case.right.value: 90, "Inconclusive": 10}, {}, 30.0, 80.0)
         for case in CASES
     }
-    figures = cell(BY_NAME["mix"], 4, found)
+    figures = cell(Kind.TURNS, BY_NAME["mix"], 4, found)
     assert figures.keys() > CELL_KEYS
     assert figures["arrangement"] == "crossover"
     assert (figures["loss_10pct_found"], figures["cannot_tell"]) == (0.9, 0.1)
@@ -126,8 +149,13 @@ def test_the_last_line_is_the_result():
         env=os.environ | {"PYTHONPATH": str(ROOT / "bench")},
         capture_output=True, text=True, timeout=900, check=True,
     )  # fmt: skip
-    worlds = json.loads(result.stdout.splitlines()[-1])["worlds"]
-    assert worlds.keys() == BY_NAME.keys()
-    for world in worlds.values():
-        assert world["pods"].keys() == {"1", "2", "4", "8"}
-        assert all(figures.keys() > CELL_KEYS for figures in world["pods"].values())
+    found = json.loads(result.stdout.splitlines()[-1])
+    for kind in Kind:
+        worlds = found["worlds" if kind is Kind.TURNS else kind]
+        assert worlds.keys() == BY_NAME.keys()
+        for world in worlds.values():
+            assert world["pods"].keys() == {str(pods) for pods in PODS[kind]}
+            assert all(figures.keys() > CELL_KEYS for figures in world["pods"].values())
+    too_few = found["separate_pods"]["steady"]["pods"]["8"]
+    assert too_few["arrangement"] == "separate pods"
+    assert too_few["reasons"] == {"TooFewPods": 1}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
 
-from specdecode_operator.judge.evidence import Role
+from specdecode_operator.judge.evidence import Role, Stratum
 from specdecode_operator.judge.trial_evidence import (
     OTHER,
     ROLES,
@@ -66,13 +66,13 @@ class PairEffects:
 
 def decode_effects(evidence: TurnEvidence) -> PairEffects:
     """log(candidate / baseline) of decode time per token, pair by pair, within equal strata."""
-    effects = []
+    effects, sizes = [], _Sizes.of(evidence.strata)
     for counts in evidence.pairs:
         if min(sum(column_of(counts, role, "requests")) for role in ROLES) < FEWEST_REQUESTS:
             continue
         effect = _within_strata(counts)
         if effect is not None:
-            effects.append((effect, _load_effect(evidence, counts)))
+            effects.append((effect, sizes.load_effect(counts)))
     return PairEffects(tuple(effects), DECODE_STEEPEST)
 
 
@@ -94,7 +94,7 @@ def _within_strata(counts: Counts) -> float | None:
 
 def first_token_effects(evidence: TurnEvidence) -> PairEffects:
     """log(candidate / baseline) of the mean time to first token."""
-    effects = []
+    effects, sizes = [], _Sizes.of(evidence.strata)
     for counts in evidence.pairs:
         old, new = rows = _rows(counts)
         if min(row.first_tokens for row in rows) < FEWEST_TOKENS:
@@ -103,7 +103,7 @@ def first_token_effects(evidence: TurnEvidence) -> PairEffects:
             continue
         latency = math.log(new.first_token_us / new.first_tokens)
         latency -= math.log(old.first_token_us / old.first_tokens)
-        effects.append((latency, _load_effect(evidence, counts)))
+        effects.append((latency, sizes.load_effect(counts)))
     return PairEffects(tuple(effects), FIRST_TOKEN_STEEPEST)
 
 
@@ -135,14 +135,25 @@ def _rows(counts: Counts) -> Pair:
     return row_of(counts, Role.BASELINE), row_of(counts, Role.CANDIDATE)
 
 
-def _load_effect(evidence: TurnEvidence, counts: Counts) -> float:
-    """log(candidate / baseline) of the mean batch size of requests; 0 where it is not known."""
-    sizes = [stratum.batch_size for stratum in evidence.strata]
-    is_known = [stratum != OTHER for stratum in evidence.strata]
-    means = []
-    for role in ROLES:
-        requests = list(map(mul, column_of(counts, role, "requests"), is_known))
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Batch sizes of the strata, and the place of those whose size is not known."""
+
+    sizes: tuple[int, ...]
+    other: int | None
+
+    @classmethod
+    def of(cls, strata: Sequence[Stratum]) -> "_Sizes":
+        other = strata.index(OTHER) if OTHER in strata else None
+        return cls(tuple(stratum.batch_size for stratum in strata), other)
+
+    def load_effect(self, counts: Counts) -> float:
+        """log(candidate / baseline) of the mean batch size of requests; 0: not known."""
+        old, new = (self._mean(column_of(counts, role, "requests")) for role in ROLES)
+        return math.log(new / old) if min(old, new) > 0.0 else 0.0
+
+    def _mean(self, requests: Counts) -> float:
         count = sum(requests)
-        means.append(sum(map(mul, requests, sizes)) / count if count else 0.0)
-    old, new = means
-    return math.log(new / old) if min(means) > 0.0 else 0.0
+        if self.other is not None and self.other < len(requests):
+            count -= requests[self.other]
+        return sum(map(mul, requests, self.sizes)) / count if count else 0.0
