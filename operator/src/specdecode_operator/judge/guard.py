@@ -64,7 +64,7 @@ class Guard:
 
     @property
     def win_alpha(self) -> float:
-        """For what the aim asks for."""
+        """For the promotion that the aim needs."""
         return self.promote_alpha if self.aim is Aim.GAIN else self.edit_alpha
 
     @property
