@@ -9,7 +9,6 @@ from typing import Any
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
-from specdecode_operator.judge.guard import PROMOTE_ALPHA
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
 
@@ -132,7 +131,7 @@ class Trial:
     guard: Mapping[str, Any] = field(default_factory=dict)
     """Differences from the deployment's `rollout.guard`, as in the spec."""
     seed: int = 0
-    promote_alpha: float = PROMOTE_ALPHA
+    promote_alpha: float = 0.004
     measured_s: float = 0.0
     is_paused: bool = False
     paused_s: float = 0.0
