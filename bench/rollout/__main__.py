@@ -58,7 +58,7 @@ def _result(
     found: Mapping[tuple[Kind, str, int], Mapping[str, Outcome]],
 ) -> dict[str, object]:
     """`worlds`: arms in turns on the same pods; other arrangements under their own names."""
-    cells: dict[str, dict[str, Any]] = {}
+    cells: dict[str, Any] = {}
     for (kind, name, pods), outcomes in found.items():
         world = next(world for world in WORLDS if world.name == name)
         of_kind = cells.setdefault("worlds" if kind is Kind.TURNS else kind.value, {})
