@@ -35,7 +35,7 @@ QUICK = {
         "minRequests": 20,
         "minStratumRequests": 5,
         "minDuration": "5s",
-        "maxDuration": "4m",
+        "maxDuration": "6m",
         "warmUp": "2s",
     },
     "switchback": {"block": "10s", "washout": "1s", "minPairs": 2},

@@ -55,7 +55,7 @@ def test_a_guarded_edit_is_a_trial_object_with_its_verdict(world, speculate):
 
 
 def test_a_trial_does_not_begin_before_its_object_exists(world, speculate):
-    made = world()
+    made = world(guard={"maxDuration": "30m"})
     made.speeds = {5: 0.02, 3: 0.03}
     made.edit(speculation=speculate(3))
     made.reconcile()

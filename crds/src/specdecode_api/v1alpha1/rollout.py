@@ -95,7 +95,7 @@ class Switchback(HotRecord):
     """
 
     block: Annotated[Duration, within("1s", "24h")] = Field(
-        default="2m",
+        default="1m",
         description="Length of a period; periods come in pairs in a random order. Where pods "
         "restart between them, a period is at least ten times the measured start time of a pod, "
         "and guard.maxDuration must allow at least 9 pairs.",

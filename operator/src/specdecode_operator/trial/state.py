@@ -180,7 +180,7 @@ class Trial:
     guard: Mapping[str, Any] = field(default_factory=dict)
     """Differences from the deployment's `rollout.guard`, as in the spec."""
     seed: int = 0
-    promote_alpha: float = 0.01
+    promote_alpha: float = 0.004
     measured_s: float = 0.0
     is_paused: bool = False
     paused_s: float = 0.0
