@@ -44,19 +44,29 @@ class Found:
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+class Collector(HTMLParser):
+    """Keeps tags and texts in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = Found([], [])
+
+    def handle_starttag(self, tag, attrs):
+        self.found.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.found.texts.append(data)
+
+
 @pytest.fixture
 def parsed():
     """Parse a page."""
 
     def parse(html):
-        found = Found([], [])
-        parser = HTMLParser()
-        parser.handle_starttag = lambda tag, pairs: found.tags.append((tag, dict(pairs)))
-        parser.handle_startendtag = parser.handle_starttag
-        parser.handle_data = found.texts.append
+        parser = Collector()
         parser.feed(html)
         parser.close()
-        return found
+        return parser.found
 
     return parse
 
