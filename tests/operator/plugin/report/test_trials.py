@@ -1,11 +1,16 @@
 """The trials of a page: their intervals over time, and what is read when the evidence is odd."""
 
+import copy
+import random
+
 import pytest
 
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.trial_course import MAX_POINTS, course, fraction
 from specdecode_operator.plugin.report.trials_section import trials_section
 from specdecode_operator.trial.verdict_record import read
+
+from .conftest import HOSTILE
 
 
 @pytest.fixture
@@ -16,7 +21,7 @@ def section(example, now):
 def test_the_interval_narrows_around_the_gain_as_pairs_are_added(turns):
     found = course({"evidence": turns(ratio=0.9, pairs=40)})
     assert found.unit == "pairs of turns"
-    assert [each.count for each in found.points] == list(range(2, 41, 2))
+    assert [each.count for each in found.points] == list(range(1, 41, 3))
     assert all(each.low <= each.gain <= each.high for each in found.points)
     widths = [each.high - each.low for each in found.points]
     assert widths[-1] < 0.2 * widths[2]
@@ -107,3 +112,27 @@ def test_a_share_may_be_a_fraction_or_a_percentage():
     assert fraction("0.035") == 0.035
     assert fraction(None) is None
     assert fraction("NaN%") is None
+
+
+def leaves(value, path=()):
+    """Paths of all values that are neither lists nor objects."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, each in pairs:
+        if isinstance(each, dict | list):
+            yield from leaves(each, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2**53, 1e300, "x", None, HOSTILE])
+def test_evidence_with_any_wrong_value_gives_a_course_or_a_problem(turns, separate_pods, wrong):
+    draw = random.Random(17)
+    for evidence in (turns(pairs=3, strata=1), separate_pods(windows=3)):
+        for path in draw.sample(list(leaves(evidence)), 25):
+            changed = copy.deepcopy(evidence)
+            place = changed
+            for name in path[:-1]:
+                place = place[name]
+            place[path[-1]] = wrong
+            found = course({"evidence": changed})
+            assert found.points or found.problem, path

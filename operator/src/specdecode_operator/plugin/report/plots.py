@@ -202,7 +202,7 @@ def span(values: Values, *, least: float | None = None) -> Range:
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> tuple[float, ...]:
-    """At most `most` + 1 round numbers within the bounds."""
+    """At most `most` + 1 multiples of 1, 2, 2.5 or 5 (times a power of ten) within the bounds."""
     rough = (high - low) / most
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * each for each in (1, 2, 2.5, 5, 10) if unit * each >= rough * (1 - 1e-9))

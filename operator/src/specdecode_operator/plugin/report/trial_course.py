@@ -14,7 +14,7 @@ from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
 from specdecode_operator.plugin.report.history import finite
 from specdecode_operator.trial.verdict_record import VerdictRecord, read
 
-MAX_POINTS = 24
+MAX_POINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
