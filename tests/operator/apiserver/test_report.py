@@ -139,3 +139,4 @@ def test_a_report_of_an_unknown_resource_or_with_a_wrong_prometheus_is_an_error(
     code, page, err = report("chat", "-n", namespace, "--prometheus", "http://127.0.0.1:1")
     assert (code, page) == (1, "")
     assert "http://127.0.0.1:1/api/v1/query_range: no response: " in err
+    assert len(err.splitlines()) == 1

@@ -36,9 +36,17 @@ async def read_history(
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
         texts = queries(namespace, name, wanted.step_s)
         answers = await asyncio.gather(
-            *(_query(session, url, shown, text, wanted) for text in texts.values())
+            *(_query(session, url, shown, text, wanted) for text in texts.values()),
+            return_exceptions=True,  # waits for all, because the session closes afterwards
         )
-    return work_history(f"Prometheus at {shown}", wanted, dict(zip(texts, answers, strict=True)))
+    found = {what: _answered(each) for what, each in zip(texts, answers, strict=True)}
+    return work_history(f"Prometheus at {shown}", wanted, found)
+
+
+def _answered(answer: tuple[RangeSeries, ...] | BaseException) -> tuple[RangeSeries, ...]:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def _query(
