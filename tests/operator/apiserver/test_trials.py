@@ -370,7 +370,10 @@ async def test_a_draft_that_fits_nothing_is_stopped_in_its_first_block_on_the_on
 ):
     write_foreign_draft(MODELS / "eagle3", tmp_path / "foreign")
     good = speculation(FREE_CHOICE, draft="pvc://models/eagle3") | {"algorithm": "EAGLE3"}
-    guard = QUICK["guard"] | {"maxDuration": "4h"}
+    guard = {
+        "minRequests": 20, "minStratumRequests": 5, "minDuration": "5s", "maxDuration": "4h",
+        "warmUp": "2s",
+    }  # fmt: skip
     chat(device="CPU", speculation=good, rollout=QUICK | {"guard": guard}, replicas=1)
     async with parts(engine_port=kubelet.port) as wired:
         await go_on(wired, lambda: len(kubelet.addresses()) == 1)
