@@ -61,6 +61,7 @@ class SignalledServer(uvicorn.Server):
             await self.serve(sockets=self._listeners.http)
         for task in watching:
             task.cancel()
+        self._service.grammars.close()
         return await ending
 
     async def _end(self) -> int:
