@@ -8,7 +8,7 @@ import pytest
 
 from specdecode_engine.grammar import GrammarKind, GrammarSource, TokenBytes, TrialLimits
 from specdecode_engine.serve.errors import HttpError
-from specdecode_engine.serve.text.grammars import Grammars, Trial, TrialCache
+from specdecode_engine.serve.text.grammars import Grammars, GrammarTrial, TrialCache
 
 SPELLINGS = [*(bytes([byte]) for byte in range(256)), b"</s>"]
 TOKENS = TokenBytes(SPELLINGS, frozenset({256}), frozenset({256}))
@@ -89,12 +89,12 @@ def test_equal_grammars_share_one_trial_and_results_are_forgotten_by_size() -> N
     async def main() -> None:
         cache = TrialCache(max_chars=1000)
 
-        async def run(source: GrammarSource) -> Trial:
+        async def run(source: GrammarSource) -> GrammarTrial:
             started.append(source.text)
             await asyncio.sleep(0)
-            return Trial(lark=source.text * 300)
+            return GrammarTrial(lark=source.text * 300)
 
-        async def get(text: str, is_strict: bool = True) -> Trial:
+        async def get(text: str, is_strict: bool = True) -> GrammarTrial:
             source = GrammarSource(GrammarKind.REGEX, text, is_strict)
             return await cache.get(source, lambda: asyncio.ensure_future(run(source)))
 
@@ -114,11 +114,11 @@ def test_a_trial_without_a_result_is_repeated() -> None:
     async def main() -> None:
         cache, source = TrialCache(), regex("a")
 
-        async def fail() -> Trial:
+        async def fail() -> GrammarTrial:
             raise ValueError("no process")
 
-        async def succeed() -> Trial:
-            return Trial(lark="a")
+        async def succeed() -> GrammarTrial:
+            return GrammarTrial(lark="a")
 
         with pytest.raises(ValueError, match="no process"):
             await cache.get(source, lambda: asyncio.ensure_future(fail()))

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class GrammarTrial:
     """The result of trying a grammar: its translation to Lark, or the reason of its refusal."""
 
     lark: str = ""
@@ -83,11 +83,11 @@ class TrialCache:
     def __init__(self, max_chars: int = MAX_CACHED_CHARS) -> None:
         self._max_chars = max_chars
         self._chars = 0
-        self._trials: OrderedDict[bytes, asyncio.Future[Trial]] = OrderedDict()
+        self._trials: OrderedDict[bytes, asyncio.Future[GrammarTrial]] = OrderedDict()
 
     async def get(
-        self, source: GrammarSource, start: Callable[[], "asyncio.Future[Trial]"]
-    ) -> Trial:
+        self, source: GrammarSource, start: Callable[[], "asyncio.Future[GrammarTrial]"]
+    ) -> GrammarTrial:
         """Return the result for a source; `start` starts a trial that is not known yet."""
         key = _digest(source)
         trial = self._trials.get(key)
@@ -97,7 +97,7 @@ class TrialCache:
         self._trials.move_to_end(key)
         return await asyncio.shield(trial)
 
-    def _keep(self, key: bytes, trial: "asyncio.Future[Trial]") -> None:
+    def _keep(self, key: bytes, trial: "asyncio.Future[GrammarTrial]") -> None:
         """Keep a result; forget a trial without one, which may be repeated."""
         if trial.cancelled() or trial.exception() is not None:
             del self._trials[key]
@@ -108,7 +108,7 @@ class TrialCache:
             self._chars -= _size(self._trials.pop(oldest))
 
 
-def _size(trial: "asyncio.Future[Trial]") -> int:
+def _size(trial: "asyncio.Future[GrammarTrial]") -> int:
     result = trial.result()
     return 256 + len(result.lark) + len(result.refusal)
 
@@ -191,15 +191,15 @@ class Grammars:
             self._idle.put(process)
         return compiler
 
-    async def _run_trial(self, source: GrammarSource) -> Trial:
+    async def _run_trial(self, source: GrammarSource) -> GrammarTrial:
         return await self._trying.run(lambda: self._try(source))
 
-    def _try(self, source: GrammarSource) -> Trial:
+    def _try(self, source: GrammarSource) -> GrammarTrial:
         process = self._idle.get()
         try:
-            return Trial(lark=process.try_grammar(source))
+            return GrammarTrial(lark=process.try_grammar(source))
         except GrammarRefused as refusal:
-            return Trial(refusal=str(refusal))
+            return GrammarTrial(refusal=str(refusal))
         except TrialUnavailable as error:
             log.warning("a grammar was not tried: %s", error)
             raise
