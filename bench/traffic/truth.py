@@ -72,14 +72,16 @@ def _counts(seen: Seen, built: Built, told: Manifest) -> Iterator[tuple[str, obj
 def _conditions(seen: Seen, built: Built) -> Iterator[tuple[str, object, object]]:
     ready = [pod for pod in seen.ready_pods if hash_of(pod) == built.config_hash]
     is_complete = len(ready) == len(seen.living_pods) == seen.wanted
+    # A change that waits for a repair is stalled: it does not reconcile.
+    is_stalled = seen.condition("Stalled").get("status") == "True"
     expected = {
         "Available": bool(seen.ready_pods),
         "Progressing": True,
-        "Reconciling": not is_complete,
+        "Reconciling": not is_complete and not is_stalled,
         "ConfigResolved": True,
     }
     if is_complete:
-        expected |= {"Ready": True, "Degraded": False, "ModelReady": True}
+        expected |= {"Ready": True, "Stalled": False, "Degraded": False, "ModelReady": True}
     for kind, holds in expected.items():
         condition = seen.condition(kind)
         yield f"condition {kind}", "True" if holds else "False", condition.get("status")

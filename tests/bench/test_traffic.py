@@ -61,6 +61,7 @@ def at_rest():
                 ("Available", "True"),
                 ("Progressing", "True"),
                 ("Reconciling", "False"),
+                ("Stalled", "False"),
                 ("Degraded", "False"),
                 ("ModelReady", "True"),
                 ("ConfigResolved", "True"),

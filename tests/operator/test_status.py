@@ -122,6 +122,20 @@ def test_reconciling_follows_the_pods_and_not_the_late_counts_of_the_deployment(
     assert conditions(tell(back))["Reconciling"] == ("False", "AtRest")
 
 
+def test_an_engine_that_crashed_once_and_runs_again_is_not_stalled(world):
+    container = crashed()["containerStatuses"][0] | {"state": {"running": {}}, "restartCount": 1}
+    deployment = replicas(0, replicas=1, updatedReplicas=1)
+    again = {"containerStatuses": [container]}
+    found = conditions(tell(world(deployment=deployment, pods=[again])))
+    assert found["Degraded"] == ("True", "EngineCrashing")
+    assert found["Reconciling"][0] == "True"
+    assert found["Stalled"] == ("False", "AsExpected")
+    container["restartCount"] = 2
+    found = conditions(tell(world(deployment=deployment, pods=[again])))
+    assert found["Reconciling"] == ("False", "AtRest")
+    assert found["Stalled"] == ("True", "EngineCrashing")
+
+
 def endpoint(uid, **conditions):
     return {"targetRef": {"kind": "Pod", "uid": uid}, "conditions": conditions}
 

@@ -182,7 +182,7 @@ def _error(facts: Facts) -> Check | None:
 
 def _reconciling(facts: Facts) -> Check:
     """The condition of this name in kstatus: whether the state approaches the spec."""
-    if _error(facts) or facts.are_pods_converged:
+    if _stall(facts) or facts.are_pods_converged:
         return Check(False, "AtRest", "no change is being rolled out")
     if facts.rollout is Rollout.COMPLETE:
         return Check(True, "PodsNotReady", "a pod is starting, terminating or not ready")
@@ -192,7 +192,15 @@ def _reconciling(facts: Facts) -> Check:
 
 def _stalled(facts: Facts) -> Check:
     """The condition of this name in kstatus: whether a change waits for a repair."""
-    return _error(facts) or Check(False, "AsExpected", "no change waits for a repair")
+    return _stall(facts) or Check(False, "AsExpected", "no change waits for a repair")
+
+
+def _stall(facts: Facts) -> Check | None:
+    """An error that does not pass by itself; a container that crashed once may recover."""
+    error, trouble = _error(facts), facts.trouble
+    if error and trouble and trouble.is_restarted and error.reason == trouble.reason:
+        return None
+    return error
 
 
 def _way_out(facts: Facts) -> str:

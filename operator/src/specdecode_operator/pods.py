@@ -46,6 +46,8 @@ class Trouble:
     message: str
     is_error: bool
     is_about_model: bool = False
+    is_restarted: bool = False
+    """The container crashed once and runs again, so that no repair is needed yet."""
 
 
 def config_hash_of(pod: Manifest) -> str | None:
@@ -289,7 +291,13 @@ def _container_trouble(container: dict[str, Any]) -> Trouble | None:
         return Trouble(words.reason, _cut(words.message), True, is_about_model)
     is_engine = container["name"] == names.ENGINE_CONTAINER
     name = "EngineCrashing" if is_engine else "DownloadCrashing"
-    return Trouble(name, _cut(_termination_text(container["name"], ended)), True, not is_engine)
+    return Trouble(
+        name,
+        _cut(_termination_text(container["name"], ended)),
+        is_error=True,
+        is_about_model=not is_engine,
+        is_restarted="running" in _state(container) and container.get("restartCount", 0) == 1,
+    )
 
 
 _MISSING = (
