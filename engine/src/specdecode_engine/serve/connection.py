@@ -24,7 +24,7 @@ MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body whose request is answered: most clients read the answer only after they sent it."""
 
 
-class Phase(StrEnum):
+class ConnectionPhase(StrEnum):
     """What the client of a connection sends next."""
 
     FIRST = "its first request"
@@ -42,9 +42,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._phase = Phase.FIRST
+        self._phase = ConnectionPhase.FIRST
         self._requests = 0
-        self._watched: tuple[int, Phase] | None = None
+        self._watched: tuple[int, ConnectionPhase] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._unreported_bytes = 0  # since the parser last reported anything
@@ -66,7 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._unreported_bytes > MAX_HEAD_BYTES:
             self._head_bytes += self._unreported_bytes
             self.send_400_response("")
-        elif self._phase is Phase.BODY and self.cycle.response_complete:
+        elif self._phase is ConnectionPhase.BODY and self.cycle.response_complete:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > MAX_DISCARDED_BYTES:
                 self.transport.close()
@@ -75,7 +75,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._requests += 1
-        self._phase = Phase.HEAD
+        self._phase = ConnectionPhase.HEAD
         self._head_bytes = self._unreported_bytes = self._discarded_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -88,7 +88,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self._phase = Phase.BODY
+        self._phase = ConnectionPhase.BODY
         self._unreported_bytes = 0
 
     def on_body(self, body: bytes) -> None:
@@ -97,7 +97,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._phase = Phase.NOTHING
+        self._phase = ConnectionPhase.NOTHING
         self._unreported_bytes = 0
 
     def send_400_response(self, msg: str) -> None:
@@ -120,14 +120,14 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._watched = (self._requests, self._phase)
         self._cancel_timer()
-        if self._phase is not Phase.NOTHING:
+        if self._phase is not ConnectionPhase.NOTHING:
             self._timer = self.loop.call_later(self._seconds(), self._expire)
 
     def _seconds(self) -> float:
         match self._phase:
-            case Phase.HEAD:
+            case ConnectionPhase.HEAD:
                 return HEAD_SECONDS
-            case Phase.BODY:
+            case ConnectionPhase.BODY:
                 return BODY_SECONDS
             case _:
                 return float(self.timeout_keep_alive)
@@ -148,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _is_server_slow(self) -> bool:
         """Whether the client waits for this server: for an earlier response, or to be read."""
         is_responding = self.cycle is not None and not self.cycle.response_complete
-        is_earlier = self._phase is Phase.HEAD or bool(self.pipeline)
+        is_earlier = self._phase is ConnectionPhase.HEAD or bool(self.pipeline)
         return self.flow.read_paused or (is_responding and is_earlier)
 
     def _end(self, error: HttpError) -> None:
@@ -156,9 +156,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         cycle = self.cycle
-        is_begun = self._phase is Phase.BODY and cycle is not None and cycle.response_started
+        is_begun = (
+            self._phase is ConnectionPhase.BODY and cycle is not None and cycle.response_started
+        )
         is_running = cycle is not None and cycle.response_started and not cycle.response_complete
-        if self._phase is not Phase.FIRST and not is_begun and not is_running:
+        if self._phase is not ConnectionPhase.FIRST and not is_begun and not is_running:
             self.transport.write(_response(error))
         self.transport.close()
 

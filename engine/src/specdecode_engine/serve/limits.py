@@ -6,16 +6,20 @@ from specdecode_engine.serve import errors
 
 BASE_BODY_BYTES = 64 * 2**10
 BYTES_PER_PROMPT_BYTE = 8
+DEFAULT_MAX_BODY_BYTES = 4 * 2**20
 
 
-def max_body_bytes(context_length: int, longest_token_bytes: int, most: int) -> int:
-    """Return the limit on a body: what a prompt that fills the context may need, at most `most`.
+def max_body_bytes(context_length: int, longest_token_bytes: int, most: int | None) -> int:
+    """Return the limit on a body: what a prompt that fills the context may need.
+
+    It is at most `most`, by default 4 MiB.
 
     `64 KiB + 8 x context length x longest token in bytes`: JSON writes a byte of text in up to
     6 bytes, and the other fields and messages have room.
     """
     longest_prompt_bytes = context_length * longest_token_bytes
-    return min(BASE_BODY_BYTES + BYTES_PER_PROMPT_BYTE * longest_prompt_bytes, most)
+    derived = BASE_BODY_BYTES + BYTES_PER_PROMPT_BYTE * longest_prompt_bytes
+    return min(derived, DEFAULT_MAX_BODY_BYTES if most is None else most)
 
 
 async def read_limited(request: Request, max_bytes: int, remedy: str) -> bytes:
