@@ -176,8 +176,8 @@ class ServerBoot(FileRecord):
         default=None,
         ge=1024,
         le=2**30,
-        description="Maximum size of a request's body; 4 MiB if null. The limit is 64 KiB + 8 x context length x "
-        "longest token in bytes if that is less.",
+        description="Maximum size of a request's body; 4 MiB if null. The limit is 64 KiB + 8 x "
+        "context length x longest token in bytes if that is less.",
     )
     step_timeout_seconds: float = Field(
         default=300.0,
