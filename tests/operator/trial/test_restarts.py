@@ -174,9 +174,9 @@ def test_too_short_a_duration_is_refused_with_the_numbers(restarting):
     made.run(60)
     assert made.record.trial is None
     message = made.status["effective"]["message"]
-    assert "Switchback needs at least 9 pairs × 2 × 6m10s" in message
-    assert "(60s restart, 10s warmUp, 300s block) = 1h51m" in message
-    assert "guard.maxDuration is 20m; raise it to 1h51m or more" in message
+    assert "Switchback needs at least 11 pairs × 2 × 6m10s" in message
+    assert "(60s restart, 10s warmUp, 300s block) = 2h15m40s" in message
+    assert "guard.maxDuration is 20m; raise it to 2h16m or more" in message
     assert hashes(made) == {made.old}
 
 

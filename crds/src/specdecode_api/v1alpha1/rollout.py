@@ -98,7 +98,7 @@ class Switchback(HotRecord):
         default="1m",
         description="Length of a period; periods come in pairs in a random order. Where pods "
         "restart between them, a period is at least ten times the measured start time of a pod, "
-        "and guard.maxDuration must allow at least 9 pairs.",
+        "and guard.maxDuration must allow at least 11 pairs.",
     )
     washout: Annotated[Duration, within("0s", "1h")] = Field(
         default="10s", description="Time at the start of a period that is not counted."
