@@ -38,7 +38,7 @@ def time_callbacks(found: list[tuple[float, float, str]]) -> None:
         run(handle)
         cpu_ms = 1000 * (time.thread_time() - started_s)
         if cpu_ms > NOTED_MS:
-            task = getattr(handle._callback, "__self__", None)
+            task = getattr(getattr(handle, "_callback", None), "__self__", None)
             about = repr(task.get_coro()) if isinstance(task, asyncio.Task) else repr(handle)
             found.append((time.monotonic(), cpu_ms, f"gc {collected_ms:.1f} ms; {about}"[:300]))
 

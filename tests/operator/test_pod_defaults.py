@@ -81,6 +81,17 @@ def test_downloads_trust_the_ca_bundle(deploy):
     assert "ca-bundle" not in {each["name"] for each in engine["volumeMounts"]}
 
 
+def test_a_download_that_trusts_others_by_its_template_is_left_alone(deploy):
+    env = [{"name": "SSL_CERT_FILE", "value": "/etc/specdecode/ca/own.pem"}]
+    mounts = [{"name": "own", "mountPath": "/etc/specdecode/ca"}]
+    template = {
+        "initContainers": [{"name": "fetch", "env": env, "volumeMounts": mounts}],
+        "volumes": [{"name": "own", "configMap": {"name": "own"}}],
+    }
+    plain, found = deploy(PodDefaults(ca_bundle=BUNDLE), template)
+    assert pod(found) == pod(plain)
+
+
 def test_pods_that_download_nothing_need_no_ca_bundle(example):
     built = children.build(parse(example()), "specdecode-engine:test")
     (plain,) = (each for each in built.children if each["kind"] == "Deployment")

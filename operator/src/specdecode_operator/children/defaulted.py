@@ -15,6 +15,7 @@ from specdecode_operator.pod_defaults import NO_DEFAULTS, CaBundle, PodDefaults
 
 CA_FOLDER = "/etc/specdecode/ca"
 _CA_VOLUME = "ca-bundle"
+_CA_VARIABLE = "SSL_CERT_FILE"
 _CONTAINERS = (names.ENGINE_CONTAINER, names.FETCH_CONTAINER)
 
 
@@ -58,27 +59,31 @@ def _replaced(found: Manifest, own: Manifest, wanted: Mapping[str, Any]) -> Mani
 
 
 def _trusting(pod: Manifest, bundle: CaBundle | None) -> Manifest:
-    """A pod whose download trusts the CA certificates; the engine itself calls nobody."""
-    fetches = pod.get("initContainers") or []
-    if bundle is None or not any(each["name"] == names.FETCH_CONTAINER for each in fetches):
+    """A pod whose download trusts the CA certificates; the engine itself calls nobody.
+
+    A download that trusts others by spec.template is left alone.
+    """
+    containers = pod.get("initContainers") or []
+    downloads = [each for each in containers if each["name"] == names.FETCH_CONTAINER]
+    if bundle is None or not downloads or _trusts_others(downloads[0]):
         return pod
     items = [{"key": bundle.key, "path": bundle.key}]
     volume = {"name": _CA_VOLUME, "configMap": {"name": bundle.config_map, "items": items}}
-    return {
-        **pod,
-        "initContainers": [_trusting_container(each, bundle) for each in fetches],
-        "volumes": [*pod["volumes"], volume],
-    }
+    trusting = [_trusting_container(each, bundle) for each in containers]
+    return {**pod, "initContainers": trusting, "volumes": [*pod["volumes"], volume]}
+
+
+def _trusts_others(container: Manifest) -> bool:
+    return any(each["name"] == _CA_VARIABLE for each in container["env"])
 
 
 def _trusting_container(container: Manifest, bundle: CaBundle) -> Manifest:
     if container["name"] != names.FETCH_CONTAINER:
         return container
-    place = {"name": "SSL_CERT_FILE", "value": f"{CA_FOLDER}/{bundle.key}"}
+    place = {"name": _CA_VARIABLE, "value": f"{CA_FOLDER}/{bundle.key}"}
     mount = {"name": _CA_VOLUME, "mountPath": CA_FOLDER, "readOnly": True}
-    is_set = any(each["name"] == place["name"] for each in container["env"])
     return {
         **container,
-        "env": container["env"] if is_set else [*container["env"], place],
+        "env": [*container["env"], place],
         "volumeMounts": [*container["volumeMounts"], mount],
     }
