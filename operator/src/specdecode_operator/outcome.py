@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from specdecode_api import names
 from specdecode_operator.kinds import ChildId, Manifest
+from specdecode_operator.observed import Observed, controller_of
 
 
 class BlockReason(StrEnum):
@@ -35,3 +37,20 @@ class Outcome:
     """Whether SpecDecodeTrials and revisions were written; otherwise the status must not change."""
     trial_error: str = ""
     """Why an object of a trial was not written; everything else was."""
+
+
+def blocked_by(live: Manifest, observed: Observed) -> Blocked:
+    """Classify an unowned object: of a previous incarnation of the resource, or of others."""
+    kind, name = live["kind"], live["metadata"]["name"]
+    owner = controller_of(live) or {}
+    name_of_resource = observed.resource["metadata"]["name"]
+    if (owner.get("kind"), owner.get("name")) == (names.KIND, name_of_resource):
+        message = (
+            f"{kind} {name} belongs to a deleted resource of this name; waiting for its deletion"
+        )
+        return Blocked(BlockReason.WAITING_FOR_GARBAGE_COLLECTION, message)
+    message = (
+        f"{kind} {name} exists and is not controlled by this resource, so it is not changed; "
+        "delete it, or choose another name for the resource"
+    )
+    return Blocked(BlockReason.NAME_CONFLICT, message)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
 
-from specdecode_api import names
 from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods, trial
 from specdecode_operator.activity import ActivityLog
@@ -20,8 +19,8 @@ from specdecode_operator.engine_observer import SLACK_S, EngineObserver
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
-from specdecode_operator.outcome import Blocked, BlockReason, Outcome
+from specdecode_operator.observed import Key, Observed, is_controlled_by
+from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
 from specdecode_operator.plan import Cause, Plan, Write, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
@@ -37,6 +36,9 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 60.0
 """After a block: unowned objects are not watched, so their deletion causes no event."""
+
+LOOK_AFTER_CONFLICT_S = 1.0
+"""Should the event of the change that refused a status be late."""
 
 _NOT_ABOUT_FIELDS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 """Answers to a dry run that the write itself reports."""
@@ -121,6 +123,7 @@ class Reconciler:
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             # What is stored now is in force from the next step on.
             0.0 if has_stored or (decided.objects.creates and is_stored) else None,
+            LOOK_AFTER_CONFLICT_S if not is_reported else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
@@ -322,7 +325,7 @@ class Reconciler:
         try:
             live = None if write.is_present else await self._find(manifest)
             if live is not None and not is_controlled_by(live, observed.uid):
-                return _blocked_by(live, observed)
+                return blocked_by(live, observed)
             force = write.is_present or live is not None
             if wanted := image_volumes(manifest):
                 trial = await self.cluster.apply(manifest, force=force, is_trial=True)
@@ -397,23 +400,6 @@ def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
     """The dependencies of a workload, and the workload."""
     workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
     return [write for write in writes if write not in workload], workload
-
-
-def _blocked_by(live: Manifest, observed: Observed) -> Blocked:
-    """Classify an unowned object: of a previous incarnation of the resource, or of others."""
-    kind, name = live["kind"], live["metadata"]["name"]
-    owner = controller_of(live) or {}
-    name_of_resource = observed.resource["metadata"]["name"]
-    if (owner.get("kind"), owner.get("name")) == (names.KIND, name_of_resource):
-        message = (
-            f"{kind} {name} belongs to a deleted resource of this name; waiting for its deletion"
-        )
-        return Blocked(BlockReason.WAITING_FOR_GARBAGE_COLLECTION, message)
-    message = (
-        f"{kind} {name} exists and is not controlled by this resource, so it is not changed; "
-        "delete it, or choose another name for the resource"
-    )
-    return Blocked(BlockReason.NAME_CONFLICT, message)
 
 
 def _fields(manifest: Manifest) -> dict[str, str]:

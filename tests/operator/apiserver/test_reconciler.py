@@ -19,7 +19,7 @@ from specdecode_operator.kinds import (
     Manifest,
 )
 from specdecode_operator.observed import Key, is_controlled_by
-from specdecode_operator.reconcile import LOOK_AGAIN_S
+from specdecode_operator.reconcile import LOOK_AFTER_CONFLICT_S, LOOK_AGAIN_S
 
 pytestmark = pytest.mark.apiserver
 
@@ -45,7 +45,7 @@ async def test_what_is_as_it_should_be_costs_no_request(parts, chat, namespace):
 
 
 async def test_an_edit_between_the_look_and_the_status_is_acted_on(parts, chat, namespace, api):
-    """Its event is older than the answer to our write, so the cache does not see it as a change."""
+    """The status is refused, as one of an older version."""
     chat(replicas=2)
     key = Key(namespace, "chat")
     async with parts() as wired:
@@ -58,8 +58,8 @@ async def test_an_edit_between_the_look_and_the_status_is_acted_on(parts, chat, 
 
         edits: list[Manifest] = []
         wired.cluster.apply_status = edited_meanwhile
-        assert await wired.reconcile(key) == 0.0
-        assert wired.cache.put(edits[0]) is None
+        assert await wired.reconcile(key) == LOOK_AFTER_CONFLICT_S
+        assert wired.cache.put(edits[0]) == key
         wired.cluster.apply_status = apply_status
         await wired.reconcile(key)
     assert api.get(DEPLOYMENT, namespace, "chat")["spec"]["replicas"] == 3
