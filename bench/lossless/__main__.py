@@ -76,6 +76,7 @@ class Tally:
                 request.sampling.prompt_logprobs is not None
             )
             self.seen["requests for no tokens"] += request.sampling.max_tokens == 0
+            self.seen["requests that limit their draft steps"] += request.max_steps is not None
             self.seen["requests aborted"] += request.aborted_at_step is not None
 
 

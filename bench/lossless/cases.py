@@ -19,6 +19,7 @@ class CaseRequest:
     arrives_at_step: int
     aborted_at_step: int | None
     grammar: Grammar | None = None
+    max_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
         arrives_at_step=rng.choice((0, 0, 0, 1, 3, 9)),
         aborted_at_step=rng.randint(1, 12) if aborted else None,
         grammar=_draw_grammar(rng, material),
+        max_steps=rng.choice((None, None, None, 0, 1, 2, 5)),
     )
 
 

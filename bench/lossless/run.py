@@ -129,9 +129,7 @@ def run_case(
             core.preempt(core.scheduler.running[step % len(core.scheduler.running)])
         for number, request in enumerate(requests):
             if request.arrives_at_step == step:
-                core.submit(
-                    Request(str(number), request.prompt_ids, request.sampling, request.grammar)
-                )
+                core.submit(_request(str(number), request))
             if request.aborted_at_step == step and answers[number].finish_reason is None:
                 core.abort(str(number))
                 answers[number].finish_reason = FinishReason.ABORT
@@ -141,6 +139,11 @@ def run_case(
         if not core.has_work() and all(r.arrives_at_step <= step for r in requests):
             return answers
     raise AssertionError(f"no end after {MOST_STEPS} steps")
+
+
+def _request(name: str, request: CaseRequest) -> Request:
+    grammar, limit = request.grammar, request.max_steps
+    return Request(name, request.prompt_ids, request.sampling, grammar, max_steps=limit)
 
 
 def run_alone(core: EngineCore, request: CaseRequest) -> Answer:

@@ -83,6 +83,7 @@ PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
 
 HEADER_LABEL: Final = "X-Specdecode-Label"
+HEADER_MAX_STEPS: Final = "X-Specdecode-Max-Steps"
 """One of the engine's configured request labels."""
 HEADER_OWNER: Final = "X-Specdecode-Owner"
 """Uid of the custom resource; permits replacing the table without an API key."""

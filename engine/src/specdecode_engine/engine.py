@@ -238,8 +238,14 @@ class EngineCore:
         self.counters.count(step.decision, step.drafted, accepted, seconds)
         sequences = [sequence for sequence, _, _ in results]
         self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
-        pairs = zip(accepted, outputs, strict=True)
-        continuing = tuple([count for count, output in pairs if output.finish_reason is None])
+        rows, num_steps = zip(sequences, accepted, outputs, strict=True), step.decision.num_steps
+        continuing = tuple(
+            [
+                count
+                for sequence, count, output in rows
+                if output.finish_reason is None and not sequence.is_limited(num_steps)
+            ]
+        )
         busy_seconds = step.share * step.timing.busy_seconds()
         feedback = Feedback(
             step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     CEILING = "ceiling"
     PROBE = "probe"  # to learn, not because it is expected to be best
     KEEP = "keep"  # no other candidate is better by enough
+    LIMIT = "limit"  # every request of the batch limits its draft steps to fewer
 
 
 class Decision(NamedTuple):
@@ -38,8 +39,8 @@ class Feedback(NamedTuple):
     """The result of one decode step; one per step.
 
     `accepted` contains the accepted draft tokens of each request that continues; a request that
-    finished or was cut in the step does not count. Each is at most the decision's
-    `num_steps`, and one that equals it may be censored.
+    finished, was cut in the step, or limits its draft steps to fewer does not count. Each is at
+    most the decision's `num_steps`, and one that equals it may be censored.
     """
 
     decision: Decision

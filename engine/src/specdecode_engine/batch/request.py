@@ -49,7 +49,8 @@ class Request:
 
     Under a grammar the answer ends with EOS, and only where the grammar may end; `ignore_eos` puts
     that off as long as anything else may follow. `label` is what the user marked the request with;
-    it only sorts what is counted.
+    it only sorts what is counted. `max_steps` is the most draft tokens that one step may accept
+    for the request: 0 turns speculation off, None sets no limit. The output does not depend on it.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class Request:
     sampling: SamplingParams
     grammar: Grammar | None = None
     label: str = ""
+    max_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,11 @@ class Sequence:
         limit = len(request.prompt_ids) + sampling.max_tokens
         return cls(request, list(request.prompt_ids), limit, ending_ids)
 
+    def is_limited(self, num_steps: int) -> bool:
+        """Whether the request allows fewer draft steps than `num_steps`."""
+        limit = self.request.max_steps
+        return limit is not None and limit < num_steps
+
     @property
     def output_tokens(self) -> int:
         """Tokens generated so far."""

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from specdecode_engine.adaptive.policy import AdaptivePolicy
+from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -111,8 +111,26 @@ class Scheduler:
         self._admit()
         chunks = self._cut_chunks()
         kv_tokens = sum(sequence.computed for sequence in decoding)
-        decision = self.policy.decide(len(decoding), kv_tokens) if decoding else None
+        decision = self._decide(decoding, kv_tokens) if decoding else None
         return SchedulerOutput(chunks, tuple(decoding), decision, kv_tokens)
+
+    def _decide(self, decoding: list[Sequence], kv_tokens: int) -> Decision:
+        """Let the policy choose, and draft no deeper than the requests of the batch allow.
+
+        Where the range has no candidate as small as the limit, its smallest one drafts more; the
+        excess is not accepted.
+        """
+        decision = self.policy.decide(len(decoding), kv_tokens)
+        limits = [sequence.request.max_steps for sequence in decoding]
+        if None in limits:
+            return decision
+        most = max(limit for limit in limits if limit is not None)
+        if most >= decision.num_steps:
+            return decision
+        num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
+        if num_steps >= decision.num_steps:
+            return decision
+        return decision._replace(num_steps=num_steps, reason=Reason.LIMIT)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""

@@ -33,15 +33,23 @@ class StagedDecode:
     req_indices: Tensor  # [B] i64
     sampling: SamplingBatch
     logprobs: LogprobRequest | None
+    limits: Tensor | None = None
+    """[B] i64, the most draft tokens that may be accepted; None where no request limits them."""
 
     @classmethod
-    def of(cls, context: ModelContext, sequences: tuple[Sequence, ...]) -> "StagedDecode":
-        """Stage them."""
+    def of(
+        cls, context: ModelContext, sequences: tuple[Sequence, ...], num_steps: int
+    ) -> "StagedDecode":
+        """Stage them for a step of `num_steps` draft steps."""
         req_indices = [one.req_index for one in sequences if one.req_index is not None]
         staging = context.staging
         sampling = context.sampler.stage(req_indices)
         logprobs = LogprobRequest.stage(sequences, staging)
-        return cls(sequences, staging.put(req_indices), sampling, logprobs)
+        limits = None
+        if any(one.is_limited(num_steps) for one in sequences):
+            most = [one.request.max_steps for one in sequences]
+            limits = staging.put([num_steps if limit is None else limit for limit in most])
+        return cls(sequences, staging.put(req_indices), sampling, logprobs, limits)
 
 
 def decode(
@@ -77,6 +85,9 @@ def decode(
     logits = outputs.logits.view(*positions.shape, -1)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
     path, accepted = accept(context.ops, tokens, draft)
+    if staged.limits is not None:
+        # The token after a shorter path is the target's own too: the text stays the same.
+        accepted = torch.minimum(accepted, staged.limits)
     tokens = gather_accepted(context.ops, tokens, path)
     emitted = accepted + 1
     _commit(context, batch, tokens, emitted, path, outputs.hidden)

@@ -82,7 +82,7 @@ def launch_forward(
         steps: receive what the host will read: of the chunks first, of the sequences last.
     """
     prompts = StagedPrefill.of(context, plan.chunks) if plan.chunks else None
-    decoding = StagedDecode.of(context, plan.decoding) if plan.decoding else None
+    decoding = StagedDecode.of(context, plan.decoding, shape.num_steps) if plan.decoding else None
     context.staging.send()
     if decoding is not None:
         decode(context, decoding, prompts, shape, steps)

@@ -6,6 +6,7 @@ Chat and text completions share this; they differ in their body, prompts and for
 import asyncio
 import hashlib
 import logging
+import re
 import secrets
 import uuid
 from collections.abc import Callable
@@ -35,6 +36,7 @@ THREAD_BODY_BYTES = 64 * 2**10
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
 SEED_MASK = 2**63 - 1
+MAX_STEPS_PATTERN = re.compile(r"[0-9]{1,9}")
 
 Body = TypeVar("Body", bound=GenerationBody)
 
@@ -65,7 +67,8 @@ async def generate(
     label = http_request.headers.get(names.HEADER_LABEL, "").strip()
     if label not in service.boot.server.request_labels:
         label = ""  # clients may invent any number, and each has metric series of its own
-    requests = _admit(body, prompts, service, grammar, label)
+    max_steps = _max_steps(body, http_request)
+    requests = _admit(body, prompts, service, grammar, label, max_steps)
     prompt_texts = [echo for _, echo in prompts for _ in range(body.n or 1)]
     formatter = make_formatter(body, text.vocabulary)
     return StreamingReply(service, body, requests, prompt_texts, formatter, started_s)
@@ -93,6 +96,7 @@ def _admit(
     service: Service,
     grammar: Grammar | None,
     label: str,
+    max_steps: int | None,
 ) -> tuple[Request, ...]:
     """Return the engine's requests, one for each choice; the first has the id of the response.
 
@@ -116,8 +120,24 @@ def _admit(
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
             name = f"{request_id}-{len(requests)}" if requests else request_id
-            requests.append(Request(name, prompt_ids, sampling, grammar, label))
+            requests.append(Request(name, prompt_ids, sampling, grammar, label, max_steps))
     return tuple(requests)
+
+
+def _max_steps(body: GenerationBody, http_request: HttpRequest) -> int | None:
+    """The limit of draft steps: the field of the body, else the header, else none."""
+    if body.speculation is not None and body.speculation.max_steps is not None:
+        return body.speculation.max_steps
+    text = http_request.headers.get(names.HEADER_MAX_STEPS)
+    if text is None:
+        return None
+    if not MAX_STEPS_PATTERN.fullmatch(text):
+        shown = text[: errors.SHOWN_VALUE_CHARS]
+        raise errors.invalid(
+            names.HEADER_MAX_STEPS,
+            f"{names.HEADER_MAX_STEPS} is {shown!r}; send a number of draft steps, 0 or more",
+        )
+    return int(text)
 
 
 def sequence_seed(seed: int, index: int) -> int:

@@ -46,7 +46,8 @@ class OutputProcessor:
         self.finish_reason: FinishReason | None = None
         self.grammar_fault: str | None = None
         self.completion_tokens = 0
-        self.decode_steps = self.drafted = self.accepted = self.emitted = 0  # of decode steps
+        self.decode_steps = self.drafts = self.drafted = self.emitted = 0  # of decode steps
+        self.accepted_at: list[int] = []  # accepted draft tokens by position
         self.echo = echo
         self._vocabulary = vocabulary
         self._prompt_ids = prompt_ids
@@ -84,7 +85,8 @@ class OutputProcessor:
         self.grammar_fault = output.grammar_fault
         self.decode_steps += output.decode_steps
         self.drafted += output.drafted
-        self.accepted += output.accepted
+        self.drafts += output.drafted > 0
+        self._count_accepted(output.accepted)
         self.emitted += output.decode_steps * len(output.token_ids)
         is_stopped = False
         for position, token_id in enumerate(output.token_ids):
@@ -103,6 +105,12 @@ class OutputProcessor:
             if self._scanner is not None:
                 self._pieces.append(self._scanner.flush())
         self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
+
+    def _count_accepted(self, accepted: int) -> None:
+        """Count the first `accepted` positions of a draft."""
+        self.accepted_at += [0] * (accepted - len(self.accepted_at))
+        for position in range(accepted):
+            self.accepted_at[position] += 1
 
     def _append(self, piece: str) -> bool:
         """Add a piece of text; return whether a stop string ends the text in it."""

@@ -79,6 +79,14 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
+class SpeculationLimit(BaseModel):
+    """Field `speculation`: the most draft steps for the request; 0 turns speculation off."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    max_steps: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+
+
 class GenerationBody(ConstraintFields):
     """The fields that both APIs share.
 
@@ -110,6 +118,7 @@ class GenerationBody(ConstraintFields):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    speculation: SpeculationLimit | None = None
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from fastapi import Response
@@ -189,13 +190,16 @@ class StreamingReply(Response):
     def _usage(self) -> dict[str, object]:
         """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
 
-        `accept_length` is generated tokens per sequence and decode step, the target's own included;
-        None without a decode step. The first token comes from prefill.
+        The names are those of vLLM's metrics. `accept_length` is generated tokens per sequence and
+        decode step, the target's own included; None without a decode step. The first token comes
+        from prefill.
         """
         choices = self._choices.values()
         steps = sum(choice.decode_steps for choice in choices)
         drafted = sum(choice.drafted for choice in choices)
-        accepted = sum(choice.accepted for choice in choices)
+        by_position = zip_longest(*(choice.accepted_at for choice in choices), fillvalue=0)
+        accepted_at = [sum(position) for position in by_position]
+        accepted = sum(accepted_at)
         emitted = sum(choice.emitted for choice in choices)
         prompt_tokens, completion_tokens = self._count_tokens()
         return {
@@ -208,10 +212,11 @@ class StreamingReply(Response):
             },
             "specdecode": {
                 "decode_steps": steps,
-                "drafted_tokens": drafted,
-                "accepted_tokens": accepted,
+                "num_drafts": sum(choice.drafts for choice in choices),
+                "num_draft_tokens": drafted,
+                "num_accepted_tokens": accepted,
+                "num_accepted_tokens_per_pos": accepted_at,
                 "accept_length": emitted / steps if steps else None,
-                "wasted_tokens": drafted - accepted,
             },
         }
 

@@ -1,0 +1,121 @@
+"""The limit of draft steps that a request sets: it costs or saves time, and changes no token."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lossless.poison import build_poisoned
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.policy import Feedback, Reason, StaticPolicy
+from specdecode_engine.batch.request import Output, Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+
+TABLE = {"1": {"candidate_steps": [1, 3]}}
+
+
+def boot(target: Path, **speculation: object) -> EngineBoot:
+    document = {
+        "model": {"path": str(target), "dtype": "float64"},
+        "speculation": speculation,
+        "memory": {"page_size": 4},
+        "scheduling": {"max_running_requests": 4, "chunked_prefill_tokens": 8},
+        "device": "cpu",
+    }
+    return EngineBoot.model_validate(document)
+
+
+def own_draft(checkpoints, topk: int = 1, **speculation: object) -> EngineCore:
+    """An engine whose draft is the target: every draft token is right."""
+    target = checkpoints.target
+    settings = {"algorithm": "STANDALONE", "draft_path": str(target), "topk": topk, "num_steps": 3}
+    return build_poisoned(boot(target, **settings, **speculation))
+
+
+def request(name: str, max_steps: int | None, temperature: float = 0.0) -> Request:
+    sampling = SamplingParams(seed=5, max_tokens=17, temperature=temperature, ignore_eos=True)
+    return Request(name, (3, 14, 15, 92, 65), sampling, max_steps=max_steps)
+
+
+def run(core: EngineCore, *requests: Request) -> dict[str, list[Output]]:
+    for each in requests:
+        core.submit(each)
+    outputs: dict[str, list[Output]] = {each.request_id: [] for each in requests}
+    while core.has_work():
+        for output in core.step():
+            outputs[output.request_id].append(output)
+        core.scheduler.check()
+    return outputs
+
+
+def tokens(outputs: list[Output]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("topk", [1, 2])
+def test_no_step_accepts_more_than_the_limit_and_the_tokens_stay(checkpoints, topk, temperature):
+    plain = build_poisoned(boot(checkpoints.target))
+    wanted = tokens(run(plain, request("plain", None, temperature))["plain"])
+    limits = {"none": None, "zero": 0, "one": 1, "two": 2}
+    requests = [request(name, limit, temperature) for name, limit in limits.items()]
+    answers = run(own_draft(checkpoints, topk), *requests)
+    most = {name: max(output.accepted for output in answers[name]) for name in limits}
+    assert {name: tokens(answers[name]) for name in limits} == dict.fromkeys(limits, wanted)
+    assert most["none"] == 3 or topk == 2 and most["none"] == 2
+    assert (most["zero"], most["one"], most["two"]) == (0, 1, 2)
+
+
+def test_a_batch_in_which_all_are_limited_drafts_less(checkpoints):
+    core = own_draft(checkpoints, policy="static", table=TABLE)
+    answers = run(core, request("a", 1), request("b", 2))
+    drafted = {output.drafted for name in "ab" for output in answers[name] if output.decode_steps}
+    assert drafted == {1}, "2 is no candidate: the largest candidate below it drafts"
+    assert core.counters.latest is not None
+    assert core.counters.latest.reason is Reason.LIMIT
+
+
+def test_without_a_candidate_that_small_the_smallest_drafts_in_vain(checkpoints):
+    core = own_draft(checkpoints, policy="static", table=TABLE)
+    answers = run(core, request("off", 0))["off"]
+    assert {output.drafted for output in answers if output.decode_steps} == {1}
+    assert {output.accepted for output in answers} == {0}
+
+
+class Listening(StaticPolicy):
+    """Keeps what it is given to learn from."""
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__(num_steps)
+        self.feedback: list[Feedback] = []
+
+    def observe(self, feedback: Feedback) -> None:
+        self.feedback.append(feedback)
+
+
+def test_the_policy_does_not_learn_acceptance_from_limited_requests(checkpoints):
+    core = own_draft(checkpoints)
+    policy = Listening(3)
+    core.scheduler.policy = policy
+    run(core, request("free", None), request("limited", 1))
+    assert len(policy.feedback) > 4
+    for feedback in policy.feedback:
+        assert set(feedback.accepted) <= {3}
+    both = [feedback for feedback in policy.feedback if feedback.batch_size == 2]
+    assert all(len(feedback.accepted) <= 1 for feedback in both)
+
+
+def test_a_preempted_request_keeps_its_limit(checkpoints):
+    core = own_draft(checkpoints)
+    wanted = tokens(run(own_draft(checkpoints), request("r", None))["r"])
+    limited = replace(request("r", None), max_steps=1)
+    core.submit(limited)
+    outputs: list[Output] = []
+    for number in range(200):
+        if not core.has_work():
+            break
+        outputs += core.step()
+        if number in (3, 6) and core.scheduler.running:
+            core.preempt(core.scheduler.running[0])
+    assert tokens(outputs) == wanted
+    assert max(output.accepted for output in outputs) == 1
