@@ -4,11 +4,13 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
-from rollout.traffic import run_turns
-from rollout.trials import End, run_trial
+from rollout.pods import run_on_pods
+from rollout.traffic import by_restart, in_turns
+from rollout.trials import End, run_in_turns
 from rollout.worlds import (
     BROKEN,
     EQUAL,
@@ -19,7 +21,7 @@ from rollout.worlds import (
     Candidate,
     World,
 )
-from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.judge.guard import Aim
 from specdecode_operator.judge.judgement import Verdict
 
 Z_95 = 1.959964
@@ -47,9 +49,22 @@ CASES = (
 )
 
 
+class Kind(StrEnum):
+    """How the arms of a trial are arranged."""
+
+    TURNS = "turns"
+    RESTART = "restart"
+    SEPARATE_PODS = "separate_pods"
+
+
+PODS = {Kind.TURNS: (1, 2, 4, 8), Kind.RESTART: (1, 2, 4), Kind.SEPARATE_PODS: (8, 12)}
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One case of one cell."""
+
+    kind: Kind
 
     world: World
     pods: int
@@ -74,21 +89,19 @@ class Outcome:
 
 
 def run_task(task: Task) -> Outcome:
-    """Run all trials of a task; they depend on the seed, the world, the pods and the case only."""
-    name = zlib.crc32(f"{task.world.name} {task.pods} {task.case.name}".encode())
-    ends = [
-        run_trial(
-            run_turns(
-                task.world,
-                task.case.candidate,
-                task.pods,
-                np.random.default_rng([task.seed, name, run]),
-            ),
-            Guard(aim=task.case.aim),
-        )
-        for run in range(task.runs)
-    ]
-    return summarize(ends)
+    """Run all trials of a task; they depend on the seed and on what is run only."""
+    name = zlib.crc32(f"{task.kind} {task.world.name} {task.pods} {task.case.name}".encode())
+    return summarize(
+        [_run(task, np.random.default_rng([task.seed, name, run])) for run in range(task.runs)]
+    )
+
+
+def _run(task: Task, rng: np.random.Generator) -> End:
+    world, case = task.world, task.case
+    if task.kind is Kind.SEPARATE_PODS:
+        return run_on_pods(world, case.candidate, task.pods, case.aim, rng)
+    plan = in_turns(task.pods) if task.kind is Kind.TURNS else by_restart(task.pods)
+    return run_in_turns(world, case.candidate, plan, case.aim, rng)
 
 
 def summarize(ends: list[End]) -> Outcome:
@@ -102,13 +115,23 @@ def summarize(ends: list[End]) -> Outcome:
     )
 
 
-def cell(world: World, pods: int, found: Mapping[str, Outcome]) -> dict[str, object]:
-    """The figures of a cell. `cannot_tell`: a real effect (10 % in a nasty world) undecided."""
+def arrangement(kind: Kind, pods: int) -> str:
+    """The name of an arrangement; separate pods are half of `pods` for each arm."""
+    if kind is Kind.TURNS:
+        return "switchback" if pods == 1 else "crossover"
+    return "switchback by restart" if kind is Kind.RESTART else "separate pods"
+
+
+def cell(kind: Kind, world: World, pods: int, found: Mapping[str, Outcome]) -> dict[str, object]:
+    """The figures of a cell. `minutes` and `reasons`: of equal arms.
+
+    `cannot_tell`: a real effect, 10 % in a nasty world, is undecided.
+    """
     equal, edit = found["equal"], found["equal_edit"]
     loss, gain = ("loss_10pct", "gain_10pct") if world.is_nasty else ("loss_3pct", "gain_5pct")
     undecided = [found[name].share(Verdict.INCONCLUSIVE) for name in (loss, gain)]
     return {
-        "arrangement": "switchback" if pods == 1 else "crossover",
+        "arrangement": arrangement(kind, pods),
         "n": equal.runs,
         "false_rollback": round(equal.share(Verdict.ROLL_BACK), 4),
         "false_rollback_upper": round(wilson_upper(equal, Verdict.ROLL_BACK), 4),
@@ -125,6 +148,8 @@ def cell(world: World, pods: int, found: Mapping[str, Outcome]) -> dict[str, obj
         "equal_edit_rolled_back": round(edit.share(Verdict.ROLL_BACK), 4),
         "broken_requests": round(found["broken"].requests),
         "power_n": found[loss].runs,
+        "minutes": round(equal.minutes),
+        "reasons": dict(sorted(equal.reasons.items())),
     }
 
 

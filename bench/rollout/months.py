@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdecode_operator.judge.alpha_budget import AlphaBudget, earn, spend
+from specdecode_operator.judge.guard import PROMOTE_ALPHA
 from specdecode_operator.judge.randomization import is_above
 
 TRIALS, PAIRS = 100, 60
@@ -34,7 +35,7 @@ def _one_loop(rng: np.random.Generator, has_budget: bool) -> int:
     for _ in range(TRIALS):
         grant = spend(alpha_budget)
         alpha_budget = grant.alpha_budget
-        alpha = grant.alpha if has_budget else 0.01
+        alpha = grant.alpha if has_budget else PROMOTE_ALPHA
         if is_above(rng.normal(size=PAIRS).tolist(), alpha):
             alpha_budget, wrong = earn(alpha_budget), wrong + 1
     return wrong

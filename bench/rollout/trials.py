@@ -7,18 +7,20 @@ bounds of pairs only move when a pair closes, and `evidence_path` has all looks 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
-from rollout.traffic import Seen
-from rollout.worlds import HOURS_S
+from rollout.traffic import Arrangement, Seen, watch
+from rollout.worlds import Candidate, World
 from specdecode_operator.judge.alarms import PAIRS
 from specdecode_operator.judge.effects import decode_effects, first_token_effects, share_effects
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.guardrails import BY_PAIR
 from specdecode_operator.judge.judge import judge_turns
-from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.randomization import evidence_path
+from specdecode_operator.judge.judgement import Judgement, Verdict
+from specdecode_operator.judge.randomization import centre_of, evidence_path
+from specdecode_operator.judge.trial_evidence import TurnEvidence
 
 ENDS = (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.INCONCLUSIVE)
 
@@ -33,56 +35,86 @@ class End:
     candidate_requests: int
 
 
-def run_trial(seen: Seen, guard: Guard) -> End:
-    """Judge a trial until its end."""
-    first = replace(seen.evidence, pairs=(), open=seen.first_turn)
-    judgement = judge_turns(first, guard, float(seen.ends_s[0]))
-    if judgement.verdict in ENDS:
-        return _end(seen, judgement.verdict, judgement.reason, 0)
-    for pairs in looks(seen, guard):
-        turn = 2 * pairs - 1
-        evidence = replace(seen.evidence, pairs=seen.evidence.pairs[:pairs])
-        elapsed_s = min(float(seen.ends_s[turn]), HOURS_S - 1.0)
-        judgement = judge_turns(evidence, guard, elapsed_s)
-        if judgement.verdict in ENDS:
-            return _end(seen, judgement.verdict, judgement.reason, turn)
+def run_in_turns(
+    world: World, candidate: Candidate, plan: Arrangement, aim: Aim, rng: np.random.Generator
+) -> End:
+    """Draw and judge a trial in turns until its end."""
+    guard = Guard(aim=aim, max_duration_s=plan.hours_s)
+    judged = 0
+    for seen in watch(world, candidate, plan, rng):
+        for turn in looks(seen, guard, judged):
+            judgement = look(seen, guard, turn)
+            if judgement.verdict in ENDS:
+                return _end(seen, judgement.verdict, judgement.reason, turn)
+        judged = len(seen.evidence.pairs)
     return _end(seen, Verdict.INCONCLUSIVE, "OutOfTime", len(seen.ends_s) - 1)
 
 
-def looks(seen: Seen, guard: Guard) -> Iterator[int]:
-    """Numbers of pairs after which a verdict is possible."""
+def look(seen: Seen, guard: Guard, turn: int) -> Judgement:
+    """Judge what is known at the end of a turn."""
+    pairs = (turn + 1) // 2
+    open_pair = seen.first_turns[pairs] if turn % 2 == 0 else ()
+    evidence = replace(seen.evidence, pairs=seen.evidence.pairs[:pairs], open=open_pair)
+    return judge_turns(evidence, guard, min(float(seen.ends_s[turn]), guard.max_duration_s - 1.0))
+
+
+def looks(seen: Seen, guard: Guard, after: int = 0) -> Iterator[int]:
+    """Turns at whose end a verdict is possible, from those that complete pair `after` + 1 on."""
     evidence = seen.evidence
-    complete = sum(end <= HOURS_S for end in seen.ends_s[1::2].tolist())
+    complete = len(evidence.pairs)
+    soonest, futile = _soonest(seen, guard)
+    effects = decode_effects(evidence).shifted(0.0)
+    known = _known(evidence)
+    for pairs in range(after + 1, complete + 1):
+        if pairs <= PAIRS:
+            yield 2 * pairs - 2
+        is_due = pairs >= soonest
+        if not is_due and pairs >= futile:
+            is_due = -math.expm1(centre_of(effects[: known[pairs]])) > -0.25 * guard.margin
+        if pairs <= PAIRS or is_due:
+            yield 2 * pairs - 1
+
+
+def _soonest(seen: Seen, guard: Guard) -> tuple[float, float]:
+    """Pairs after which a loss or a gain can be shown, and after which a gain is out of reach.
+
+    Pairs that are too small have no effect, so these numbers are at most too low.
+    """
+    evidence = seen.evidence
     effects = decode_effects(evidence)
-    if len(effects.pairs) != len(evidence.pairs):
-        yield from range(1, complete + 1)
-        return
     worst = 0.0 if guard.aim is Aim.GAIN else math.log1p(guard.margin)
-    loss, win = -math.log(guard.loss_alpha), -math.log(guard.promote_alpha)
-    margin = math.log1p(guard.first_token_margin)
-    first = first_token_effects(evidence).shifted(margin)
-    least = math.log1p(-guard.min_gain)
+    loss, win = -math.log(guard.loss_alpha), -math.log(guard.win_alpha)
+    first = first_token_effects(evidence).shifted(math.log1p(guard.first_token_margin))
     rail = -math.log(guard.rail_alpha / len(BY_PAIR))
+    soon = int(np.searchsorted(seen.ends_s[1::2], guard.min_duration_s)) + 1
+    floor = float(max(guard.min_pairs, soon))
     ends = [
         _reached(effects.shifted(worst), loss),
         _reached(first, loss),
-        _reached(effects.shifted(least), loss) if guard.aim is Aim.GAIN else math.inf,
         max(
-            _reached([-x for x in effects.shifted(worst)], win), _reached([-x for x in first], win)
+            _reached(_negative(effects.shifted(worst)), win),
+            _reached(_negative(first), win),
+            floor,
         ),
         *(_reached(share_effects(evidence.pairs, each.part, each.whole), rail) for each in BY_PAIR),
     ]
-    soonest = min(ends)
-    for pairs in range(1, complete + 1):
-        if pairs <= PAIRS or pairs >= soonest:
-            yield pairs
+    if guard.aim is Aim.NO_LOSS:
+        return min(ends), math.inf
+    futile = _reached(effects.shifted(math.log1p(-guard.min_gain)), loss)
+    return min(ends), max(futile, floor)
+
+
+def _known(evidence: TurnEvidence) -> list[int]:
+    """How many of the first 0, 1, 2, … pairs have an effect."""
+    alone = (replace(evidence, pairs=(pair,)) for pair in evidence.pairs)
+    return [0, *accumulate(len(decode_effects(each).pairs) for each in alone)]
 
 
 def _reached(effects: list[float], threshold: float) -> float:
     """Pairs after which the evidence reaches a threshold; infinity: never."""
     path = np.array(evidence_path(effects))
     found = np.flatnonzero(path >= threshold - 1e-9)
-    return float(found[0] + 1) if len(found) else math.inf
+    return int(found[0]) + 1.0 if len(found) else math.inf
 
 
 def _negative(effects: list[float]) -> list[float]:
@@ -90,5 +122,4 @@ def _negative(effects: list[float]) -> list[float]:
 
 
 def _end(seen: Seen, verdict: Verdict, reason: str, turn: int) -> End:
-    at = min(turn, len(seen.served) - 1)
-    return End(verdict, reason, float(seen.ends_s[at]), int(seen.served[at]))
+    return End(verdict, reason, float(seen.ends_s[turn]), int(seen.served[turn]))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-HOURS_S = 7200.0
 LABELLED = (2.4, 3.4, 4.2)
 """Accept lengths of the classes that are strata of their own."""
 

@@ -4,22 +4,23 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
 
-from rollout.cells import CASES, Outcome, cell, wilson
+from rollout.cells import CASES, PODS, Kind, Outcome, cell, wilson
 from rollout.months import try_for_months
-from rollout.traffic import REQUESTS_PER_S, run_turns
-from rollout.trials import looks, run_trial
-from rollout.worlds import BROKEN, EQUAL, GAIN_10, HOURS_S, LOSS_10, WORLDS
-from specdecode_operator.judge.evidence import Role
-from specdecode_operator.judge.guard import Guard
-from specdecode_operator.judge.judge import judge_turns
+from rollout.pods import run_on_pods
+from rollout.requests import REQUESTS_PER_S
+from rollout.traffic import Timeline, by_restart, in_turns, watch
+from rollout.trials import ENDS, look, looks, run_in_turns
+from rollout.worlds import BROKEN, EQUAL, GAIN_10, LOSS_10, WORLDS
+from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.trial_evidence import ROLES, row_of
+from specdecode_operator.judge.trial_evidence import ROLES, column_of, row_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_NAME = {world.name: world for world in WORLDS}
@@ -29,59 +30,99 @@ CELL_KEYS = {
 }  # fmt: skip
 
 
-def trial(world="steady", candidate=EQUAL, pods=1, seed=1):
-    return run_turns(BY_NAME[world], candidate, pods, np.random.default_rng(seed))
+def seen(world="steady", candidate=EQUAL, pods=1, seed=1):
+    """A whole trial in turns."""
+    parts = list(watch(BY_NAME[world], candidate, in_turns(pods), np.random.default_rng(seed)))
+    assert [part.is_complete for part in parts] == [False] * (len(parts) - 1) + [True]
+    return parts[-1]
+
+
+def ends(world, candidate, pods, seeds):
+    return [
+        run_in_turns(
+            BY_NAME[world], candidate, in_turns(pods), Aim.GAIN, np.random.default_rng(seed)
+        )
+        for seed in range(seeds)
+    ]
 
 
 def test_a_trial_counts_the_requests_of_its_world_in_both_roles():
-    seen = trial(pods=2)
+    found = seen(pods=2)
     requests = [
-        sum(row_of(counts, role).first_tokens for counts in seen.evidence.pairs) for role in ROLES
+        sum(row_of(counts, role).first_tokens for counts in found.evidence.pairs) for role in ROLES
     ]
-    expected = REQUESTS_PER_S * HOURS_S * 60 / 70  # without washouts
+    expected = REQUESTS_PER_S * 7200.0 * 60 / 70  # without washouts
     assert requests == pytest.approx([expected, expected], rel=0.05)
-    assert seen.ends_s[-1] >= HOURS_S
-    assert np.all(np.diff(seen.ends_s) >= 15.0)
+    assert found.ends_s[-1] >= 7200.0
+    assert np.all(np.diff(found.ends_s) >= 15.0)
+    assert found.served[-1] == pytest.approx(REQUESTS_PER_S * 7200.0, rel=0.05)
+
+
+def test_a_later_part_of_a_trial_changes_nothing_of_the_earlier_ones():
+    parts = list(watch(BY_NAME["bursts"], EQUAL, in_turns(2), np.random.default_rng(3)))
+    for before, after in pairwise(parts):
+        known = len(before.evidence.pairs)
+        assert before.evidence.pairs == after.evidence.pairs[:known]
+        assert len(after.evidence.pairs) > known
 
 
 @pytest.mark.parametrize(("candidate", "ratio"), [(EQUAL, 1.0), (LOSS_10, 1.1), (GAIN_10, 0.9)])
 def test_a_candidate_costs_what_its_name_states(candidate, ratio):
-    seen = trial(candidate=candidate, pods=4)
-    time = {role: [0, 0] for role in Role}
-    for counts in seen.evidence.pairs:
-        for role in ROLES:
-            for index in range(len(seen.evidence.strata)):
-                start = 20 + 4 * (2 * index + ROLES.index(role))
-                _, tokens, decode_us, _ = counts[start : start + 4]
-                time[role][0] += decode_us
-                time[role][1] += tokens
-    old, new = (time[role][0] / time[role][1] for role in ROLES)
+    evidence = seen(candidate=candidate, pods=4).evidence
+    old, new = (
+        sum(sum(column_of(counts, role, "decode_us")) for counts in evidence.pairs)
+        / sum(sum(column_of(counts, role, "tokens")) for counts in evidence.pairs)
+        for role in ROLES
+    )
     assert new / old == pytest.approx(ratio, abs=0.04)  # larger batches add to a loss
 
 
+@pytest.mark.parametrize("pods", [1, 2, 8])
 @pytest.mark.parametrize("world", BY_NAME)
-def test_a_broken_draft_is_found_early_in_every_world(world):
-    ends = [run_trial(trial(world, BROKEN, 2, seed), Guard()) for seed in range(3)]
-    assert {end.verdict for end in ends} == {Verdict.ROLL_BACK}
-    assert min(end.elapsed_s for end in ends) < 300.0
+def test_a_broken_draft_is_found_within_100_requests_in_every_world(world, pods):
+    found = ends(world, BROKEN, pods, 9)
+    assert {end.verdict for end in found} == {Verdict.ROLL_BACK}
+    assert median(end.candidate_requests for end in found) <= 100
 
 
 @pytest.mark.parametrize("world", ["bursts", "mix", "ar1"])
 def test_equal_arms_survive_load_that_changes_within_pairs(world):
-    ends = [run_trial(trial(world, EQUAL, 1, seed), Guard()) for seed in range(6)]
-    assert sum(end.verdict in (Verdict.ROLL_BACK, Verdict.PROMOTE) for end in ends) <= 1
+    found = ends(world, EQUAL, 1, 6)
+    assert sum(end.verdict in (Verdict.ROLL_BACK, Verdict.PROMOTE) for end in found) <= 1
 
 
-def test_looks_that_are_skipped_would_not_have_ended_the_trial():
-    seen, guard = trial(candidate=LOSS_10), Guard()
-    asked = set(looks(seen, guard))
-    end = run_trial(seen, guard)
-    for pairs in range(1, 45):
-        if pairs in asked or seen.ends_s[2 * pairs - 1] >= end.elapsed_s:
-            continue
-        evidence = replace(seen.evidence, pairs=seen.evidence.pairs[:pairs])
-        found = judge_turns(evidence, guard, float(seen.ends_s[2 * pairs - 1]))
-        assert found.verdict is Verdict.CONTINUE
+def test_restarts_have_long_blocks_in_which_all_pods_run_one_configuration():
+    plan = by_restart(4, start_s=30.0)
+    line = Timeline(5, plan)
+    lengths = np.diff(line.ends_s, prepend=0.0) - plan.washout_s
+    assert lengths.min() >= 300.0
+    assert lengths.max() <= 450.0
+    is_new = line.runs_candidate()
+    assert np.array_equal(is_new.all(axis=1), is_new.any(axis=1))
+    assert np.array_equal(is_new[0::2, 0], ~is_new[1::2, 0])
+
+
+def test_separate_pods_find_a_broken_draft_at_once_and_else_need_five_for_each_arm():
+    def run(candidate, pods):
+        rng = np.random.default_rng(2)
+        return run_on_pods(BY_NAME["mix_by_pod"], candidate, pods, Aim.GAIN, rng)
+
+    broken, few, many = run(BROKEN, 2), run(EQUAL, 8), run(GAIN_10, 12)
+    assert (broken.reason, few.reason) == ("AcceptLengthFell", "TooFewPods")
+    assert broken.elapsed_s < 300.0
+    assert many.verdict is Verdict.PROMOTE
+
+
+@pytest.mark.parametrize("candidate", [LOSS_10, EQUAL])
+def test_looks_that_are_skipped_would_not_have_ended_the_trial(candidate):
+    found, guard = seen(candidate=candidate), Guard()
+    asked = set(looks(found, guard))
+    skipped = [turn for turn in range(1, 80, 2) if turn not in asked]
+    assert skipped
+    is_over = [look(found, guard, turn).verdict in ENDS for turn in sorted(asked)]
+    end = sorted(asked)[is_over.index(True)]
+    for turn in skipped:
+        assert turn > end or look(found, guard, turn).verdict is Verdict.CONTINUE
 
 
 def test_a_cell_reports_shares_with_their_upper_bounds():
@@ -89,7 +130,7 @@ def test_a_cell_reports_shares_with_their_upper_bounds():
         case.name: Outcome(100, {case.right.value: 90, "Inconclusive": 10}, {}, 30.0, 80.0)
         for case in CASES
     }
-    figures = cell(BY_NAME["mix"], 4, found)
+    figures = cell(Kind.TURNS, BY_NAME["mix"], 4, found)
     assert figures.keys() > CELL_KEYS
     assert figures["arrangement"] == "crossover"
     assert (figures["loss_10pct_found"], figures["cannot_tell"]) == (0.9, 0.1)
@@ -108,8 +149,13 @@ def test_the_last_line_is_the_result():
         env=os.environ | {"PYTHONPATH": str(ROOT / "bench")},
         capture_output=True, text=True, timeout=900, check=True,
     )  # fmt: skip
-    worlds = json.loads(result.stdout.splitlines()[-1])["worlds"]
-    assert worlds.keys() == BY_NAME.keys()
-    for world in worlds.values():
-        assert world["pods"].keys() == {"1", "2", "4", "8"}
-        assert all(figures.keys() > CELL_KEYS for figures in world["pods"].values())
+    found = json.loads(result.stdout.splitlines()[-1])
+    for kind in Kind:
+        worlds = found["worlds" if kind is Kind.TURNS else kind]
+        assert worlds.keys() == BY_NAME.keys()
+        for world in worlds.values():
+            assert world["pods"].keys() == {str(pods) for pods in PODS[kind]}
+            assert all(figures.keys() > CELL_KEYS for figures in world["pods"].values())
+    too_few = found["separate_pods"]["steady"]["pods"]["8"]
+    assert too_few["arrangement"] == "separate pods"
+    assert too_few["reasons"] == {"TooFewPods": 1}

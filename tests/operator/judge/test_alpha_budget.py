@@ -5,6 +5,7 @@ import random
 import pytest
 
 from specdecode_operator.judge.alpha_budget import AlphaBudget, earn, spend
+from specdecode_operator.judge.guard import PROMOTE_ALPHA
 
 
 def test_all_trials_together_never_spend_more_than_there_is():
@@ -22,7 +23,7 @@ def test_the_first_trials_by_hand():
     assert first.alpha == pytest.approx(0.05 * (1 - 0.63093))
     second = spend(first.alpha_budget, most=1.0)
     assert second.alpha == pytest.approx(0.05 * (0.63093 - 0.5), rel=1e-4)
-    assert spend(AlphaBudget()).alpha == 0.01  # no trial gets more than that
+    assert spend(AlphaBudget()).alpha == PROMOTE_ALPHA  # no trial gets more than that
 
 
 def test_a_promotion_earns_and_keeps_the_loop_alive():

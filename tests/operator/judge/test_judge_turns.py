@@ -21,8 +21,13 @@ STRATA = (Stratum(8, "greedy", "free", "short"), Stratum(16, "greedy", "free", "
 GUARD = Guard()
 
 
-def counts(old_time=1.0, new_time=1.0, accept=(3.0, 3.0), bands=(1.0, 1.0), first=1.0, **rows):
-    """One pair: 200 requests of 1000 tokens in each role; `bands`: share in the lower band."""
+def counts(
+    old_time=1.0, new_time=1.0, accept=(3.0, 3.0), bands=(1.0, 1.0), first=1.0, load=1.0, **rows
+):
+    """One pair: 200 requests of 1000 tokens in each role; `bands`: share in the lower band.
+
+    `load`: requests of the candidate for each of the baseline.
+    """
     numbers = []
     for role in ROLES:
         is_new = role is Role.CANDIDATE
@@ -35,9 +40,10 @@ def counts(old_time=1.0, new_time=1.0, accept=(3.0, 3.0), bands=(1.0, 1.0), firs
             at = ROLES.index(role)
             share = bands[at] if index == 0 else 1.0 - bands[at]
             time = (old_time, new_time)[at] * (1.0 if index == 0 else 1.3)
-            tokens = 200_000 * share
+            requests = 200 * share * (1.0, load)[at]
+            tokens = 1000 * requests
             numbers += Cell(
-                round(200 * share), round(tokens), round(4_000 * tokens * time),
+                round(requests), round(tokens), round(4_000 * tokens * time),
                 round(tokens / accept[at]),
             )  # fmt: skip
     return tuple(numbers)
@@ -95,6 +101,21 @@ def test_a_factor_of_two_at_equal_batch_sizes_is_rolled_back_after_one_pair():
 def test_a_draft_that_does_not_fit_is_found_within_the_first_turn_of_two_pods():
     running = counts(new_time=2.3, accept=(3.0, 1.1))
     assert verdict([], open=running, elapsed_s=25.0) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+
+
+def test_a_broken_draft_is_found_although_its_waiting_requests_fill_the_next_batch_bucket():
+    running = counts(new_time=1.8, accept=(3.0, 1.1), bands=(1.0, 0.0))
+    found = judge_turns(trial([], open=running), GUARD, 25.0)
+    assert (found.verdict, found.reason) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+    assert "at equal load" in found.message
+
+
+def test_a_table_that_drafts_less_in_larger_batches_is_no_broken_draft_under_more_load():
+    """Equal arms; three times the load in the candidate's turn, where the table does not draft."""
+    pair = counts(new_time=1.8, accept=(3.0, 1.1), bands=(1.0, 0.0), load=3.0)
+    assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
+    cheaper = counts(new_time=1.1, accept=(3.0, 1.1), bands=(1.0, 0.0))  # at the same load
+    assert verdict([cheaper], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
 def test_content_that_is_harder_in_one_turn_is_no_broken_draft():

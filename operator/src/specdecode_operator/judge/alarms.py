@@ -3,61 +3,87 @@
 The bounds of `randomization` need some nine pairs. Before, a candidate is rolled back only for a
 factor of `FACTOR` or more within equal strata (batch size included), which neither load nor
 content brings about: tokens per step at most half, with slower decoding; or decode time per token
-at least double. Only the first `PAIRS` pairs are looked at; later the bounds are as quick.
+at least double, with slower steps, which content does not bring about. Only the first `PAIRS` pairs
+are looked at; later the bounds are as quick.
+
+A broken draft is slow, so requests pile up: its batches are larger than those of the baseline, and
+equal strata are rare. So tokens per step are compared across batch sizes as well, if the candidate
+was not under the higher load, and its decode time per token is longer than its batches explain. At
+equal load that is so for every slower candidate: batches then grow as decode time per token does
+(Little 1961), and a batch of twice the size takes less than `TIME_OF_DOUBLE` as long.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specdecode_operator.judge.evidence import Role
-from specdecode_operator.judge.trial_evidence import Cell, Counts, add_counts, cell_of
+from specdecode_operator.judge.evidence import Stratum
+from specdecode_operator.judge.trial_evidence import (
+    ROLES,
+    Cell,
+    Counts,
+    add_counts,
+    cell_of,
+    column_of,
+)
 
 FACTOR = 2.0
 PAIRS = 4
 FEWEST = 4.0
-"""Effective requests of each role in equal strata."""
+"""Requests of each role in comparable strata."""
 REQUEST_SPREAD = 0.2
 """Standard deviation between requests of one stratum, on the logarithmic scale."""
 CERTAINTY = 1.5
 """Standard errors beyond the factor."""
+TIME_OF_DOUBLE = 1.5
+"""Factor of decode time that a batch of twice the size explains."""
+SAME_LOAD = 1.5
+"""Requests of the candidate for each of the baseline, above which its load was higher."""
 
 Reason = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Both roles within equal strata, on the logarithmic scale: candidate minus baseline."""
+    """Both roles within comparable strata, on the logarithmic scale: candidate minus baseline."""
 
     steps_per_token: float
     decode_time_per_token: float
     error: float
 
 
-def match(counts: Counts, strata: int) -> Matched | None:
+def match(counts: Counts, strata: Sequence[Stratum], has_others: bool = False) -> Matched | None:
     """Compare what both roles did in the same strata; None where they share too little.
 
-    A stratum weighs as much as the smaller role has requests in it.
+    A stratum weighs as much as the smaller role has requests in it. `has_others`: requests that are
+    left over are compared across batch sizes, the nearest first, and decode time is lowered by what
+    a larger batch of the candidate explains.
     """
-    both = [
-        (cell_of(counts, index, Role.BASELINE), cell_of(counts, index, Role.CANDIDATE))
-        for index in range(strata)
-    ]
-    known = [(old, new) for old, new in both if _is_known(old) and _is_known(new)]
-    weights = [min(old.requests, new.requests) for old, new in known]
-    total = float(sum(weights))
+    old, new = (
+        {stratum: cell_of(counts, index, role) for index, stratum in enumerate(strata)}
+        for role in ROLES
+    )
+    left_old, left_new = (
+        {stratum: float(cell.requests) for stratum, cell in row.items() if _is_known(cell)}
+        for row in (old, new)
+    )
+    total = steps = time = 0.0
+    for one, other, doublings in _comparable(list(left_old), list(left_new), has_others):
+        weight = min(left_old[one], left_new[other])
+        left_old[one] -= weight
+        left_new[other] -= weight
+        total += weight
+        steps += weight * _log_ratio(old[one], new[other], "steps")
+        time += weight * _log_ratio(old[one], new[other], "decode_us")
+        time -= weight * max(0.0, doublings) * math.log(TIME_OF_DOUBLE)
     if total < FEWEST:
         return None
-    steps = time = variance = 0.0
-    for (old, new), weight in zip(known, weights, strict=True):
-        share = weight / total
-        steps += share * math.log(new.steps / new.tokens * old.tokens / old.steps)
-        time += share * math.log(new.decode_us / new.tokens * old.tokens / old.decode_us)
-        variance += share**2 * (1.0 / old.requests + 1.0 / new.requests)
-    return Matched(steps, time, REQUEST_SPREAD * math.sqrt(variance))
+    return Matched(steps / total, time / total, REQUEST_SPREAD * math.sqrt(2.0 / total))
 
 
-def find_alarm(pairs: Sequence[Counts], running: Counts, strata: int) -> Reason | None:
+def find_alarm(
+    pairs: Sequence[Counts], running: Counts, strata: Sequence[Stratum]
+) -> Reason | None:
     """Reason and message of an alarm from complete pairs and the running one, if there is one.
 
     Decode time counts in complete pairs only: pods of one moment may differ in speed.
@@ -67,21 +93,62 @@ def find_alarm(pairs: Sequence[Counts], running: Counts, strata: int) -> Reason 
     complete: Counts = ()
     for counts in pairs:
         complete = add_counts(complete, counts)
-    everything = match(add_counts(complete, running), strata)
-    least = math.log(FACTOR)
-    if everything is not None:
-        fell = everything.steps_per_token - CERTAINTY * everything.error >= least
-        slower = everything.decode_time_per_token - CERTAINTY * everything.error > 0.0
-        if fell and slower:
-            accept = math.expm1(-everything.steps_per_token)
-            time = math.expm1(everything.decode_time_per_token)
-            message = f"tokens per step {accept:+.0%} and decode time per token {time:+.0%}"
-            return "AcceptLengthFell", f"{message} at equal batch sizes: the draft does not fit"
-    matched = match(complete, strata)
-    if matched is not None and matched.decode_time_per_token - CERTAINTY * matched.error >= least:
-        time = math.expm1(matched.decode_time_per_token)
-        return "HeavyLoss", f"decode time per token {time:+.0%} at equal batch sizes"
+    everything = add_counts(complete, running)
+    return _find_fall(everything, strata) or _find_heavy_loss(match(complete, strata))
+
+
+def _find_fall(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
+    """Tokens per step at most half: at equal batch sizes, or at any under equal load."""
+    tries = [(match(everything, strata), "equal batch sizes")]
+    if _has_same_load(everything):
+        tries.append((match(everything, strata, has_others=True), "equal load"))
+    for found, where in tries:
+        if found is None:
+            continue
+        sure = CERTAINTY * found.error
+        has_fallen = found.steps_per_token - sure >= math.log(FACTOR)
+        if has_fallen and found.decode_time_per_token > sure:
+            accept = math.expm1(-found.steps_per_token)
+            message = f"tokens per step {accept:+.0%} at {where}, with slower decoding"
+            return "AcceptLengthFell", f"{message}: the draft does not fit"
     return None
+
+
+def _find_heavy_loss(matched: Matched | None) -> Reason | None:
+    if matched is None:
+        return None
+    time, sure = matched.decode_time_per_token, CERTAINTY * matched.error
+    has_slow_steps = time - matched.steps_per_token - sure >= math.log(TIME_OF_DOUBLE)
+    if time - sure < math.log(FACTOR) or not has_slow_steps:
+        return None
+    return "HeavyLoss", f"decode time per token {math.expm1(time):+.0%} at equal batch sizes"
+
+
+def _has_same_load(counts: Counts) -> bool:
+    """Turns of a pair are equally long, so numbers of requests are loads."""
+    old, new = (sum(column_of(counts, role, "requests")) for role in ROLES)
+    return new <= SAME_LOAD * old
+
+
+def _comparable(
+    old: Sequence[Stratum], new: Sequence[Stratum], has_others: bool
+) -> list[tuple[Stratum, Stratum, float]]:
+    """Strata of the baseline and of the candidate, and how often its batch size has doubled."""
+    found = [(one, one, 0.0) for one in old if one in new]
+    if has_others:
+        apart = [
+            (one, other, math.log2(other.batch_size / one.batch_size))
+            for one in old
+            for other in new
+            if 0 < one.batch_size != other.batch_size > 0
+            and replace(one, batch_size=other.batch_size) == other
+        ]
+        found += sorted(apart, key=lambda each: abs(each[2]))
+    return found
+
+
+def _log_ratio(old: Cell, new: Cell, name: str) -> float:
+    return math.log(getattr(new, name) / new.tokens * old.tokens / getattr(old, name))
 
 
 def _is_known(cell: Cell) -> bool:

@@ -10,6 +10,8 @@ trials below `initial` + `payout`.
 import math
 from dataclasses import dataclass
 
+from specdecode_operator.judge.guard import PROMOTE_ALPHA
+
 
 @dataclass(frozen=True, slots=True)
 class AlphaBudget:
@@ -39,7 +41,7 @@ class Grant:
     alpha_budget: AlphaBudget
 
 
-def spend(alpha_budget: AlphaBudget, most: float = 0.01) -> Grant:
+def spend(alpha_budget: AlphaBudget, most: float = PROMOTE_ALPHA) -> Grant:
     """Begin a trial: its `promote_alpha`, never above `most`."""
     trial = alpha_budget.trials + 1
     alpha = alpha_budget.initial * _share(trial)

@@ -1,22 +1,23 @@
 """Effects of the candidate, pair by pair, from the flat arrays of `TurnEvidence`.
 
 Every effect is antisymmetric: it changes its sign, and nothing else, if the two roles of its pair
-are exchanged. Whatever a pair is adjusted by (the mean rates of strata, the slope on load) comes
-from both roles alike or from earlier pairs, and a later pair never changes an earlier one.
+are exchanged. The slope on load that a pair is adjusted by comes from earlier pairs, and a later
+pair never changes an earlier one.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
-from specdecode_operator.judge.evidence import Role
+from specdecode_operator.judge.evidence import Role, Stratum
 from specdecode_operator.judge.trial_evidence import (
     OTHER,
     ROLES,
     Counts,
     RoleRow,
     TurnEvidence,
-    cell_of,
+    column_of,
     row_of,
 )
 
@@ -64,39 +65,36 @@ class PairEffects:
 
 
 def decode_effects(evidence: TurnEvidence) -> PairEffects:
-    """log(candidate / baseline) of decode time per token, at the same mix of strata."""
-    microseconds = [0] * len(evidence.strata)
-    tokens = [0] * len(evidence.strata)
-    effects = []
+    """log(candidate / baseline) of decode time per token, pair by pair, within equal strata."""
+    effects, sizes = [], _Sizes.of(evidence.strata)
     for counts in evidence.pairs:
-        cells = [
-            [cell_of(counts, index, role) for index in range(len(evidence.strata))]
-            for role in ROLES
-        ]
-        for row in cells:
-            for index, cell in enumerate(row):
-                microseconds[index] += cell.decode_us
-                tokens[index] += cell.tokens
-        if min(sum(cell.requests for cell in row) for row in cells) < FEWEST_REQUESTS:
+        if min(sum(column_of(counts, role, "requests")) for role in ROLES) < FEWEST_REQUESTS:
             continue
-        seen = [sum(cell.decode_us for cell in row) for row in cells]
-        expected = [
-            sum(
-                microseconds[index] / tokens[index] * cell.tokens
-                for index, cell in enumerate(row)
-                if cell.tokens
-            )
-            for row in cells
-        ]
-        if min(*seen, *expected) > 0.0:
-            old, new = (math.log(one / other) for one, other in zip(seen, expected, strict=True))
-            effects.append((new - old, _load_effect(evidence, counts)))
+        effect = _within_strata(counts)
+        if effect is not None:
+            effects.append((effect, sizes.load_effect(counts)))
     return PairEffects(tuple(effects), DECODE_STEEPEST)
+
+
+def _within_strata(counts: Counts) -> float | None:
+    """Mean of the strata's log ratios, weighted by n₁n₂ / (n₁ + n₂) tokens (Cochran 1954).
+
+    Only the pair itself is used: mean rates over the trial would contain content of other
+    minutes, which batch sizes depend on. None: the roles share no stratum.
+    """
+    columns = [column_of(counts, role, name) for name in ("tokens", "decode_us") for role in ROLES]
+    total = weights = 0.0
+    for old_tokens, new_tokens, old_us, new_us in zip(*columns, strict=True):
+        if min(old_tokens, new_tokens, old_us, new_us) > 0:
+            weight = old_tokens * new_tokens / (old_tokens + new_tokens)
+            total += weight * math.log(new_us / new_tokens * old_tokens / old_us)
+            weights += weight
+    return total / weights if weights else None
 
 
 def first_token_effects(evidence: TurnEvidence) -> PairEffects:
     """log(candidate / baseline) of the mean time to first token."""
-    effects = []
+    effects, sizes = [], _Sizes.of(evidence.strata)
     for counts in evidence.pairs:
         old, new = rows = _rows(counts)
         if min(row.first_tokens for row in rows) < FEWEST_TOKENS:
@@ -105,7 +103,7 @@ def first_token_effects(evidence: TurnEvidence) -> PairEffects:
             continue
         latency = math.log(new.first_token_us / new.first_tokens)
         latency -= math.log(old.first_token_us / old.first_tokens)
-        effects.append((latency, _load_effect(evidence, counts)))
+        effects.append((latency, sizes.load_effect(counts)))
     return PairEffects(tuple(effects), FIRST_TOKEN_STEEPEST)
 
 
@@ -137,16 +135,25 @@ def _rows(counts: Counts) -> Pair:
     return row_of(counts, Role.BASELINE), row_of(counts, Role.CANDIDATE)
 
 
-def _load_effect(evidence: TurnEvidence, counts: Counts) -> float:
-    """log(candidate / baseline) of the mean batch size of requests; 0 where it is not known."""
-    means = []
-    for role in ROLES:
-        known = [
-            (cell_of(counts, index, role).requests, stratum.batch_size)
-            for index, stratum in enumerate(evidence.strata)
-            if stratum != OTHER
-        ]
-        requests = sum(count for count, _ in known)
-        means.append(sum(count * size for count, size in known) / requests if requests else 0.0)
-    old, new = means
-    return math.log(new / old) if min(means) > 0.0 else 0.0
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Batch sizes of the strata, and the place of those whose size is not known."""
+
+    sizes: tuple[int, ...]
+    other: int | None
+
+    @classmethod
+    def of(cls, strata: Sequence[Stratum]) -> "_Sizes":
+        other = strata.index(OTHER) if OTHER in strata else None
+        return cls(tuple(stratum.batch_size for stratum in strata), other)
+
+    def load_effect(self, counts: Counts) -> float:
+        """log(candidate / baseline) of the mean batch size of requests; 0: not known."""
+        old, new = (self._mean(column_of(counts, role, "requests")) for role in ROLES)
+        return math.log(new / old) if min(old, new) > 0.0 else 0.0
+
+    def _mean(self, requests: Counts) -> float:
+        count = sum(requests)
+        if self.other is not None and self.other < len(requests):
+            count -= requests[self.other]
+        return sum(map(mul, requests, self.sizes)) / count if count else 0.0

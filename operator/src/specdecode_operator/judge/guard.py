@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+PROMOTE_ALPHA = 0.004
+"""Most that a trial may spend on promoting a candidate that is no better."""
+
 
 class Aim(StrEnum):
     """What a candidate must show to be promoted."""
@@ -24,8 +27,11 @@ class Guard:
     min_gain: float = 0.03  # of decode seconds per token, to be worth a change
     margin: float = 0.02  # what may be lost where no loss is the aim
     first_token_margin: float = 0.1  # what may be lost of the mean time to first token
-    alpha: float = 0.02  # a candidate that is no worse is rolled back
-    promote_alpha: float = 0.01  # a candidate that is no better is promoted; see `alpha_budget`
+    alpha: float = 0.01  # a candidate that is no worse is rolled back
+    promote_alpha: float = (
+        PROMOTE_ALPHA  # a candidate that is no better is promoted; see `alpha_budget`
+    )
+    edit_alpha: float = 0.02  # an edit that loses more than `margin` is promoted
     min_requests: int = 200  # in each arm
     min_stratum_requests: int = 20  # in each arm, for a stratum to count
     min_duration_s: float = 600.0  # before a promotion
@@ -37,7 +43,7 @@ class Guard:
     restart_failures: int = 64  # failed requests that one restart explains
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "promote_alpha"):
+        for name in ("alpha", "promote_alpha", "edit_alpha"):
             _check(name, getattr(self, name), 1e-9, 0.49)
         for name in (
             "min_gain",
@@ -55,6 +61,11 @@ class Guard:
 
     # What may be rolled back wrongly is shared: a third for the gain and for time to first token
     # each, a third for the guardrails. Early alarms need a factor that no load explains.
+
+    @property
+    def win_alpha(self) -> float:
+        """For the promotion that the aim needs."""
+        return self.promote_alpha if self.aim is Aim.GAIN else self.edit_alpha
 
     @property
     def loss_alpha(self) -> float:

@@ -6,12 +6,13 @@ On separate pods nothing is randomized: the pod is the unit, and fewer than five
 decide nothing (`separate_pods`).
 """
 
+import math
 from collections.abc import Sequence
 
 from specdecode_operator.judge.alarms import find_alarm
 from specdecode_operator.judge.decision import Findings, conclude
 from specdecode_operator.judge.effects import PairEffects, decode_effects, first_token_effects
-from specdecode_operator.judge.guard import Guard
+from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.guardrails import certain_rails, rails_by_pair
 from specdecode_operator.judge.judgement import Interval, Judgement
 from specdecode_operator.judge.randomization import (
@@ -39,13 +40,13 @@ def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judge
     effects = decode_effects(evidence)
     first_tokens = first_token_effects(evidence)
     strata, coverage = compare_strata(evidence.strata, compared, guard)
-    alarm = find_alarm(evidence.pairs, evidence.open, len(evidence.strata))
+    alarm = find_alarm(evidence.pairs, evidence.open, evidence.strata)
     baseline, candidate = request_counts(everything, len(evidence.strata))
     found = Findings(
         baseline_requests=baseline,
         candidate_requests=candidate,
-        gain=_interval(effects, guard),
-        first_token=_interval(first_tokens, guard),
+        gain=_interval(effects, guard, _gain_limits(guard)),
+        first_token=_interval(first_tokens, guard, (math.log1p(guard.first_token_margin),)),
         has_first_token=bool(first_tokens.pairs),
         alarm=alarm,
         rails=(*certain_rails(everything, guard), *rails_by_pair(evidence, guard)),
@@ -78,13 +79,20 @@ def _sum(pairs: Sequence[Counts]) -> Counts:
     return total
 
 
-def _interval(effects: PairEffects, guard: Guard) -> Interval | None:
+def _gain_limits(guard: Guard) -> tuple[float, ...]:
+    """Effects that verdicts compare the bounds of the gain with."""
+    if guard.aim is Aim.NO_LOSS:
+        return (math.log1p(guard.margin),)
+    return (0.0, math.log1p(-guard.min_gain))
+
+
+def _interval(effects: PairEffects, guard: Guard, limits: Sequence[float]) -> Interval | None:
     """The gain with its bounds; None without pairs."""
     if not effects.pairs:
         return None
     centre = centre_of(effects.shifted(0.0))
-    high = upper_bound(effects.shifted, centre, guard.promote_alpha)
-    low = lower_bound(effects.shifted, centre, guard.loss_alpha)
+    high = upper_bound(effects.shifted, centre, guard.win_alpha, limits)
+    low = lower_bound(effects.shifted, centre, guard.loss_alpha, limits)
     return Interval.of_log_ratio(centre, low, high)
 
 

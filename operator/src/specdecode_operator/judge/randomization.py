@@ -25,6 +25,8 @@ LEAST_SCALE = 1e-6
 WIDEST = 1.0
 """Bounds of an effect are looked for within this distance, on the logarithmic scale."""
 STEPS = 12
+EXACT = 1e-9
+"""Distance of a bound from a limit that it is just within or beyond."""
 
 Shifted = Callable[[float], Sequence[float]]
 """Effects of the pairs minus an assumed effect."""
@@ -65,29 +67,45 @@ def fewest_pairs(alpha: float) -> int:
     return pairs
 
 
-def lower_bound(shifted: Shifted, centre: float, alpha: float) -> float:
-    """Largest effect below `centre` that the pairs are shown to be above, or `WIDEST` away."""
-    return _bound(shifted, centre, alpha, -1.0)
+def lower_bound(
+    shifted: Shifted, centre: float, alpha: float, limits: Sequence[float] = ()
+) -> float:
+    """Largest effect below `centre` that the pairs are shown to be above, or `WIDEST` away.
+
+    At `limits` the bound is exact: it is above a limit if and only if the limit is excluded.
+    """
+    return _bound(shifted, centre, alpha, -1.0, limits)
 
 
-def upper_bound(shifted: Shifted, centre: float, alpha: float) -> float:
+def upper_bound(
+    shifted: Shifted, centre: float, alpha: float, limits: Sequence[float] = ()
+) -> float:
     """Smallest effect above `centre` that the pairs are shown to be below, or `WIDEST` away."""
-    return _bound(shifted, centre, alpha, 1.0)
+    return _bound(shifted, centre, alpha, 1.0, limits)
 
 
-def _bound(shifted: Shifted, centre: float, alpha: float, side: float) -> float:
-    """Bisect the distance from the centre to what is excluded."""
+def _bound(
+    shifted: Shifted, centre: float, alpha: float, side: float, limits: Sequence[float]
+) -> float:
+    """Bisect the distance from the centre to what is excluded.
+
+    Scales depend on the assumed effect, so an effect may be kept although a nearer one is
+    excluded; hence the limits that verdicts depend on are tested by themselves.
+    """
 
     def is_excluded(distance: float) -> bool:
         away = shifted(centre + side * distance)
         return is_above([-side * effect for effect in away], alpha)
 
-    if not is_excluded(WIDEST):
-        return centre + side * WIDEST
     near, far = 0.0, WIDEST
-    for _ in range(STEPS):
-        middle = 0.5 * (near + far)
-        near, far = (near, middle) if is_excluded(middle) else (middle, far)
+    if is_excluded(WIDEST):
+        for _ in range(STEPS):
+            middle = 0.5 * (near + far)
+            near, far = (near, middle) if is_excluded(middle) else (middle, far)
+    for distance in sorted(side * (limit - centre) for limit in limits):
+        if distance > 0.0:
+            is_out = is_excluded(distance)
+            far = min(far, distance - EXACT) if is_out else max(far, distance + EXACT)
     return centre + side * far
 
 

@@ -48,7 +48,7 @@ def find_by_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Findi
         gain=gain,
         first_token=first_token,
         has_first_token=any(each.first_tokens for pod in evidence.pods for each in pod.windows),
-        alarm=find_alarm((), evidence.total, len(evidence.strata)),
+        alarm=find_alarm((), evidence.total, evidence.strata),
         rails=certain_rails(evidence.total, guard),
         unmet=(*missing, *unmet_floors(min(baseline, candidate), coverage, guard, elapsed_s)),
         strata=strata,
@@ -84,7 +84,7 @@ def _compare(
     centre = statistics.mean(arms[Role.CANDIDATE]) - statistics.mean(arms[Role.BASELINE])
     down, up = (
         error * quantile(alpha / len(LOOKS), freedom)
-        for alpha in (guard.loss_alpha, guard.promote_alpha)
+        for alpha in (guard.loss_alpha, guard.win_alpha)
     )
     return Interval.of_log_ratio(centre, centre - down, centre + up)
 

@@ -151,6 +151,12 @@ def cell_of(counts: Counts, stratum: int, role: Role) -> Cell:
     return Cell(*counts[start : start + CELL])
 
 
+def column_of(counts: Counts, role: Role, name: str) -> Counts:
+    """One field of `Cell` of one role, by stratum; shorter where the array ends before."""
+    start = 2 * ROW + CELL * ROLES.index(role) + Cell._fields.index(name)
+    return counts[start :: 2 * CELL]
+
+
 def add_counts(left: Counts, right: Counts) -> Counts:
     """Sum two arrays; the shorter one has no requests in the later strata."""
     shorter, longer = sorted((left, right), key=len)

@@ -16,7 +16,7 @@ from specdecode_operator.judge.evidence import Role
 
 PROBE_PAIRS = 2
 PROBE_PODS = 2
-PROBE_STRETCH = 0.15
+PROBE_STRETCH = 0.1
 SHORTEST, LONGEST = 0.75, 1.25
 
 _BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)

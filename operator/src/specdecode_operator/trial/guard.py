@@ -7,13 +7,12 @@ from typing import Any
 from specdecode_api.duration import duration_s, part_of_one
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_api.v1alpha1.rollout import GuardSpec
-from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.judge.guard import PROMOTE_ALPHA, Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
 LOOK_S = 15.0
 """Between looks at a trial that has no complete pair yet, or sooner if its turns are short."""
 LOOKS_PER_TURN = 4
-PROMOTE_ALPHA = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,11 @@ def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:
         max_duration_s=duration_s(wanted.max_duration),
         min_pairs=rollout.switchback.min_pairs,
     )
+
+
+def guarded_timing(rollout: RolloutSpec, trial: Trial) -> TrialTiming:
+    """How fast this trial goes, its own guard included."""
+    return timing_of(guarded_as(rollout, trial.guard))
 
 
 def timing_of(rollout: RolloutSpec) -> TrialTiming:
