@@ -70,7 +70,7 @@ def test_a_batch_in_which_all_are_limited_drafts_less(checkpoints):
     core = own_draft(checkpoints, policy="static", table=TABLE)
     answers = run(core, request("a", 1), request("b", 2))
     drafted = {output.drafted for name in "ab" for output in answers[name] if output.decode_steps}
-    assert drafted == {1}, "2 is no candidate: the largest candidate below it drafts"
+    assert drafted == {1}, "2 is not a candidate: the largest candidate below it drafts"
     assert core.counters.latest is not None
     assert core.counters.latest.reason is Reason.LIMIT
 
