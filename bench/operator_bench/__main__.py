@@ -1,4 +1,4 @@
-"""`python -m operator_bench [--quick]`: a table of O1 to O6 and, last, one line of JSON."""
+"""`python -m operator_bench [--quick]`: a table of O1 to O7 and, last, one line of JSON."""
 
 import argparse
 import asyncio
@@ -15,6 +15,7 @@ from operator_bench.decisions import decision_delay
 from operator_bench.process import OperatorProcess
 from operator_bench.report import missed, table
 from operator_bench.seen import watching
+from operator_bench.whole import ENGINES, recommending_operator
 from operator_bench.world import (
     NAMESPACE,
     WORKLOADS,
@@ -35,14 +36,22 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats, shorter windows")
     parser.add_argument("--resources", type=int, default=RESOURCES, help="at rest and at restart")
     parser.add_argument("--many", type=int, help="to survive; 0 leaves it out")
-    parser.add_argument("--only-decisions", action="store_true", help="measure O4 alone")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--only-decisions", action="store_true", help="measure O4 alone")
+    only.add_argument("--only-whole", action="store_true", help="measure O7 alone")
+    parser.add_argument("--engines", type=int, default=ENGINES, help="in mode Recommend")
     options = parser.parse_args()
     many = options.many if options.many is not None else MANY_QUICK if options.quick else MANY
     with tempfile.TemporaryDirectory(prefix="operator-bench-") as name:
         folder = Path(name)
         trials = TRIALS_QUICK if options.quick else TRIALS
-        figures = asyncio.run(_with_trials(folder, trials))
+        figures: measures.Figures = {}
+        if not options.only_whole:
+            figures |= asyncio.run(_with_trials(folder, trials))
         if not options.only_decisions:
+            window_s = 60.0 if options.quick else 180.0
+            figures |= asyncio.run(_recommending(folder, options.engines, window_s))
+        if not options.only_decisions and not options.only_whole:
             figures |= asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
             figures |= asyncio.run(_alone(folder, options.quick, options.resources, many))
     print(table(figures))
@@ -50,6 +59,7 @@ def main() -> int:
         **figures,
         "resources": options.resources,
         "many_resources": many,
+        "engines": options.engines,
         "load_average": os.getloadavg()[0],
         "missed": missed(figures),
     }
@@ -68,6 +78,22 @@ async def _with_trials(folder: Path, trials: int) -> measures.Figures:
                 await operator.start()
                 with step(f"{trials} trials of a draft that does not fit"):
                     return await decision_delay(api, trials)
+            finally:
+                operator.kill()
+
+
+async def _recommending(folder: Path, engines: int, window_s: float) -> measures.Figures:
+    """What engines in mode Recommend cost a whole operator."""
+    plane_folder = folder / "recommending"
+    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
+        kubeconfig = operator_kubeconfig(server, plane_folder)
+        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", 300)
+        operator.callbacks = plane_folder / "callbacks.jsonl"
+        async with connect(server) as api:
+            try:
+                await operator.start()
+                with step(f"{engines} engines in mode Recommend"):
+                    return await recommending_operator(api, operator, engines, window_s)
             finally:
                 operator.kill()
 

@@ -1,14 +1,16 @@
-"""`python -m operator_bench.busy COUNT PORT`: metrics of engines after a day of mixed traffic.
+"""`python -m operator_bench.busy COUNT PORT HASHES`: metrics of busy engines.
 
-Each engine listens on a loopback address of its own. The text is written by the engine's own code
-from counters that grow with the time, once a second for all, so that this process takes little of
-the machine; no model runs. The process prints one line
-when it serves, and ends with its standard input.
+They are those after a day of mixed traffic. Each engine listens on a loopback address of its own.
+HASHES are the config hashes of the resources, separated by commas, which share the engines equally
+and in order. The text is written by the engine's own code from counters that grow with the time,
+once a second for all, so that this process takes little of the machine; no model runs. The process
+prints one line when it serves, and ends with its standard input.
 """
 
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from itertools import product
 
 from aiohttp import web
@@ -83,15 +85,19 @@ def counters(age_s: float) -> Values:
     return found | {metrics.core.EMITTED_TOKENS: {(): 2.5 * steps * cells * 40}}
 
 
-async def _serve(count: int, port: int, config_hash: str) -> None:
-    engine, written_s, body = engine_metrics(config_hash), 0.0, b""
+async def _serve(count: int, port: int, hashes: Sequence[str]) -> None:
+    engine, written_s, body = engine_metrics(hashes[0]), 0.0, b""
+    own = {address(place): hashes[place * len(hashes) // count].encode() for place in range(count)}
 
     async def respond(request: web.Request) -> web.Response:
         nonlocal written_s, body
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         if time.monotonic() - written_s > RENEWED_S:
             written_s, body = time.monotonic(), encode(engine.registry)
-        return web.Response(body=body, headers={"content-type": content_type})
+        assert request.transport is not None, "a request that is being answered has a connection"
+        config_hash = own[request.transport.get_extra_info("sockname")[0]]
+        told = body.replace(hashes[0].encode(), config_hash)
+        return web.Response(body=told, headers={"content-type": content_type})
 
     application = web.Application()
     application.router.add_get(names.PATH_METRICS, respond)
@@ -105,4 +111,4 @@ async def _serve(count: int, port: int, config_hash: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")))

@@ -19,13 +19,17 @@ from operator_bench.measures import Figures
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec
-from specdecode_operator.children import record_name
 from specdecode_operator.conditions import Type
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest, ResourceKind
-from specdecode_operator.trial import record
-from specdecode_operator.trial.finish import arms
+from specdecode_operator.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    POD,
+    RESOURCE,
+    TRIAL,
+    Manifest,
+    ResourceKind,
+)
 from specdecode_operator.trial.guard import timing_of
-from specdecode_operator.trial.state import Trial
 
 LOOK_S = timing_of(RolloutSpec()).look_s
 """Between looks at the pods of a trial."""
@@ -40,14 +44,14 @@ OLD, NEW = [1, 7], [7]
 
 @dataclass(slots=True)
 class Trials:
-    """What the bench's watches have seen of resources and of the records of their trials."""
+    """What the bench's watches have seen of resources and of their trials."""
 
-    records: dict[str, str] = field(default_factory=dict)
-    """By the name of the ConfigMap."""
+    running: dict[str, Manifest] = field(default_factory=dict)
+    """Status of the latest trial by the name of its resource."""
     decided: dict[str, float] = field(default_factory=dict)
     """When a status first had a verdict, by the monotonic clock."""
     ended: dict[str, tuple[float, Manifest]] = field(default_factory=dict)
-    """When the history first had the trial, and its entry."""
+    """When a trial had ended, and its status."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def follow(self, api: Api, kind: ResourceKind) -> None:
@@ -66,28 +70,25 @@ class Trials:
 
     def counts(self, name: str) -> bool:
         """Whether a resource's trial has measured its first pair, the short probe."""
-        trial = self._trial(name)
-        return trial is not None and bool(trial.evidence.strata)
+        evidence = self.running.get(name, {}).get("evidence") or {}
+        return bool((evidence.get("evidence") or {}).get("strata"))
 
     def heard_requests(self, name: str) -> float:
         """Requests of both arms in complete pairs."""
-        trial = self._trial(name)
-        return sum(arm.requests for arm in arms(trial)) if trial else 0.0
-
-    def _trial(self, name: str) -> Trial | None:
-        text = self.records.get(record_name(name))
-        return record.read(text).trial if text else None
+        status = self.running.get(name, {})
+        arms = (status.get("baseline") or {}, status.get("candidate") or {})
+        return float(sum(arm.get("requests", 0) for arm in arms))
 
     def _take(self, kind: ResourceKind, manifest: Manifest) -> None:
-        now, name = time.monotonic(), manifest["metadata"]["name"]
-        if kind is CONFIG_MAP:
-            self.records[name] = (manifest.get("data") or {}).get(names.RECORD_FILE_NAME, "")
+        now, status = time.monotonic(), manifest.get("status") or {}
+        if kind is not TRIAL:
+            if _is_regressed(status):
+                self.decided.setdefault(manifest["metadata"]["name"], now)
             return
-        status = manifest.get("status") or {}
-        history = status.get("history") or ()
-        if history:
-            self.ended.setdefault(name, (now, history[0]))
-        if history or _is_regressed(status):
+        name = manifest["spec"]["deployment"]
+        self.running[name] = status
+        if status.get("phase") == "Ended":
+            self.ended.setdefault(name, (now, status))
             self.decided.setdefault(name, now)
 
 
@@ -173,7 +174,7 @@ def _ready(pod: Manifest, address: str) -> Manifest:
 async def _watching(api: Api) -> AsyncIterator[Trials]:
     seen = Trials()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(seen.follow(api, kind)) for kind in (RESOURCE, CONFIG_MAP)]
+        tasks = [group.create_task(seen.follow(api, kind)) for kind in (RESOURCE, TRIAL)]
         yield seen
         for task in tasks:
             task.cancel()

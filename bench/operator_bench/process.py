@@ -27,6 +27,10 @@ class OperatorProcess:
     resync_s: float
     health_port: int
     metrics_port: int
+    callbacks: Path | None = None
+    """Where to write long callbacks of its event loop, if they are timed."""
+    last_peak_mib: float = 0.0
+    """Peak memory when it was stopped."""
     process: subprocess.Popen[bytes] | None = None
 
     @staticmethod
@@ -37,7 +41,7 @@ class OperatorProcess:
 
     async def start(self) -> None:
         """Start it and wait until it is healthy, which is after its first list."""
-        words = [sys.executable, "-m", "specdecode_operator", "run", "--all-namespaces"]
+        words = [sys.executable, "-m", *self._program(), "run", "--all-namespaces"]
         words += ["--kubeconfig", str(self.kubeconfig), "--engine-image", "none"]
         words += ["--health-port", str(self.health_port), "--metrics-port", str(self.metrics_port)]
         words += ["--resync-seconds", str(self.resync_s)]
@@ -56,6 +60,13 @@ class OperatorProcess:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def stop(self) -> None:
+        """End it as Kubernetes would."""
+        assert self.process is not None, "start it first"
+        self.last_peak_mib = self.peak_mib()
+        self.process.terminate()
+        self.process.wait()
 
     def cpu_s(self) -> float:
         """Processor time it has used."""
@@ -95,6 +106,11 @@ class OperatorProcess:
                 if found["queue_depth"] or done != before:
                     quiet_since, before = time.monotonic(), done
                 await asyncio.sleep(0.1)
+
+    def _program(self) -> list[str]:
+        if self.callbacks is None:
+            return ["specdecode_operator"]
+        return ["operator_bench.timed_operator", str(self.callbacks)]
 
     async def _is_healthy(self, session: aiohttp.ClientSession) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""O7: what engines in mode Recommend cost an operator, without an API server.
+"""What engines in mode Recommend cost an operator, without an API server.
 
 `python -m operator_bench.recommending [--engines N]`: the operator's own observer, plan and status
 run for resources of four engines, each once a minute, against engines that serve metrics over HTTP
@@ -55,11 +55,10 @@ class Callbacks:
 async def recommend_share(engines: int, per_resource: int, periods: float) -> Figures:
     """O7: share of a core, and the longest callback of the event loop."""
     resources = engines // per_resource
-    first = _observed(0, per_resource)
-    config_hash = str(plan(first, SETTINGS).config_hash)
+    fleet = [_observed(number, per_resource) for number in range(resources)]
+    hashes = [str(plan(each, SETTINGS).config_hash) for each in fleet]
     port = _free_port()
-    with _serving(resources * per_resource, port, config_hash):
-        fleet = [_observed(number, per_resource) for number in range(resources)]
+    with serving(resources * per_resource, port, hashes):
         async with open_engine_client(port) as client:
             return await _measure(client, fleet, periods)
 
@@ -189,8 +188,9 @@ def _timed_callbacks() -> Iterator[Callbacks]:
 
 
 @contextmanager
-def _serving(count: int, port: int, config_hash: str) -> Iterator[None]:
-    words = [sys.executable, "-m", "operator_bench.busy", str(count), str(port), config_hash]
+def serving(count: int, port: int, hashes: Sequence[str]) -> Iterator[None]:
+    """Serve metrics of engines on loopback addresses from another process."""
+    words = [sys.executable, "-m", "operator_bench.busy", str(count), str(port), ",".join(hashes)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

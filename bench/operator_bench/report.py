@@ -59,6 +59,10 @@ ROWS = (
     Row("many_restart_writes", "O5 writes it did meanwhile", at_most=0),
     Row("ready_share_s", "O6 operator's share of the time to Ready, median", at_most=0.5),
     Row("ready_total_s", "O6 the whole time, with a simulated kubelet"),
+    Row("whole_cpu_share", "O7 share of a core with 300 engines in Recommend", at_most=0.15),
+    Row("whole_callback_max_ms", "O7 longest callback of the event loop, in ms", at_most=5),
+    Row("whole_status_writes_per_min", "O7 status writes per minute of 75 resources"),
+    Row("whole_peak_mib", "O7 peak memory of the operator, in MiB", at_most=512),
 )
 
 

@@ -7,8 +7,8 @@ spec shows as well.
 from collections import Counter
 from collections.abc import Iterator
 
-from specdecode_operator.children import Built, build, record_name
-from specdecode_operator.kinds import CONFIG_MAP, Manifest, child_id
+from specdecode_operator.children import Built, build
+from specdecode_operator.kinds import Manifest, child_id
 from specdecode_operator.observed import controller_of, is_controlled_by
 from specdecode_operator.resource import parse_stored
 from traffic.seen import Seen, hash_of
@@ -28,15 +28,13 @@ def untruths(seen: Seen, engine_image: str) -> tuple[str, ...]:
 def strays(seen: Seen, engine_image: str) -> tuple[str, ...]:
     """Sentences about children that are missing, twice, of nobody, or of no use any more.
 
-    While pods of another configuration live, its boot file stays as well; so does the record of
-    trials.
+    While pods of another configuration live, its boot file stays as well.
     """
     built = build(parse_stored(seen.resource), engine_image)
     uid = seen.resource["metadata"]["uid"]
     found = Counter(child_id(child) for child in seen.children)
     wanted = Counter(child_id(child) for child in built.children)
     kept = {f"{child.kind} {child.name}" for child in found - wanted if _is_used(seen, child.name)}
-    kept.add(f"{CONFIG_MAP.kind} {record_name(seen.resource['metadata']['name'])}")
     sentences = [f"{child.kind} {child.name} is missing" for child in wanted - found]
     sentences += [f"{child.kind} {child.name} is one too many" for child in found - wanted]
     sentences = [text for text in sentences if text.removesuffix(" is one too many") not in kept]

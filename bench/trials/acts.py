@@ -1,4 +1,4 @@
-"""Acts: a table too deep, a better one, drafts that fit badly; each until its trial's verdict."""
+"""Acts: a table too deep, a better one, drafts good and bad; each until its trial's verdict."""
 
 import time
 from collections.abc import Callable
@@ -11,6 +11,8 @@ from traffic.victims import kill_container
 from trials.foreign import write_foreign_draft
 
 WAIT_S = 1200.0
+SWITCHBACK_WAIT_S = 7200.0
+"""Eleven pairs of blocks of ten starts each."""
 QUICK: Manifest = {
     "mode": "Manual",
     "editPolicy": "Guarded",
@@ -19,13 +21,14 @@ QUICK: Manifest = {
         "minRequests": 30,
         "minStratumRequests": 5,
         "minDuration": "20s",
-        "maxDuration": "15m",
+        "maxDuration": "12h",
         "warmUp": "5s",
         "coolDown": "0s",
     },
     "canary": {"replicas": 1, "baseline": "Stable"},
     "switchback": {"block": "10s", "washout": "2s", "minPairs": 3},
 }
+FOREIGN = "eagle3-foreign"
 FREE_CHOICE: list[Manifest] = [{"from": 1, "candidateSteps": [1, 16]}]
 TOO_DEEP: list[Manifest] = [{"from": 1, "candidateSteps": [16]}]
 # Long enough at depth 1 that its cost is known for every batch size, then at 16 for good.
@@ -55,11 +58,12 @@ def too_deep(scene: Scene) -> Ended:
     """Leave only the deepest depth; the operator is killed in the middle of the trial."""
     _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE})
     scene.patch({"speculation": {"adaptive": {"batchSizes": TOO_DEEP}}})
-    trial = _wait(scene, "trial that measures", lambda told: _measures(told.get("trial")))
+    scene.wait("trial that measures", lambda _: _measures(_latest(scene)), WAIT_S)
+    trial = _latest(scene)
     kill_container(scene.operator_pod())
     ended = _verdict(scene)
     faults = [] if ended.verdict == "RolledBack" else [f"the bad table was {ended.verdict}"]
-    if _told(scene)["history"][0]["startedAt"] != trial["trial"]["startedAt"]:
+    if _latest(scene)["startedAt"] != trial["startedAt"]:
         faults.append("the trial restarted when the operator was killed")
     if _told(scene)["effective"]["reason"] == "FollowsSpec":
         faults.append("the bad table is in force")
@@ -79,18 +83,34 @@ def better_in_auto(scene: Scene) -> Ended:
 
 
 def wrong_draft(scene: Scene) -> Ended:
-    """Name a draft of another kind, which the engine refuses."""
-    return _with_draft(scene, "draft", "CheckpointInvalid")
+    """Name a draft of another kind, which the engine refuses; a canary tries it."""
+    return _with_draft(scene, "draft", "CheckpointInvalid", "Canary")
 
 
 def foreign_draft(scene: Scene) -> Ended:
-    """Name a draft that loads and serves, and hardly ever agrees with the target."""
-    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / "eagle3-foreign")
-    return _with_draft(scene, "eagle3-foreign", "AcceptLengthFell")
+    """Name a draft that loads and hardly ever agrees with the target; the pods restart with it."""
+    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / FOREIGN)
+    return _with_draft(scene, FOREIGN, "AcceptLengthFell", "Auto")
 
 
-def _with_draft(scene: Scene, checkpoint: str, reason: str) -> Ended:
+def better_draft(scene: Scene) -> Ended:
+    """Serve with a draft that hardly ever agrees; Switchback finds the one that does better."""
+    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / FOREIGN)
+    _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE}, draft=FOREIGN)
+    scene.patch({"rollout": {"strategy": "Switchback"}})
+    scene.patch({"speculation": {"draft": {"uri": "pvc://models/eagle3"}}})
+    ended = _verdict(scene, SWITCHBACK_WAIT_S)
+    faults = [] if ended.verdict == "Promoted" else [f"the better draft was {ended.verdict}"]
+    if _latest(scene)["strategy"] != "Switchback":
+        faults.append("the drafts were not compared on the same pods")
+    if _told(scene)["effective"]["reason"] != "FollowsSpec":
+        faults.append("the better draft is not in force")
+    return _with(ended, faults)
+
+
+def _with_draft(scene: Scene, checkpoint: str, reason: str, strategy: str) -> Ended:
     _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE})
+    scene.patch({"rollout": {"strategy": strategy}})
     scene.patch({"speculation": {"draft": {"uri": f"pvc://models/{checkpoint}"}}})
     ended = _verdict(scene)
     is_right = (ended.verdict, ended.reason) == ("RolledBack", reason)
@@ -99,45 +119,48 @@ def _with_draft(scene: Scene, checkpoint: str, reason: str) -> Ended:
 
 Act = Callable[[Scene], Ended]
 
-ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft, foreign_draft)
+ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft, foreign_draft, better_draft)
 
 
-def _unguarded(scene: Scene, adaptive: Manifest, num_steps: int | None = None) -> None:
+def _unguarded(
+    scene: Scene, adaptive: Manifest, num_steps: int | None = None, draft: str = "eagle3"
+) -> None:
     """Put a speculation in force without a trial, then guard it; earlier verdicts stay."""
     scene.patch({"rollout": {"editPolicy": "Immediate", "mode": "Manual"}})
-    draft = {"uri": "pvc://models/eagle3"}
     clean = {"numSteps": None, "adaptive": {"policy": "Static", "batchSizes": None}}
-    scene.patch({"speculation": {"draft": draft, **clean}})
+    scene.patch({"speculation": {"draft": {"uri": f"pvc://models/{draft}"}, **clean}})
     scene.patch({"speculation": {"numSteps": num_steps, "adaptive": adaptive}})
     scene.settle()
     scene.patch({"rollout": QUICK})
 
 
-def _verdict(scene: Scene) -> Ended:
-    """Wait for one verdict more than there were."""
-    known = len(_told(scene).get("history") or ())
+def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
+    """Wait until the trial that began last has ended."""
+    before = (_told(scene).get("lastTrial") or {}).get("name")
     started = time.monotonic()
-    told = _wait(scene, "verdict", lambda told: len(told.get("history") or ()) > known)
-    latest = told["history"][0]
-    requests = sum(arm["requests"] for arm in latest["arms"])
+
+    def has_ended(_: object) -> bool:
+        last = _told(scene).get("lastTrial") or {}
+        return last.get("name") not in (None, before)
+
+    scene.wait("verdict", has_ended, wait_s)
+    latest = _latest(scene)
+    arms = (latest.get("baseline") or {}, latest.get("candidate") or {})
+    requests = sum(arm.get("requests", 0) for arm in arms)
     seconds = time.monotonic() - started
     return Ended(latest["verdict"], latest["reason"], requests, round(seconds, 1))
 
 
-def _wait(scene: Scene, what: str, holds: Callable[[Manifest], bool]) -> Manifest:
-    found: Manifest = {}
-
-    def is_so(_: object) -> bool:
-        found.clear()
-        found.update(_told(scene))
-        return holds(found)
-
-    scene.wait(what, is_so, WAIT_S)
-    return found
+def _latest(scene: Scene) -> Manifest:
+    """Status of the trial that runs, or of the one that ended last; {} without any."""
+    told = _told(scene)
+    name = told.get("activeTrial") or (told.get("lastTrial") or {}).get("name")
+    status: Manifest = (scene.cluster.get("sdt", name).get("status") or {}) if name else {}
+    return status
 
 
-def _measures(trial: Manifest | None) -> bool:
-    return trial is not None and trial["phase"] == "Measuring" and trial["measuredSeconds"] > 0
+def _measures(trial: Manifest) -> bool:
+    return trial.get("phase") == "Measuring" and trial["measuredSeconds"] > 0
 
 
 def _told(scene: Scene) -> Manifest:

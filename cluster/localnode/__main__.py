@@ -13,7 +13,7 @@ from localnode.errors import NodeError
 from localnode.paths import Paths
 from localnode.progress import say, step
 from localnode.status import status_lines
-from localnode.tools import install_more, install_tools, programs
+from localnode.tools import install_more, install_test_packages, install_tools, programs
 from localnode.versions import CHARTS, CHECKS, LINTERS
 
 
@@ -59,6 +59,7 @@ def _with_node(chosen: argparse.Namespace, paths: Paths) -> int:
             install_more(paths, CHECKS)
             install_more(paths, CHARTS)
             install_more(paths, LINTERS)
+            install_test_packages(paths)
             print(programs(paths))
         case "up":
             parts = lifecycle.CONTROL_PLANE if chosen.control_plane_only else lifecycle.WHOLE_NODE
@@ -88,6 +89,7 @@ def _with_context(chosen: argparse.Namespace, paths: Paths, context: str) -> int
             install_more(paths, CHECKS)
             install_more(paths, CHARTS)
             install_more(paths, LINTERS)
+            install_test_packages(paths)
             print(programs(paths))
         case "up" | "status":
             external.adopt_cluster(paths, context)

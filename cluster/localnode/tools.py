@@ -13,7 +13,14 @@ from localnode.locks import exclusive
 from localnode.paths import GO_MODULES, Paths
 from localnode.progress import step
 from localnode.shell import run
-from localnode.versions import DEBIAN_PACKAGES, GO_FROM_PYPI, TOOLS, Tool, programs_hash
+from localnode.versions import (
+    DEBIAN_PACKAGES,
+    GO_FROM_PYPI,
+    TEST_PACKAGES,
+    TOOLS,
+    Tool,
+    programs_hash,
+)
 
 _BUILD_TIMEOUT_S = 3600
 
@@ -31,6 +38,18 @@ def missing_programs(paths: Paths, tools: tuple[Tool, ...] = TOOLS) -> list[Tool
 def missing_packages() -> list[str]:
     """List the Debian packages still to be installed."""
     return [package for proof, package in DEBIAN_PACKAGES.items() if not Path(proof).exists()]
+
+
+def missing_test_packages() -> list[str]:
+    """List the Debian packages that only tests need and that are still to be installed."""
+    return [package for proof, package in TEST_PACKAGES.items() if not Path(proof).exists()]
+
+
+def install_test_packages(paths: Paths) -> None:
+    """Install the Debian packages that only tests need, where they are missing."""
+    if missing_test_packages():
+        with exclusive(paths.cache / "tools.lock"):
+            install_packages(missing_test_packages())
 
 
 def install_tools(paths: Paths) -> None:

@@ -100,6 +100,11 @@ DEBIAN_PACKAGES = {
     "/usr/bin/containers-storage": "containers-storage",
     "/usr/bin/mmdebstrap": "mmdebstrap",
 }
+TEST_PACKAGES = {
+    "/usr/bin/chromium": "chromium",
+    "/usr/bin/prometheus": "prometheus",
+}
+"""What tests of the plugin's report need besides."""
 
 
 def programs_hash(tools: tuple[Tool, ...], go_modules: Path) -> str:

@@ -208,7 +208,7 @@ def test_alerts_contain_symptom_remedy_and_runbook(rules):
     for name, rule in rules.items():
         if "alert" in rule:
             assert name.startswith("SpecDecode")
-            assert rule["labels"]["severity"] in ("warning", "critical")
+            assert rule["labels"]["severity"] in ("info", "warning", "critical")
             assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
             assert rule["for"]
 

@@ -73,6 +73,7 @@ EVERYTHING = {
         "management_host": "127.0.0.2",
         "drain_socket": "/run/specdecode/engine.sock",
         "drain_seconds": 0.5,
+        "max_body_bytes": 65536,
         "step_timeout_seconds": 60,
         "api_key_path": "/keys",
         "owner": "3f6c",
@@ -134,7 +135,8 @@ BAD = {
     "unlike any field": (
         {"server": {"xyzzy": 1}},
         "server.xyzzy: no such field; remove it, or use one of host, port, management_port, "
-        "management_host, drain_socket, drain_seconds, step_timeout_seconds",
+        "management_host, drain_socket, drain_seconds, max_body_bytes, "
+        "step_timeout_seconds",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

@@ -71,7 +71,7 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    error: str | None = None
+    grammar_fault: str | None = None
 
     @property
     def text(self) -> str:
@@ -101,7 +101,8 @@ def run(core: EngineCore, requests: Sequence[Request]) -> list[Answer]:
             answer = answers[output.request_id]
             answer.tokens += output.token_ids
             answer.logprobs += [record.logprob for record in output.logprobs or ()]
-            answer.finish_reason, answer.error = output.finish_reason, output.error
+            answer.finish_reason = output.finish_reason
+            answer.grammar_fault = output.grammar_fault
         core.scheduler.check()
     return list(answers.values())
 
@@ -294,8 +295,8 @@ def test_a_grammar_that_gives_up_fails_its_own_request_alone(
     *answers, failed = run(core, [*others, failing])
     assert [a.tokens for a in answers] == [e.tokens for e in expected]
     assert failed.finish_reason is FinishReason.ERROR
-    assert failed.error is not None
-    assert "too many expressions" in failed.error
+    assert failed.grammar_fault is not None
+    assert "too many expressions" in failed.grammar_fault
     assert set(failed.text) <= {"a"}
     assert core.scheduler.available_pages == core.scheduler.pages.total
     assert run(core, others[:1])[0].tokens == expected[0].tokens

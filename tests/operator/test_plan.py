@@ -60,6 +60,7 @@ def test_nothing_is_written_when_all_is_as_desired(example, observe):
 
 def test_a_changed_spec_reaches_exactly_the_children_it_concerns(example, observe):
     observed = observe(example())
+    observed.resource["status"] = {"configHash": "v1-before"}
     observed.resource["spec"]["replicas"] = 0
     assert written(plan(observed, SETTINGS)) == [("Deployment", Cause.CHANGED)]
     observed.resource["spec"]["pageSize"] = 32
@@ -92,6 +93,7 @@ def test_what_others_add_is_not_drift(example, observe):
 
 def test_a_removed_field_is_written_although_the_rest_matches(example, observe):
     observed = observe(example(engine={"device": "CPU", "threads": 2}))
+    observed.resource["status"] = {"configHash": "v1-before"}
     observed.resource["spec"]["engine"] = {"device": "CPU"}
     assert ("Deployment", Cause.CHANGED) in written(plan(observed, SETTINGS))
 

@@ -13,9 +13,12 @@ from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
+from specdecode_operator.update_strategy import overdue_pods
 
 SETTINGS = Settings(engine_image="specdecode-engine:test")
 SURGE_TIMEOUT_S = 600
+PROVISION_S = 900
+LONGEST_S = SURGE_TIMEOUT_S + 1800
 """Default of updateStrategy.surgeTimeout."""
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -34,6 +37,8 @@ def pod(
     """A pod that serves, or one without a node since `waited_s`."""
     metadata = {
         "name": name,
+        "namespace": "default",
+        "uid": f"uid-of-{name}",
         "annotations": {names.ANNOTATION_CONFIG_HASH: config_hash},
         "labels": {names.LABEL_ROLE: role},
     }
@@ -61,7 +66,7 @@ def pod(
 def decide(example, config_hash, live, build):
     """Decide for a GPU resource whose pods are given; `wanted` stands for its newest hash."""
 
-    def run(pods, strategy="Auto", in_place=None, limits=MappingProxyType({}), **spec):
+    def run(pods, strategy="Auto", in_place=None, limits=MappingProxyType({}), events=(), **spec):
         manifest = example("gpu", **spec)
         manifest["spec"]["updateStrategy"] = {"type": strategy, **limits}
         wanted = config_hash(manifest)
@@ -78,7 +83,9 @@ def decide(example, config_hash, live, build):
         made = []
         for name, which, more in pods:
             made.append(pod(name, wanted if which == "new" else "v1-old", **more))
-        observed = Observed(manifest, {child_id(child): child}, tuple(made), at=NOW)
+        observed = Observed(
+            manifest, {child_id(child): child}, tuple(made), at=NOW, node_events=tuple(events)
+        )
         decided = plan(observed, SETTINGS)
         return decided, status(observed, decided, Outcome(), NOW)
 
@@ -102,7 +109,10 @@ def waiting(seconds, **more):
         ([OLD, waiting(SURGE_TIMEOUT_S)], True, None),
         ([OLD, waiting(-5)], False, SURGE_TIMEOUT_S),
         ([OLD, waiting(999, message="0/1 nodes: 1 Insufficient memory.")], True, None),
-        ([OLD, waiting(999, nominated="node-2")], False, None),
+        ([OLD, waiting(999, nominated="node-2")], False, 60),
+        ([OLD, waiting(LONGEST_S - 10, nominated="node-2")], False, 10),
+        ([OLD, waiting(LONGEST_S, nominated="node-2")], True, None),
+        ([OLD, waiting(999, nominated="node-2"), ("b", "new", {"waited_s": 700})], True, None),
         ([OLD, waiting(180)], False, SURGE_TIMEOUT_S - 180),
         ([OLD, waiting(999, message="0/1 nodes had untolerated taint")], False, None),
         ([waiting(999)], False, None),
@@ -119,6 +129,9 @@ def waiting(seconds, **more):
         "clocks disagree",
         "no memory",
         "a node is nominated",
+        "a nominated node is late",
+        "a nominated node does not come",
+        "a node is nominated for one of two",
         "a node that takes three minutes",
         "not for want of room",
         "nobody gives way",
@@ -131,6 +144,87 @@ def test_a_rollout_goes_in_place_when_nothing_is_free(pods, is_in_place, look_ag
     decided, _ = decide(pods)
     assert decided.strategy.is_in_place is is_in_place
     assert decided.strategy.look_again_s == look_again_s
+
+
+def event(reason, ago_s, pod="new", **more):
+    """An event as an autoscaler posts it about a pod."""
+    at = (NOW - timedelta(seconds=ago_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = {"kind": "Pod", "name": pod, "uid": f"uid-of-{pod}"}
+    return {"reason": reason, "involvedObject": about, "lastTimestamp": at, **more}
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "events", "is_in_place", "look_again_s"),
+    [
+        (SURGE_TIMEOUT_S, [event("TriggeredScaleUp", 590)], False, 60),
+        (SURGE_TIMEOUT_S, [event("Nominated", 20)], False, 60),
+        (SURGE_TIMEOUT_S, [event("TriggeredScaleUp", PROVISION_S - 10)], False, 10),
+        (SURGE_TIMEOUT_S, [event("TriggeredScaleUp", PROVISION_S)], True, None),
+        (SURGE_TIMEOUT_S, [event("TriggeredScaleUp", 100, pod="other")], True, None),
+        (SURGE_TIMEOUT_S, [event("FailedScheduling", 5)], True, None),
+        (
+            SURGE_TIMEOUT_S,
+            [event("TriggeredScaleUp", 500), event("NotTriggerScaleUp", 5)],
+            True,
+            None,
+        ),
+        (
+            SURGE_TIMEOUT_S,
+            [event("NotTriggerScaleUp", 500), event("TriggeredScaleUp", 400)],
+            False,
+            60,
+        ),
+        (
+            SURGE_TIMEOUT_S + 800,
+            [event("Nominated", 1400, series={"lastObservedTime": "2026-11-21T11:59:00.000000Z"})],
+            False,
+            60,
+        ),
+        (LONGEST_S, [event("Nominated", 5)], True, None),
+        (LONGEST_S - 30, [event("Nominated", 5)], False, 30),
+        (SURGE_TIMEOUT_S, [event("Nominated", 0, lastTimestamp="soon")], True, None),
+        (180, [event("TriggeredScaleUp", 170)], False, 60),
+    ],
+    ids=[
+        "cluster autoscaler",
+        "karpenter",
+        "an announcement counts for 15 minutes",
+        "an announcement that has expired",
+        "for another pod",
+        "another reason",
+        "withdrawn",
+        "announced after all",
+        "announced again",
+        "announced for ever",
+        "the limit",
+        "without a valid time",
+        "a node that takes three minutes",
+    ],
+)
+def test_the_wait_is_extended_while_a_node_is_coming(
+    waited_s, events, is_in_place, look_again_s, decide
+):
+    decided, told = decide([OLD, waiting(waited_s)], events=events)
+    assert decided.strategy.is_in_place is is_in_place
+    assert decided.strategy.look_again_s == look_again_s
+    ready = next(each for each in told["conditions"] if each["type"] == "Ready")
+    assert ("waits longer than surgeTimeout" in ready["message"]) is not is_in_place
+
+
+def test_events_are_read_only_when_a_rollout_is_about_to_continue_in_place(example, config_hash):
+    def overdue(*pods, **strategy):
+        manifest = example("gpu")
+        manifest["spec"]["updateStrategy"] = strategy
+        found = overdue_pods(Observed(manifest, {}, pods, at=NOW))
+        return [each["metadata"]["name"] for each in found]
+
+    old = pod("old", "v1-old")
+    late = pod("late", "v1-new", waited_s=SURGE_TIMEOUT_S)
+    assert overdue(old, late) == ["late"]
+    assert overdue(old, pod("early", "v1-new", waited_s=SURGE_TIMEOUT_S - 1)) == []
+    assert overdue(late) == []
+    assert overdue(old, late, type="Surge") == []
+    assert overdue(old, late, surgeTimeout="11m") == []
 
 
 def test_what_was_decided_holds_until_the_next_configuration(decide):

@@ -102,5 +102,5 @@ app.kubernetes.io/component: engine
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 {{- end -}}

@@ -43,12 +43,11 @@ ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
 ANNOTATION_CONFIG_HASHES: Final = f"{GROUP}/config-hashes"
 # On a Deployment: the configuration whose rollout continues in place.
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
+# On pods that a trial restarts: the block for which they were made.
+ANNOTATION_BLOCK: Final = f"{GROUP}/trial-block"
 
-# Commands for a trial; the value is the trial's id, so that it cannot apply to a later one.
-ANNOTATION_PAUSE: Final = f"{GROUP}/rollout-pause"
-ANNOTATION_RESUME: Final = f"{GROUP}/rollout-resume"
-ANNOTATION_PROMOTE: Final = f"{GROUP}/rollout-promote"
-ANNOTATION_ABORT: Final = f"{GROUP}/rollout-abort"
+# On a SpecDecodeDeployment whose state is lost: the config hash of its spec, to be put in force.
+ANNOTATION_ACCEPT_SPEC: Final = f"{GROUP}/accept-spec"
 
 ENGINE_CONTAINER: Final = "engine"
 FETCH_CONTAINER: Final = "fetch"
@@ -60,7 +59,6 @@ SERVICE_PORT: Final = 80
 BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
-RECORD_FILE_NAME: Final = "record.json"
 API_KEYS_FOLDER: Final = "/etc/specdecode-keys"
 MODELS_FOLDER: Final = "/models"
 CACHE_FOLDER: Final = "/cache"

@@ -93,7 +93,7 @@ def _version() -> dict[str, Any]:
             _column("Algorithm", ".spec.speculation.algorithm"),
             _column("Accept", ".status.measured.acceptLength"),
             _column("Tokens/s", ".status.measured.tokensPerSecond"),
-            _column("Trial", ".status.trial.phase"),
+            _column("Trial", ".status.activeTrial"),
             _column("Age", ".metadata.creationTimestamp", kind="date"),
             _wide_column("Desired", ".spec.replicas", kind="integer"),
             _wide_column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
@@ -103,7 +103,7 @@ def _version() -> dict[str, Any]:
             _wide_column("Config", ".status.configHash"),
             _wide_column("Mode", ".spec.rollout.mode"),
             _wide_column("Gain", ".status.recommendation.expectedGain"),
-            _wide_column("Verdict", ".status.history[0].verdict"),
+            _wide_column("Verdict", ".status.lastTrial.verdict"),
             _wide_column("URL", ".status.address.url"),
         ],
     }

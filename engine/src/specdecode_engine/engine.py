@@ -273,7 +273,9 @@ class EngineCore:
         kept = token_ids[:count]
         fault = self._follow_grammar(sequence, kept)
         if fault is not None:
-            return self._fail(sequence, f"the grammar could not be followed: {fault}")
+            self._finish(sequence, FinishReason.ERROR)
+            name = sequence.request.request_id
+            return Output(name, (), finish_reason=FinishReason.ERROR, grammar_fault=fault)
         self._append(step, sequence, kept)
         if reason is not None:
             self._finish(sequence, reason)

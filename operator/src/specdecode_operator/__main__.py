@@ -36,7 +36,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Settings of `run` can also be set by environment variables SPECDECODE_*; flags "
         "override them: ENGINE_IMAGE, NAMESPACES, "
         "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, "
-        "LEADER_ELECTION, LEASE_NAMESPACE, LEASE_NAME, IDENTITY, LOG_LEVEL, LOG_FORMAT.",
+        "LEADER_ELECTION, LEASE_NAMESPACE, LEASE_NAME, IDENTITY, LOG_LEVEL, LOG_FORMAT. Of "
+        "engine pods: POD_SECURITY_CONTEXT and CONTAINER_SECURITY_CONTEXT (as JSON), "
+        "CA_BUNDLE (CONFIGMAP/KEY).",
     )
     parser.add_argument("--version", action="version", version=version())
     actions = parser.add_subparsers(required=True)

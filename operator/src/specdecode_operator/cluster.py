@@ -213,13 +213,13 @@ class Cluster:
         return await self._request("PATCH", path, query, body, _APPLY, (HTTPStatus.CONFLICT,))
 
     async def apply_status(self, resource: Manifest, status: Manifest) -> Manifest:
-        """Write the whole status of a resource.
+        """Write the whole status of this version of a resource.
 
-        The API server ignores a uid here, so a resource that was just recreated under the same name
-        may get the status of its previous incarnation; its own events correct that.
+        A conflict means that the resource has changed since it was observed: observe it again.
         """
         _check(RESOURCE.status_verbs, "patch", RESOURCE)
-        metadata = {field: resource["metadata"][field] for field in ("name", "namespace")}
+        fields = ("name", "namespace", "resourceVersion")
+        metadata = {field: resource["metadata"][field] for field in fields}
         body = {
             "apiVersion": RESOURCE.api_version,
             "kind": RESOURCE.kind,
@@ -228,7 +228,7 @@ class Cluster:
         }
         query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
         path = RESOURCE.path(metadata["namespace"], metadata["name"]) + "/status"
-        return await self._request("PATCH", path, query, body, _APPLY)
+        return await self._request("PATCH", path, query, body, _APPLY, (HTTPStatus.CONFLICT,))
 
     async def delete(self, manifest: Manifest) -> None:
         """Delete exactly this object; does nothing if it no longer exists."""
@@ -243,6 +243,19 @@ class Cluster:
         except KubeApiError as error:
             if error.code not in usual:
                 raise
+
+    async def events_about(self, pod: Manifest) -> list[Manifest]:
+        """All events about a pod."""
+        _check(EVENT.verbs, "list", EVENT)
+        metadata = pod["metadata"]
+        fields = {
+            "involvedObject.kind": pod["kind"],
+            "involvedObject.namespace": metadata["namespace"],
+            "involvedObject.uid": metadata["uid"],
+        }
+        query = {"fieldSelector": ",".join(f"{field}={text}" for field, text in fields.items())}
+        found = await self._request("GET", EVENT.path(metadata["namespace"]), query)
+        return list(found.get("items") or ())
 
     async def post_event(self, event: Manifest) -> None:
         """Post an event once; its name is derived from its content."""

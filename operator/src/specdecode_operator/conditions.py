@@ -29,6 +29,7 @@ class Type(StrEnum):
     CONFIG_RESOLVED = "ConfigResolved"
     DEFINITION_CURRENT = "DefinitionCurrent"
     STATE_LOST = "StateLost"
+    SPEC_OVERRIDDEN = "SpecOverridden"
     CANARY_HEALTHY = "CanaryHealthy"
     RECOMMENDATION_READY = "RecommendationReady"
 
@@ -74,12 +75,16 @@ class Facts:
     strategy: str = "Auto"
     is_in_place: bool = False
     """Whether the newest rollout terminates engines before it starts their replacements."""
+    coming_node: str = ""
+    """Who announced a node for which the rollout waits."""
     lacking: tuple[str, ...] = ()
     """Fields and values that the served CRD would drop or reject."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
     lost: str = ""
     """Message of condition StateLost."""
+    overridden: str = ""
+    """Message of condition SpecOverridden."""
     trial: Check | None = None
     """None without a trial."""
     recommendation: Check | None = None
@@ -102,6 +107,8 @@ def checks(facts: Facts) -> dict[Type, Check]:
         found[Type.DEFINITION_CURRENT] = check
     if facts.lost:
         found[Type.STATE_LOST] = Check(True, "ConfigurationUnexplained", facts.lost)
+    if facts.overridden:
+        found[Type.SPEC_OVERRIDDEN] = Check(True, "Promoted", facts.overridden)
     optional = {
         Type.MODEL_READY: _model_ready(facts),
         Type.CANARY_HEALTHY: facts.trial,
@@ -196,7 +203,7 @@ def _stalled(facts: Facts) -> Check:
 
 
 def _stall(facts: Facts) -> Check | None:
-    """An error that does not pass by itself; a container that crashed once may recover."""
+    """An error that needs a repair; a container that crashed once may recover."""
     error, trouble = _error(facts), facts.trouble
     if error and trouble and trouble.is_restarted and error.reason == trouble.reason:
         return None
@@ -213,6 +220,8 @@ def _way_out(facts: Facts) -> str:
         return ""  # there is no old engine to terminate
     if facts.strategy == "Surge":
         return "; the rollout waits for capacity; updateStrategy.type: Auto would continue in place"
+    if facts.coming_node:
+        return f"; {facts.coming_node}, for which the rollout waits longer than surgeTimeout"
     return (
         "; if the pod stays unscheduled for updateStrategy.surgeTimeout, the rollout continues in "
         "place"

@@ -1,11 +1,9 @@
-"""Kubernetes Events worth posting: transitions of `Ready`, of `Degraded`, of a refused spec, and of
-trials.
+"""Kubernetes Events worth posting: of `Ready`, of `Degraded`, of a refused spec, and of trials.
 
 An event's name is derived from its content and its start, so that posting it twice, for example
 after a crash, results in one event.
 """
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -33,40 +31,33 @@ def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Ma
             continue
         if not any(event["reason"] == new["reason"] for event in posted):
             posted.append(_event(resource, new, now))
-    return (*posted, *_of_trials(resource, status, now))
+    return tuple(posted)
 
 
-def ended_trials(resource: Manifest, status: Manifest) -> tuple[Manifest, ...]:
-    """Entries of the history that are not yet in the resource's status."""
-    before = (resource.get("status") or {}).get("history") or ()
-    known = [_run_of(each) for each in before]
-    found = status.get("history") or ()
-    return tuple(each for each in found if _run_of(each) not in known)
+def has_ended(trial: Manifest, status: Manifest) -> bool:
+    """Whether `status` is the first with this verdict of a SpecDecodeTrial."""
+    before = (trial.get("status") or {}).get("verdict")
+    return status.get("verdict") not in (None, before)
 
 
-def _of_trials(resource: Manifest, status: Manifest, now: datetime) -> Iterator[Manifest]:
-    """Events for a trial that starts, pauses, resumes or ends, and for ignored annotations."""
-    before, trial = (resource.get("status") or {}), status.get("trial") or {}
-    old = before.get("trial") or {}
-    if trial and _run_of(trial) != _run_of(old):
-        message = f"trial {trial['id']} started: {trial['kind']}, requested by {trial['origin']}"
-        yield _posted(resource, "TrialStarted", message, trial["startedAt"], now)
-    elif trial and "Paused" in (old["phase"], trial["phase"]) and old["phase"] != trial["phase"]:
-        word = "Paused" if trial["phase"] == "Paused" else "Resumed"
-        message = f"trial {trial['id']} is {word.lower()}"
-        yield _posted(resource, f"Trial{word}", message, timestamp(now), now)
-    for ended in ended_trials(resource, status):
-        message = f"trial {ended['id']} ended: {ended['reason']}, {ended.get('message', '')}"
-        yield _posted(resource, f"Trial{ended['verdict']}", message, ended["endedAt"], now)
-    known = [(each["verb"], each["id"]) for each in before.get("rolloutRequests") or ()]
-    for request in status.get("rolloutRequests") or ():
-        if not request["isDone"] and (request["verb"], request["id"]) not in known:
-            message = request["message"]
-            yield _posted(resource, "RolloutRequestIgnored", message, request["id"], now)
-
-
-def _run_of(trial: Manifest) -> tuple[Any, Any]:
-    return trial.get("id"), trial.get("startedAt")
+def of_trial(
+    resource: Manifest, trial: Manifest, status: Manifest, now: datetime
+) -> Manifest | None:
+    """Event for a SpecDecodeTrial that starts, pauses, resumes or ends; None for other changes."""
+    name, before = trial["metadata"]["name"], trial.get("status") or {}
+    old, new = before.get("phase"), status["phase"]
+    if has_ended(trial, status):
+        message = f"trial {name} ended: {status['reason']}, {status.get('message', '')}"
+        return _posted(resource, f"Trial{status['verdict']}", message, status["endedAt"], now)
+    if "startedAt" in status and "startedAt" not in before:
+        origin = trial["spec"].get("origin", "User")
+        message = f"trial {name} started: {status['strategy']}, requested by {origin}"
+        return _posted(resource, "TrialStarted", message, status["startedAt"], now)
+    if old != new and "Paused" in (old, new):
+        word = "Paused" if new == "Paused" else "Resumed"
+        message = f"trial {name} is {word.lower()}"
+        return _posted(resource, f"Trial{word}", message, timestamp(now), now)
+    return None
 
 
 def _posted(resource: Manifest, reason: str, message: str, began: str, now: datetime) -> Manifest:

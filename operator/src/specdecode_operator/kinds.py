@@ -71,7 +71,8 @@ CONTROLLER_REVISION = ResourceKind(
     ("create", "delete", "list", "patch", "watch"),
 )
 """Accepted configurations."""
-EVENT = ResourceKind("", "v1", "Event", "events", ("create",))
+EVENT = ResourceKind("", "v1", "Event", "events", ("create", "list"))
+"""Listed about pods that wait for a node: autoscalers announce nodes by events."""
 LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
 """In the operator's own namespace, where a Role of its own grants it."""
 

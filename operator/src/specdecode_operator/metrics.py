@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from specdecode_api import names
 from specdecode_operator.conditions import Type
+from specdecode_operator.exploration_cost import exploration_cost
 from specdecode_operator.kinds import Manifest
 
 PREFIX = f"{names.METRIC_PREFIX}operator_"
@@ -53,6 +54,15 @@ class Metrics:
             "Longest time since a running trial completed a pair, a window or a phase; 0 without "
             "trials.",
         )
+        self._candidate_pod_s = self._gauge(
+            "exploration_candidate_pod_seconds",
+            "Pod-seconds of the last 24 hours that ran, or may still run, candidates of trials of "
+            "the operator's own.",
+        )
+        self._budget_used = self._gauge(
+            "exploration_budget_used_ratio",
+            "Largest part of rollout.exploration.maxCandidateShare that a resource has used.",
+        )
         self._ready = self._gauge("resources_ready", "Custom resources with condition Ready true.")
         self._leading = self._gauge("leader", "1 while this process leads, 0 while it stands by.")
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
@@ -67,13 +77,15 @@ class Metrics:
         self._leading.set_function(lambda: float(is_leader()))
 
     def watch_resources(self, resources: Callable[[], Sequence[Manifest]]) -> None:
-        """Export the number of resources, of ready ones, and of those with a trial.
+        """Export the number of resources, of ready ones, of those with a trial, and its cost.
 
         There is no series per resource, because there may be thousands.
         """
         self._resources.set_function(lambda: len(resources()))
         self._ready.set_function(lambda: sum(map(_is_ready, resources())))
         self._running.set_function(lambda: sum(map(_is_trying, resources())))
+        self._candidate_pod_s.set_function(lambda: exploration_cost(resources()).candidate_pod_s)
+        self._budget_used.set_function(lambda: exploration_cost(resources()).largest_used)
 
     def watch_trials(self, stalled_s: Callable[[], float]) -> None:
         """Export the time since the running trials made progress."""

@@ -40,6 +40,8 @@ class Observed:
     """ControllerRevisions with configurations that were accepted, the oldest first."""
     activity: Manifest | None = None
     """`status.activity` as it should be."""
+    node_events: tuple[Manifest, ...] = ()
+    """Events about pods that have waited for a node for longer than `surgeTimeout`."""
     measured: Manifest | None = None
     """`status.measured` as it should be."""
 

@@ -31,5 +31,7 @@ class Outcome:
     written: tuple[Manifest, ...] = ()
     removed: tuple[ChildId, ...] = ()
     blocked: Blocked | None = None
+    is_state_stored: bool = True
+    """Whether SpecDecodeTrials and revisions were written; otherwise the status must not change."""
     trial_error: str = ""
     """Why an object of a trial was not written; everything else was."""

@@ -1,6 +1,6 @@
 """Decides which objects to write and to delete. Pure: (observed, settings) → plan."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -13,12 +13,19 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.settings import Settings
-from specdecode_operator.trial import EngineSnapshot, Record, Step
-from specdecode_operator.trial.loss import lost_state
+from specdecode_operator.stable_pods import boot_files, engine_image, stable_pods
+from specdecode_operator.trial import EngineSnapshot, Step
+from specdecode_operator.trial.loss import recover
 from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
-from specdecode_operator.trial.record import BadRecord, RecordMemory, read, write
-from specdecode_operator.trial.state import Table
-from specdecode_operator.update_strategy import SURGE, UpdateStrategy, choose_update_strategy
+from specdecode_operator.trial.revisions import readable
+from specdecode_operator.trial.status_view import (
+    NO_VIEW,
+    TrialsView,
+    overridden_message,
+    view,
+)
+from specdecode_operator.trial.stored import RecordMemory, mark_of, mark_to_store, recorded
+from specdecode_operator.update_strategy import SURGE, UpdateStrategy
 
 
 class Cause(StrEnum):
@@ -33,7 +40,6 @@ class RefusalReason(StrEnum):
     """Why a spec is rejected; also the reason in the condition."""
 
     INVALID = "Invalid"
-    BAD_RECORD = "RolloutRecordUnreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,64 +73,22 @@ class Plan:
     step: Step | None = None
     """State of trials; None for a rejected spec."""
     trial_writes: tuple[Write, ...] = ()
-    """Objects of trials, written after all others."""
+    """Objects of trials, written after all others and after the state of trials."""
     objects: TrialObjects = NO_OBJECTS
-    """Requests for SpecDecodeTrials, after the writes of trials."""
+    """Requests for SpecDecodeTrials and revisions, the state of trials."""
     memory: RecordMemory | None = None
     """State of trials for the next reconcile."""
+    view: TrialsView = NO_VIEW
+    """Status of trials, which contains their state."""
+    has_new_state: bool = False
+    """Whether the state of trials differs from what is stored."""
+    overridden: str = ""
+    """Message of condition SpecOverridden."""
     lost: str = ""
     """Message of condition StateLost."""
     strategy: UpdateStrategy = SURGE
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
-
-
-def recorded(observed: Observed, memory: RecordMemory | None = None) -> Record:
-    """The record of trials, with what is only in memory where that is still valid.
-
-    Raises:
-        BadRecord: the record was edited.
-    """
-    live = _live_record(observed)
-    text = (live.get("data") or {}).get(names.RECORD_FILE_NAME, "") if live else ""
-    if memory is not None and memory.text == text:
-        return memory.record
-    return read(text)
-
-
-def default_image(
-    observed: Observed, wanted: Resource, settings: Settings, may_roll: Callable[[], bool]
-) -> str:
-    """Engine image for a spec that names none.
-
-    A new default image of the operator does not replace the pods of a resource whose upgrade policy
-    is Pinned: it keeps the image of its Deployment. So does one whose policy is Roll while too many
-    others are replaced. A guarded resource tries the new image.
-    """
-    running = running_image(observed, wanted.name)
-    is_guarded = wanted.spec.rollout.edit_policy == "Guarded"
-    if running in (None, settings.engine_image) or is_guarded:
-        return settings.engine_image
-    policy = wanted.spec.engine.upgrade_policy or settings.upgrade_policy
-    if policy == "Roll" and wanted.spec.engine.image is None and may_roll():
-        return settings.engine_image
-    return str(running)
-
-
-def running_image(observed: Observed, name: str) -> str | None:
-    """Engine image of a resource's Deployment; None without one."""
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
-    if live is None or not is_controlled_by(live, observed.uid):
-        return None
-    containers = live["spec"]["template"]["spec"]["containers"]
-    images = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)
-    return next(images, None)
-
-
-def _live_record(observed: Observed) -> Manifest | None:
-    name = children.record_name(observed.resource["metadata"]["name"])
-    live = observed.children.get(ChildId(CONFIG_MAP.kind, name))
-    return live if live is not None and is_controlled_by(live, observed.uid) else None
 
 
 def plan(
@@ -151,41 +115,49 @@ def plan(
         wanted = parse_stored(observed.resource)
         if refused := _not_allowed(wanted, settings):
             return Plan(refused=Refused(RefusalReason.INVALID, refused))
-        record = recorded(observed, memory)
-        image = default_image(observed, wanted, settings, may_roll)
-        if lost := lost_state(observed, wanted, record, image):
-            return Plan(lost=lost, ignored=wanted.ignored)
+        revisions = readable(observed)
+        record = recorded(observed, revisions, memory)
+        image = engine_image(observed, wanted, settings, may_roll, record)
+        found = recover(observed, wanted, record, revisions, image)
+        if found.lost:
+            return Plan(lost=found.lost, ignored=wanted.ignored)
         step = trial.advance(
-            observed, record, snapshot, now_s, image, has_trials=settings.has_trials
+            observed, found.record, snapshot, now_s, image, has_trials=settings.has_trials
         )
-        resource, built = step.now.resource, step.now.built
-        pins = downloads.pins(observed, resource)
-        tuned = step.now.tuned.table if step.now.tuned else {}
-        strategy = choose_update_strategy(observed, resource, built.config_hash)
-        if pins or strategy.is_in_place:
-            built = children.build(
-                resource, image, pins, tuned=tuned, is_in_place=strategy.is_in_place
-            )
-        text = write(step.record)
-        written = _trial_objects(observed, step, text, image, pins, tuned)
+        stable = stable_pods(observed, step, found.record.trial, image)
+        resource, built, pins = stable.resource, stable.built, stable.pins
+        written = _trial_objects(observed, step, image)
+        if stable.is_block:
+            written += boot_files(observed, step.now, image)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
-    except BadRecord as error:
-        return Plan(refused=Refused(RefusalReason.BAD_RECORD, (str(error),)))
-    others = _not_in(built.children, written)
-    return Plan(
+    usual = _defaulted(built.children, settings)
+    others = _defaulted(_not_in(usual, written), settings)
+    decided = Plan(
         config_hash=built.config_hash,
-        writes=_writes(observed, built.children, is_known=_is_reported(observed, resource)),
-        trial_writes=tuple(
-            _of_version(write, observed) for write in _writes(observed, others, is_known=False)
-        ),
-        prunes=tuple(_prunes(observed, (*built.children, *others), built.config_hash)),
+        writes=_writes(observed, usual, is_known=_is_reported(observed, resource)),
+        trial_writes=_writes(observed, others, is_known=False),
+        prunes=tuple(_prunes(observed, (*usual, *others), built.config_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
-        objects=trial_objects(observed, step, image),
-        memory=RecordMemory(text, step.record),
-        strategy=strategy,
+        strategy=stable.strategy,
         ignored=wanted.ignored,
+    )
+    return _with_state(decided, observed, step, image, now_s)
+
+
+def _with_state(decided: Plan, observed: Observed, step: Step, image: str, now_s: float) -> Plan:
+    """The plan with the state of trials that is to be stored."""
+    objects = trial_objects(observed, step, image)
+    shown = view(step, observed.resource.get("status") or {}, now_s, objects.in_force)
+    mark = mark_to_store(step.record.trial, shown.effective or {}, shown.exploration or {})
+    return replace(
+        decided,
+        objects=objects,
+        memory=RecordMemory(mark, step.record),
+        view=shown,
+        has_new_state=mark != mark_of(observed, step.record.trial),
+        overridden=overridden_message(step, objects.in_force),
     )
 
 
@@ -193,6 +165,10 @@ def _not_in(children: Iterable[Manifest], written: Iterable[Manifest]) -> tuple[
     """Objects of trials that are not owned objects of the configuration in force, each once."""
     usual = {identify(child) for child in children}
     return tuple({identify(each): each for each in written if identify(each) not in usual}.values())
+
+
+def _defaulted(found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
+    return [children.defaulted(each, settings.pod_defaults) for each in found]
 
 
 def _is_reported(observed: Observed, resource: Resource) -> bool:
@@ -216,19 +192,11 @@ def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _trial_objects(
-    observed: Observed,
-    step: Step,
-    text: str,
-    image: str,
-    pins: Mapping[str, str],
-    tuned: Table,
-) -> list[Manifest]:
-    """Owned objects of trials: their record, and pods of other roles."""
+def _trial_objects(observed: Observed, step: Step, image: str) -> list[Manifest]:
+    """Owned objects of trials: pods of other roles."""
+    pins = downloads.pins(observed, step.now.resource)
+    tuned = step.now.tuned.table if step.now.tuned else {}
     found: list[Manifest] = []
-    if text:
-        record = children.record_map(step.now.resource.name, text)
-        found.append(children.finished(record, step.now.resource))
     if step.baseline is not None:
         built = children.build(step.baseline, image, pins, tuned=tuned, role=names.ROLE_BASELINE)
         found += built.children
@@ -237,16 +205,6 @@ def _trial_objects(
         built = children.build(step.canary, image, own_pins, role=names.ROLE_CANARY)
         found += built.children
     return found
-
-
-def _of_version(write: Write, observed: Observed) -> Write:
-    """Restrict a write of the record to the version that was read: a newer one must stay."""
-    live = _live_record(observed)
-    manifest = write.manifest
-    if live is None or identify(manifest) != identify(live):
-        return write
-    version = {"resourceVersion": live["metadata"]["resourceVersion"]}
-    return replace(write, manifest={**manifest, "metadata": manifest["metadata"] | version})
 
 
 def _write(observed: Observed, desired: Manifest, is_known: bool) -> Write | None:

@@ -84,9 +84,9 @@ def lacks_room(pod: Manifest) -> bool:
     return is_refused and "insufficient " in (scheduled.get("message") or "").lower()
 
 
-def has_nominated_node(pod: Manifest) -> bool:
-    """Whether the scheduler or an autoscaler has chosen a node that does not have room yet."""
-    return bool((pod.get("status") or {}).get("nominatedNodeName"))
+def nominated_node(pod: Manifest) -> str:
+    """The node that the scheduler or an autoscaler has chosen, and that does not have room yet."""
+    return str((pod.get("status") or {}).get("nominatedNodeName") or "")
 
 
 def seconds_since(change: Mapping[str, Any], at: datetime) -> float:

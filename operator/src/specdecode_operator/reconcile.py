@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 
 from specdecode_api import names
@@ -23,14 +22,16 @@ from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, ch
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, controller_of, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome
-from specdecode_operator.plan import Cause, Plan, Write, plan, running_image
+from specdecode_operator.plan import Cause, Plan, Write, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
+from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
 from specdecode_operator.trial.projection import TrialObjects
-from specdecode_operator.trial.record import RecordMemory
 from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.stored import RecordMemory, StateMark
+from specdecode_operator.update_strategy import overdue_pods
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class Reconciler:
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, RecordMemory] = field(default_factory=dict)
     """What trials keep in memory between reconciles."""
+    stored: dict[Key, StateMark] = field(default_factory=dict)
+    """State of trials that was written last."""
     image_rollouts: ImageRollouts = field(init=False)
     progress: dict[Key, float] = field(default_factory=dict)
     """Monotonic time of the latest progress of each running trial."""
@@ -76,6 +79,7 @@ class Reconciler:
             self.observer.forget(key)
             self.denials.clear(key)
             self.memories.pop(key, None)
+            self.stored.pop(key, None)
             self.progress.pop(key, None)
             self.activities.forget(key)
             self.image_rollouts.forget(key)
@@ -84,6 +88,7 @@ class Reconciler:
         is_fetching = any(map(pods.is_fetching, observed.pods))
         if is_fetching:
             observed = replace(observed, progress=await self.fetch_progress(observed.pods))
+        observed = replace(observed, node_events=await self._node_events(observed))
         snapshot = self.observer.take(key)
         self._note_rollout(key, observed)
         now_s = snapshot.at_s if snapshot else self._now_s()
@@ -100,31 +105,57 @@ class Reconciler:
         outcome = await self._act(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
+        if outcome.is_state_stored:
+            await self._announce(observed, decided)
+        answers, is_reported = await self._report(observed, decided, outcome)
+        has_stored = self._note_stored(
+            key, decided, is_done=outcome.is_state_stored and is_reported
+        )
         # What is not stored must not be tried: its tables are not sent.
-        look_again_s = None if outcome.trial_error else self._look(key, observed, decided)
-        answers = await self._report(observed, decided, outcome)
+        is_stored = outcome.is_state_stored and is_reported and not outcome.trial_error
+        look_again_s = self._look(key, observed, decided) if is_stored else None
         waits_s = (
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
-            0.0 if decided.trial_writes and not outcome.trial_error else None,
-            0.0 if decided.objects.creates and not outcome.trial_error else None,
+            # What is stored now is in force from the next step on.
+            0.0 if has_stored or (decided.objects.creates and is_stored) else None,
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
+    async def _node_events(self, observed: Observed) -> tuple[Manifest, ...]:
+        """Events about pods for which a node may be coming.
+
+        Read only before a rollout continues in place: the API server searches all events of the
+        namespace. Errors are raised, because without events an engine might end needlessly.
+        """
+        found = [await self.cluster.events_about(pod) for pod in overdue_pods(observed)]
+        return tuple(event for events in found for event in events)
+
     async def _decide(
         self, key: Key, observed: Observed, now_s: float, snapshot: EngineSnapshot | None
     ) -> Plan:
-        """Plan; outside the event loop if metrics are evaluated, which takes milliseconds."""
+        """Plan outside the event loop, because that takes milliseconds.
+
+        A thread must not begin rollouts, which the event loop counts: a plan that would begin one
+        is made again when the rollout is admitted.
+        """
         given = (observed, self.settings, now_s, snapshot, self.memories.get(key))
-        if snapshot is None:
-            return plan(*given, partial(self.image_rollouts.admit, key))
-        # A thread must not begin rollouts, which the event loop counts.
-        return await asyncio.to_thread(plan, *given, partial(self.image_rollouts.is_rolling, key))
+        asked: list[Key] = []
+
+        def may_roll() -> bool:
+            asked.append(key)
+            return self.image_rollouts.is_rolling(key)
+
+        decided = await asyncio.to_thread(plan, *given, may_roll)
+        is_waiting = bool(asked) and not self.image_rollouts.is_rolling(key)
+        if is_waiting and self.image_rollouts.admit(key):
+            return await asyncio.to_thread(plan, *given, may_roll)
+        return decided
 
     def _note_rollout(self, key: Key, observed: Observed) -> None:
         """Count a resource among those that roll to the default image until it is complete."""
@@ -154,8 +185,20 @@ class Reconciler:
         self.memories[key] = memory
         if memory.record.trial is None:
             self.progress.pop(key, None)
-        elif before is None or before.text != memory.text:
+        elif before is None or before.mark.trial != memory.mark.trial:
             self.progress[key] = time.monotonic()
+
+    def _note_stored(self, key: Key, decided: Plan, *, is_done: bool) -> bool:
+        """Whether new state was stored now.
+
+        A definition that is older than the operator drops fields of the state. So the same state,
+        stored again, is not new.
+        """
+        if decided.memory is None or not is_done:
+            self.stored.pop(key, None)
+            return False
+        before, self.stored[key] = self.stored.get(key), decided.memory.mark
+        return decided.has_new_state and before != decided.memory.mark
 
     def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
         """Start a look at the engines if one is due; returns the seconds until the next one.
@@ -186,23 +229,23 @@ class Reconciler:
         removed: list[ChildId] = []
         if rejected := await self._rejected_template(observed, decided):
             log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
-            return Outcome(blocked=rejected)
+            return Outcome(is_state_stored=False, blocked=rejected)
         for writes in _stages(decided.writes):
             answers = await self._write_all(key, observed, writes)
             written += [answer for answer in answers if isinstance(answer, dict)]
             blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
             if blocked is not None:
                 log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
-                return Outcome(tuple(written), tuple(removed), blocked)
+                return Outcome(tuple(written), tuple(removed), blocked, is_state_stored=False)
         for child in decided.prunes:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
             removed.append(child_id(child))
             log.info("pruned", extra=_fields(child))
-        error = await self._write_trial(key, observed, decided, written)
-        if not error:
-            error = await self._write_objects(decided.objects)
-        return Outcome(tuple(written), tuple(removed), trial_error=error)
+        is_stored, error = await self._store(decided.objects)
+        if is_stored:
+            error = await self._write_trial(key, observed, decided, written)
+        return Outcome(tuple(written), tuple(removed), is_state_stored=is_stored, trial_error=error)
 
     async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
         """Try a Deployment with a user's template by a dry run, before anything is written."""
@@ -239,28 +282,28 @@ class Reconciler:
                 return blocked.message
         return ""
 
-    async def _write_objects(self, objects: TrialObjects) -> str:
-        """Create, adopt, report and delete SpecDecodeTrials; returns why that failed, if it did.
+    async def _store(self, objects: TrialObjects) -> tuple[bool, str]:
+        """Write revisions and SpecDecodeTrials; returns whether that succeeded, or why not.
 
         A conflict means that a trial has changed meanwhile, which its event reports.
         """
         try:
-            for manifest in objects.creates:
-                self.cache.put(await self.cluster.create_trial(manifest))
-            for trial, owned in objects.adoptions:
-                self.cache.put(await self.cluster.adopt_trial(trial, owned))
             for manifest in objects.revisions:
                 self.cache.put(await self.cluster.apply(manifest, force=True))
-            for trial, status in objects.statuses:
-                self.cache.put(await self.cluster.apply_trial_status(trial, status))
-            for trial in objects.deletes:
-                await self.cluster.delete(trial)
+            for manifest in objects.creates:
+                self.cache.put(await self.cluster.create_trial(manifest))
+            for each, owned in objects.adoptions:
+                self.cache.put(await self.cluster.adopt_trial(each, owned))
+            for each, new in objects.statuses:
+                self.cache.put(await self.cluster.apply_trial_status(each, new))
+            for each in objects.deletes:
+                await self.cluster.delete(each)
         except KubeApiError as error:
             if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                return ""
+                return False, ""
             log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
-            return str(error)
-        return ""
+            return False, str(error)
+        return True, ""
 
     async def _write_all(
         self, key: Key, observed: Observed, writes: Iterable[Write]
@@ -304,26 +347,41 @@ class Reconciler:
         kind = BY_KIND[manifest["kind"]]
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
-    async def _report(self, observed: Observed, decided: Plan, outcome: Outcome) -> list[Manifest]:
+    async def _announce(self, observed: Observed, decided: Plan) -> None:
+        """Count trials that ended, and post events of trials whose phase changes."""
+        for before, new in decided.objects.statuses:
+            if events.has_ended(before, new):
+                labels = {"kind": new.get("strategy", ""), "verdict": new["verdict"]}
+                self.metrics.trials.labels(**labels).inc()
+            if event := events.of_trial(observed.resource, before, new, self.now()):
+                await self.cluster.post_event(event)
+
+    async def _report(
+        self, observed: Observed, decided: Plan, outcome: Outcome
+    ) -> tuple[list[Manifest], bool]:
         """Write the status if it differs, and post events for its changes.
 
-        Returns the response of the API server, if a request was sent.
+        Returns the response of the API server, if a request was sent, and whether the status is
+        written.
         """
         if decided.is_ending:
-            return []
+            return [], True
         now = self.now()
         new = status(observed, decided, outcome, now, self.served_crd.lacking)
         new = self.served_crd.keep(new)
         if new == observed.resource.get("status"):
-            return []
-        answer = await self.cluster.apply_status(observed.resource, new)
+            return [], True
+        try:
+            answer = await self.cluster.apply_status(observed.resource, new)
+        except KubeApiError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+            return [], False  # the resource has changed meanwhile, which its event reports
         self.cache.put(answer)
         self.metrics.status_writes.inc()
-        for ended in events.ended_trials(observed.resource, new):
-            self.metrics.trials.labels(kind=ended["kind"], verdict=ended["verdict"]).inc()
         for event in events.transitions(observed.resource, new, now):
             await self.cluster.post_event(event)
-        return [answer]
+        return [answer], True
 
 
 def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> bool:

@@ -59,8 +59,6 @@ class Replay:
 def replay(path: str, text: str) -> list[Replay]:
     """Repeat every trial of a SpecDecodeTrial, or of a list of them, as YAML or JSON.
 
-    A SpecDecodeDeployment and an item of its `status.history` are read too.
-
     Raises:
         ReplayError: the text contains something else, or nothing to replay.
     """
@@ -110,13 +108,8 @@ def _trials(document: Any, place: str) -> Iterator[RecordedTrial]:
         metadata = _object(fields.get("metadata") or {}, f"{place}.metadata")
         status = _object(fields.get("status") or {}, f"{place}.status")
         yield _recorded(place, metadata.get("name"), status.get("strategy"), status)
-    elif fields.get("kind") == names.KIND:
-        status = _object(fields.get("status") or {}, f"{place}.status")
-        yield from _trials(status.get("history") or [], f"{place}.status.history")
     elif "items" in fields:
         yield from _trials(fields["items"], f"{place}.items")
-    elif "evidence" in fields:
-        yield _recorded(place, fields.get("name") or fields.get("id"), fields.get("kind"), fields)
     else:
         raise ReplayError(
             f"{place} has no trial with evidence: its kind is {fields.get('kind')!r}; save a trial "

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from specdecode_operator.pod_defaults import NO_DEFAULTS, PodDefaults, pod_defaults
+
 ENVIRONMENT_PREFIX = "SPECDECODE_"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 LEASE_NAME = "specdecode-operator"
@@ -54,6 +56,8 @@ class Settings:
     """Whether spec.template may name a ServiceAccount, the node's network or folders."""
     has_trials: bool = True
     """Whether trials may run; without, engines keep the configuration in force."""
+    pod_defaults: PodDefaults = NO_DEFAULTS
+    """What is set in the pods of all engines."""
     log_level: str = "INFO"
     log_format: str = "json"
 
@@ -103,6 +107,11 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         has_template=_truth(environment, "TEMPLATE", default=True),
         allows_host_access=_truth(environment, "TEMPLATE_HOST_ACCESS", default=False),
         has_trials=_truth(environment, "TRIALS", default=True),
+        pod_defaults=pod_defaults(
+            _read(environment, "POD_SECURITY_CONTEXT"),
+            _read(environment, "CONTAINER_SECURITY_CONTEXT"),
+            _read(environment, "CA_BUNDLE"),
+        ),
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",
     )

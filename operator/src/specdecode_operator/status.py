@@ -21,8 +21,8 @@ from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, most_unavailable, rollout
 from specdecode_operator.trial import Step, learning
-from specdecode_operator.trial import status_view as trial_telling
-from specdecode_operator.trial.status_view import TrialsView
+from specdecode_operator.trial.restarts import is_tried
+from specdecode_operator.trial.status_view import health
 
 
 def status(
@@ -42,7 +42,6 @@ def status(
     deployment = _deployment(seen)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
-    told = trial_telling.tell(plan.step, seen, plan.objects.in_force) if plan.step else None
     recommendation = _recommendation(plan.step, metadata, previous, now)
     facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
     checks = conditions.checks(facts)
@@ -60,7 +59,7 @@ def status(
                 "address": {"url": url(metadata["name"], metadata["namespace"])},
                 "configHash": config_hash,
                 "models": _models(plan, previous),
-                **_rollout(told, previous),
+                **_trials(plan, outcome, previous),
                 "recommendation": recommendation,
                 "measured": observed.measured,
                 "activity": observed.activity,
@@ -75,22 +74,16 @@ def as_manifest(record: Status) -> Manifest:
     return record.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-def _rollout(told: TrialsView | None, previous: Manifest) -> Manifest:
-    """Status of trials; unchanged for a rejected spec."""
-    if told is None:
-        kept = (
-            *("trial", "history", "rolloutRequests", "effective", "exploration"),
-            *("activeTrial", "lastTrial"),
-        )
+def _trials(plan: Plan, outcome: Outcome, previous: Manifest) -> Manifest:
+    """Status of trials; unchanged for a rejected spec, and while its other parts are not stored."""
+    if plan.step is None or not outcome.is_state_stored:
+        kept = ("effective", "exploration", "activeTrial", "lastTrial")
         return {name: previous.get(name) for name in kept}
     return {
-        "trial": told.trial,
-        "activeTrial": told.active_trial,
-        "lastTrial": told.last_trial,
-        "history": list(told.history) or None,
-        "rolloutRequests": list(told.requests) or None,
-        "effective": told.effective,
-        "exploration": told.exploration,
+        "effective": plan.view.effective,
+        "exploration": plan.view.exploration,
+        "activeTrial": plan.view.active_trial,
+        "lastTrial": plan.view.last_trial,
     }
 
 
@@ -123,7 +116,7 @@ def _trial_check(plan: Plan, outcome: Outcome) -> Check | None:
         return Check(False, "WriteFailed", outcome.trial_error)
     if plan.step is None or plan.step.record.trial is None:
         return None
-    return Check(*trial_telling.health(plan.step.record.trial))
+    return Check(*health(plan.step.record.trial))
 
 
 def _recommendation(
@@ -136,7 +129,9 @@ def _recommendation(
     if not _learns(step):
         return None
     if step.advice is None:
-        is_same = previous.get("configHash") == step.now.built.config_hash
+        # In a block of a trial, the pods run another configuration for a while.
+        is_tried = step.record.trial is not None
+        is_same = is_tried or previous.get("configHash") == step.now.built.config_hash
         return before if before and is_same else None
     name = metadata["name"], metadata["namespace"]
     return learning.shown(step.advice, *name, before, conditions.timestamp(now))
@@ -174,6 +169,13 @@ def _strategy(resource: Manifest) -> str:
     return str(strategy.get("type") or "Auto")
 
 
+def _pods_in_force(seen: Observed, plan: Plan) -> list[Manifest]:
+    """Stable pods, without those of a trial's candidate: condition CanaryHealthy reports these."""
+    trial = plan.step.record.trial if plan.step else None
+    stable = filter(pods.is_stable, seen.pods)
+    return [pod for pod in stable if not is_tried(trial, pod)]
+
+
 def _facts(
     seen: Observed,
     plan: Plan,
@@ -193,13 +195,12 @@ def _facts(
         failure=classify_create_error(failing.get("message", ""))
         if failing.get("status") == "True"
         else None,
-        trouble=pods.trouble(
-            filter(pods.is_stable, seen.pods), config_hash, seen.progress, seen.at
-        ),
+        trouble=pods.trouble(_pods_in_force(seen, plan), config_hash, seen.progress, seen.at),
         degraded=seen.degraded,
         most_unavailable=most_unavailable(live),
         strategy=_strategy(seen.resource),
         is_in_place=plan.strategy.is_in_place,
+        coming_node=plan.strategy.coming_node,
         refused=plan.refused,
         ignored=plan.ignored,
         blocked=outcome.blocked,
@@ -210,6 +211,7 @@ def _facts(
         has_fetched_models=bool(plan.models)
         and all(model.state is ModelState.READY for model in plan.models),
         lost=plan.lost,
+        overridden=plan.overridden,
         trial=_trial_check(plan, outcome),
         recommendation=_recommendation_check(plan, seen.resource),
     )

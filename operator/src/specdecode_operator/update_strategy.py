@@ -2,20 +2,29 @@
 
 A surge needs a free accelerator. Only the scheduler knows whether there is one; permission to read
 all nodes and pods of the cluster is not justified here. So a rollout surges, and if the scheduler
-cannot place a new pod within `surgeTimeout` while old pods run, the rollout continues in place.
+cannot place a new pod within `surgeTimeout` while old pods run, the rollout continues in place. It
+waits longer while a node is being added for each such pod.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from specdecode_api import names
 from specdecode_api.duration import duration_s
 from specdecode_operator import pods
+from specdecode_operator.coming_nodes import PROVISION_S, announcement
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.resource import Resource
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import condition
+
+LONGEST_EXTENSION_S = 2 * PROVISION_S
+"""Longest wait for announced nodes beyond `surgeTimeout`: an autoscaler may announce a node again
+and again that never comes."""
+
+LOOK_AT_EVENTS_S = 60.0
+"""While the wait is extended: an autoscaler may withdraw its announcement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,17 @@ class UpdateStrategy:
 
     is_in_place: bool
     look_again_s: float | None = None
+    coming_node: str = ""
+    """Who announced a node for which the rollout waits beyond `surgeTimeout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """The wait of an unschedulable pod; times in seconds from now."""
+
+    left_s: float
+    """Until the rollout continues in place; not positive if it does so now."""
+    coming_node: str = ""
 
 
 SURGE = UpdateStrategy(is_in_place=False)
@@ -42,11 +62,40 @@ def choose_update_strategy(
         return UpdateStrategy(strategy == "InPlace")
     if _in_place(observed) == config_hash:
         return UpdateStrategy(True)
-    waited_s = _wait_for_room_s(observed.pods, config_hash, observed.at)
-    if waited_s is None:
+    timeout_s = duration_s(resource.spec.update_strategy.surge_timeout)
+    waiting = _waiting(observed.pods, config_hash)
+    waits = [_wait(pod, observed, timeout_s) for pod in waiting]
+    if not waits:
         return SURGE
-    left_s = duration_s(resource.spec.update_strategy.surge_timeout) - waited_s
-    return UpdateStrategy(True) if left_s <= 0 else UpdateStrategy(False, left_s)
+    first = min(waits, key=lambda each: each.left_s)
+    if first.left_s <= 0:
+        return UpdateStrategy(True)
+    again_s = min(first.left_s, LOOK_AT_EVENTS_S) if first.coming_node else first.left_s
+    return UpdateStrategy(False, again_s, first.coming_node)
+
+
+def overdue_pods(observed: Observed) -> tuple[Manifest, ...]:
+    """New pods that have waited for room longer than `surgeTimeout`.
+
+    Whether the rollout waits longer depends on events about these pods.
+    """
+    lacking = [pod for pod in observed.pods if pods.lacks_room(pod)]
+    if not lacking:
+        return ()
+    try:
+        strategy = parse_stored(observed.resource).spec.update_strategy
+    except ResourceError:
+        return ()
+    hashes = {pods.config_hash_of(pod) for pod in lacking} - {_in_place(observed)}
+    waiting = [pod for each in hashes if each for pod in _waiting(observed.pods, each)]
+    timeout_s = duration_s(strategy.surge_timeout)
+    overdue = [pod for pod in waiting if _waited_s(pod, observed.at) >= timeout_s]
+    return tuple(overdue) if strategy.type == "Auto" else ()
+
+
+def was_in_place(observed: Observed) -> bool:
+    """Whether the latest rollout found no room for a further pod, or was to need none."""
+    return _in_place(observed) is not None
 
 
 def _in_place(observed: Observed) -> str | None:
@@ -58,19 +107,35 @@ def _in_place(observed: Observed) -> str | None:
     return (live["metadata"].get("annotations") or {}).get(names.ANNOTATION_IN_PLACE)
 
 
-def _wait_for_room_s(found: Iterable[Manifest], config_hash: str, at: datetime) -> float | None:
-    """Longest wait of an unschedulable new pod while an old pod is scheduled; else None.
-
-    None also if a node is being prepared for each such pod: the scheduler or an autoscaler has
-    nominated it, so that capacity is coming.
-    """
+def _waiting(found: Iterable[Manifest], config_hash: str) -> Iterator[Manifest]:
+    """Unschedulable new pods while an old pod is scheduled, which could give way."""
     stable = [pod for pod in found if pods.is_stable(pod) and not pods.is_ending(pod)]
     new = [pod for pod in stable if pods.config_hash_of(pod) == config_hash]
-    if not any(pods.is_scheduled(pod) for pod in stable if pod not in new):
-        return None
-    waits_s = [
-        pods.seconds_since(condition(pod, "PodScheduled"), at)
-        for pod in new
-        if pods.lacks_room(pod) and not pods.has_nominated_node(pod)
-    ]
-    return max(waits_s, default=None)
+    if any(pods.is_scheduled(pod) for pod in stable if pod not in new):
+        yield from filter(pods.lacks_room, new)
+
+
+def _wait(pod: Manifest, observed: Observed, timeout_s: float) -> _Wait:
+    """How long the rollout waits for a pod, given who announced a node for it.
+
+    `surgeTimeout` from the moment at which the pod became unschedulable, or until `PROVISION_S`
+    after the latest announcement, at most `LONGEST_EXTENSION_S` more. A node that the scheduler or
+    an autoscaler nominated in the pod's status has no time: it counts until that limit.
+    """
+    waited_s = _waited_s(pod, observed.at)
+    usual_s = timeout_s - waited_s
+    limit_s = usual_s + LONGEST_EXTENSION_S
+    if node := pods.nominated_node(pod):
+        return _Wait(limit_s, f"node {node} is nominated")
+    announced = announcement(observed.node_events, pod)
+    if announced is None:
+        return _Wait(usual_s)
+    until_s = PROVISION_S - max(0.0, (observed.at - announced.at).total_seconds())
+    extended_s = min(limit_s, until_s)
+    if extended_s <= usual_s:
+        return _Wait(usual_s)
+    return _Wait(extended_s, f"an autoscaler announced a node ({announced.reason})")
+
+
+def _waited_s(pod: Manifest, at: datetime) -> float:
+    return pods.seconds_since(condition(pod, "PodScheduled"), at)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
-import openai
 import pytest
 from pydantic import BaseModel, Field
 
@@ -196,33 +195,52 @@ def test_a_bad_grammar_is_refused_by_its_place(
         assert re.search(message, error["message"]), error["message"]
 
 
-def test_a_grammar_that_gives_up_is_an_error_of_its_call_alone(built_server) -> None:
-    asked = {
-        "guided_regex": "((.{0,100}){0,100}){0,100}",
-        "ignore_eos": True,
+OPTIONAL = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(500)}}
+EXPLODING = "((.{0,100}){0,100}){0,100}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"guided_regex": EXPLODING}, "too many expressions"),
+        ({"guided_json": OPTIONAL}, "max is 2000"),
+    ],
+)
+def test_a_grammar_that_fails_when_it_is_followed_is_refused_before(
+    built_server, fields: dict[str, object], message: str
+) -> None:
+    answer = built_server.post("/v1/completions", json={"prompt": "The", **fields})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, next(iter(fields)))
+    assert re.search(f"it fails after .* tokens .*{message}.*simplify it", error["message"])
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_a_grammar_that_fails_later_ends_its_own_choice_alone(built_server, path: str) -> None:
+    """The way to the part that fails is one token of many, which the trial does not take."""
+    (token,) = built_server.service.text.encode("Q", add_special_tokens=False)
+    fields = {
+        "guided_grammar": f'start: a | b\na: /[a-z ]*/\nb: "Q" c\nc: /{EXPLODING}/\n',
+        "logit_bias": {str(token): 100},
         "max_tokens": 200,
         "temperature": 0,
+        **({"messages": MESSAGES} if path.startswith("chat") else {"prompt": "The"}),
     }
-    answer = built_server.post("/v1/completions", json={"prompt": "The", **asked})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (500, "answer_failed")
-    assert "the grammar could not be followed: " in error["message"]
-    with pytest.raises(openai.APIError, match="the grammar could not be followed"):
-        for _ in built_server.connect(is_strict=False).completions.create(
-            model="echo", prompt="The", max_tokens=200, stream=True, temperature=0,
-            extra_body={"guided_regex": asked["guided_regex"], "ignore_eos": True},
-        ):  # fmt: skip
-            pass
+    answer = built_server.post(f"/v1/{path}", json=fields)
+    assert answer.status_code == 200
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "error"
+    assert choice["error"]["code"] == "grammar_failed"
+    assert "could not be followed: lexer error: too many expr" in choice["error"]["message"]
+    text = choice["message"]["content"] if path.startswith("chat") else choice["text"]
+    assert set(text) == {"Q"}
+    streamed = built_server.post(f"/v1/{path}", json=fields | {"stream": True}).text
+    *_, last, done = streamed.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    (choice,) = json.loads(last.removeprefix("data: "))["choices"]
+    assert (choice["finish_reason"], choice["error"]["code"]) == ("error", "grammar_failed")
     assert ask(built_server, response_format=FORMAT).choices[0].finish_reason == "stop"
     assert built_server.get("/ready").status_code == 200
-
-
-def test_a_grammar_that_takes_too_long_is_refused(built_server, monkeypatch) -> None:
-    grammars = built_server.service.grammars
-    monkeypatch.setattr(grammars, "_compile_seconds", 0.0)
-    answer = built_server.post("/v1/completions", json={"prompt": "a", "guided_regex": "a"})
-    assert answer.status_code == 400
-    assert "could not be compiled within 0 s" in answer.json()["error"]["message"]
 
 
 def test_a_model_without_eos_refuses_grammars_and_serves_on(start_server) -> None:

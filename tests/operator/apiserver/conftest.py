@@ -384,10 +384,13 @@ def parts(kubeconfig, namespace):
 
     @asynccontextmanager
     async def wired(
-        fetch_progress=None, now=lambda: datetime.now(UTC), engine_port=names.MANAGEMENT_PORT
+        fetch_progress=None,
+        now=lambda: datetime.now(UTC),
+        engine_port=names.MANAGEMENT_PORT,
+        **more,
     ):
         metrics = Metrics("test")
-        settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,))
+        settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,), **more)
         added: list[Key] = []
         async with (
             connect(str(kubeconfig), metrics, 30) as cluster,

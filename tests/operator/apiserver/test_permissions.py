@@ -153,8 +153,27 @@ def life(chat, api, namespace):
         metadata |= {"name": "chat-canary", "namespace": namespace}
         api.create(DEPLOYMENT, {**left, "metadata": metadata, "status": {}})
 
+    def wait_for_room():
+        """A new pod that has waited long for a node, which an old pod has."""
+        template = api.get(DEPLOYMENT, namespace, "chat")["spec"]["template"]
+        for name, config_hash in (("old", "v1-old"), ("new", "v1-new")):
+            metadata = copy.deepcopy(template["metadata"]) | {"name": name, "namespace": namespace}
+            metadata["annotations"][names.ANNOTATION_CONFIG_HASH] = config_hash
+            api.create(kinds.POD, {"metadata": metadata, "spec": template["spec"]})
+        scheduled = {"type": "PodScheduled", "status": "True"}
+        refused = {
+            "type": "PodScheduled",
+            "status": "False",
+            "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+            "lastTransitionTime": "2026-11-21T12:00:00Z",
+        }
+        for name, condition in (("old", scheduled), ("new", refused)):
+            status = {"status": {"conditions": [condition]}}
+            api.merge(kinds.POD, namespace, name, status, "/status")
+
     return (
         lambda: chat(replicas=2),
+        wait_for_room,
         leave_canary,
         lambda: api.delete(SERVICE, namespace, "chat"),
         lambda: api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 64}}),

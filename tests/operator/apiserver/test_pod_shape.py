@@ -8,6 +8,7 @@ import pytest
 from specdecode_operator import kinds
 from specdecode_operator.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, ResourceKind
 from specdecode_operator.observed import Key
+from specdecode_operator.settings import from_environment
 
 pytestmark = pytest.mark.apiserver
 
@@ -151,3 +152,38 @@ async def test_no_key_of_the_api_is_told_and_none_can_be_read(
     ]
     assert all("secrets" not in rule["resources"] for rule in rules)
     assert "secrets" not in {kind.plural for kind in (*kinds.ALL, kinds.LEASE)}
+
+
+async def test_settings_of_the_chart_reach_engine_pods_and_are_taken_back(
+    parts, chat, api, namespace, template, example
+):
+    """As rendered by Helm, read by the operator, and stored by the API server."""
+    values = (
+        "engine.podSecurityContext.runAsNonRoot=true,engine.securityContext.runAsUser=1000650000,"
+        "engine.caBundle.configMap=authorities"
+    )
+    (rendered,) = (each for each in template("--set", values) if each["kind"] == "Deployment")
+    (container,) = rendered["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each.get("value", "") for each in container["env"]}
+    defaults = from_environment(environment).pod_defaults
+    hub = example("hub")["spec"]
+    download = {"cacheClaim": "models"}
+    chat(model=hub["model"], speculation=hub["speculation"], download=download)
+
+    async def settled(**settings):
+        async with parts(**settings) as wired:
+            await wired.resync.once()
+            await wired.reconcile(Key(namespace, "chat"))
+            live = api.get(DEPLOYMENT, namespace, "chat")
+            return live["spec"]["template"]
+
+    plain = await settled()
+    found = await settled(pod_defaults=defaults)
+    assert plain["spec"]["securityContext"]["fsGroup"] == 65532
+    assert found["spec"]["securityContext"] == {"runAsNonRoot": True}
+    (engine,), (fetch,) = found["spec"]["containers"], found["spec"]["initContainers"]
+    assert engine["securityContext"] == fetch["securityContext"] == {"runAsUser": 1000650000}
+    volumes = {each["name"]: each for each in found["spec"]["volumes"]}
+    assert volumes["ca-bundle"]["configMap"]["name"] == "authorities"
+    assert found["metadata"] == plain["metadata"]  # the same configuration
+    assert await settled() == plain

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specdecode_api import names
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE, ResourceKind
+from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, TRIAL, ResourceKind
 from specdecode_operator.observed import Key
 
 pytestmark = pytest.mark.apiserver
@@ -62,21 +62,64 @@ async def test_a_canary_refused_by_a_quota_leaves_the_resource_alone(
         assert api.get(DEPLOYMENT, namespace, "chat")["spec"]["replicas"] == 3
 
 
-async def test_a_write_of_an_older_version_of_the_state_is_refused(
+async def test_a_trial_refused_by_a_quota_does_not_begin(
+    parts, chat, api, namespace, condition, settle
+):
+    chat(rollout=GUARDED)
+    async with parts() as wired:
+        await settle(wired)
+        stable = api.get(DEPLOYMENT, namespace, "chat")["spec"]
+        ready = condition("Ready")
+        name = "count/specdecodetrials.specdecode.io"
+        limit = {"hard": {name: "0"}}
+        api.create(QUOTA, {"metadata": {"name": "trials", "namespace": namespace}, "spec": limit})
+        status = {"status": limit | {"used": {name: "0"}}}
+        api.merge(QUOTA, namespace, "trials", status, "/status")
+        api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 32}})
+        await settle(wired)
+        assert api.items(TRIAL, namespace) == []
+        assert api.get(DEPLOYMENT, namespace, "chat")["spec"] == stable
+        assert api.get(DEPLOYMENT, namespace, "chat-canary") is None
+        assert condition("Ready") == ready
+        status, reason, message = condition("CanaryHealthy")
+        assert (status, reason) == ("False", "WriteFailed")
+        assert "exceeded quota" in message
+        api.delete(QUOTA, namespace, "trials")
+        await settle(wired)
+        assert len(api.items(TRIAL, namespace)) == 1
+
+
+async def test_a_status_of_an_older_version_of_the_resource_is_refused(
     parts, chat, api, namespace, settle
 ):
     chat(rollout=GUARDED)
     async with parts() as wired:
         await settle(wired)
-        name = "chat-rollout"
-        stale = wired.cache.observe(Key(namespace, "chat")).children[("ConfigMap", name)]
-        text = stale["data"][names.RECORD_FILE_NAME]
+        stale = wired.cache.observe(Key(namespace, "chat")).resource
         newer = {"metadata": {"annotations": {"by": "a newer leader"}}}
-        api.merge(CONFIG_MAP, namespace, name, newer)
+        api.merge(RESOURCE, namespace, "chat", newer)
+        with pytest.raises(KubeApiError) as caught:
+            await wired.cluster.apply_status(stale, {"replicas": 7})
+        assert caught.value.code == 409
         api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 32}})
-        resource = api.get(RESOURCE, namespace, "chat")
-        wired.cache.put(resource)
-        await wired.reconcile(Key(namespace, "chat"))
-        assert api.get(CONFIG_MAP, namespace, name)["data"][names.RECORD_FILE_NAME] == text
         await settle(wired)
-        assert api.get(CONFIG_MAP, namespace, name)["data"][names.RECORD_FILE_NAME] != text
+        status = api.get(RESOURCE, namespace, "chat")["status"]
+        assert status["activeTrial"] == api.items(TRIAL, namespace)[0]["metadata"]["name"]
+
+
+async def test_state_that_an_older_definition_drops_is_not_written_at_once_again(
+    parts, chat, namespace, monkeypatch
+):
+    chat(rollout=GUARDED)
+    write = Cluster.apply_status
+
+    async def without_effective(cluster, resource, status):
+        kept = {name: value for name, value in status.items() if name != "effective"}
+        return await write(cluster, resource, kept)
+
+    monkeypatch.setattr(Cluster, "apply_status", without_effective)
+    async with parts() as wired:
+        await wired.resync.once()
+        dues_s = [await wired.reconcile(Key(namespace, "chat")) for _ in range(6)]
+    assert dues_s[0] == 0
+    assert all(due_s is None or due_s > 0 for due_s in dues_s[3:])

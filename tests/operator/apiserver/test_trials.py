@@ -19,8 +19,9 @@ import httpx
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
 from specdecode_operator.observed import Key
+from trials.foreign import write_foreign_draft
 
 pytestmark = pytest.mark.apiserver
 
@@ -54,6 +55,12 @@ def speculation(table, draft="pvc://models/draft"):
     }
 
 
+def made_for(template):
+    """Configuration and block of a trial that a template is for."""
+    annotations = template["metadata"]["annotations"]
+    return annotations[names.ANNOTATION_CONFIG_HASH], annotations.get(names.ANNOTATION_BLOCK)
+
+
 class Kubelet:
     """Runs the pods that Deployments ask for."""
 
@@ -61,6 +68,8 @@ class Kubelet:
         self._api, self._namespace, self._folder = api, namespace, folder
         self._numbers = count(2)
         self.engines = {}
+        self.started = []
+        """Configuration and block of each pod, in the order in which they were started."""
         self._ended = []
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -69,17 +78,21 @@ class Kubelet:
     def sync(self):
         """Start and end pods, and report on them; called again and again."""
         wanted = {each["metadata"]["name"]: each for each in self._deployments()}
-        for name, (process, address, owner, config) in list(self.engines.items()):
-            deployment = wanted.get(owner)
-            template = deployment and deployment["spec"]["template"]["metadata"]["annotations"]
-            if not template or template[names.ANNOTATION_CONFIG_HASH] != config:
+        for name, (process, address, owner, _) in list(self.engines.items()):
+            if owner not in wanted:
                 self._end(name, process)
             elif self._is_ready(address):
                 self._report(name, address)
         for owner, deployment in wanted.items():
-            mine = [each for each in self.engines.values() if each[2] == owner]
-            for _ in range(deployment["spec"]["replicas"] - len(mine)):
-                self._start(owner, deployment["spec"]["template"])
+            template, replicas = deployment["spec"]["template"], deployment["spec"]["replicas"]
+            mine = {n: each for n, each in self.engines.items() if each[2] == owner}
+            new = [n for n, each in mine.items() if each[3] == made_for(template)]
+            for _ in range(replicas - len(new)):
+                self._start(owner, template)
+            serving = self.addresses()
+            if len([n for n in new if mine[n][1] in serving]) >= replicas:
+                for name in mine.keys() - new:  # what they replace ends once they serve
+                    self._end(name, mine[name][0])
             self._report_deployment(deployment)
 
     def addresses(self):
@@ -100,6 +113,7 @@ class Kubelet:
         name, address = f"{owner}-{number}", f"127.0.0.{number}"
         config = template["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
         metadata = {**template["metadata"], "name": name, "namespace": self._namespace}
+        self.started.append(made_for(template))
         self._api.create(POD, {"metadata": metadata, "spec": template["spec"]})
         file = self._folder / f"{name}.json"
         file.write_text(json.dumps(self._boot(f"chat-{config}", address)))
@@ -110,14 +124,16 @@ class Kubelet:
                 stderr=log,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
-        self.engines[name] = (process, address, owner, config)
+        self.engines[name] = (process, address, owner, made_for(template))
 
     def _boot(self, name, address):
         data = self._api.get(CONFIG_MAP, self._namespace, name)["data"]
         boot = json.loads(data[names.BOOT_FILE_NAME])
         boot["model"] |= {"path": str(MODELS / "target"), "context_length": 256}
         draft = boot["speculation"]["draft_path"].rpartition("/")[2]
-        boot["speculation"] |= {"draft_path": str(MODELS / draft), "profile_seconds": 1.0}
+        own = self._folder / draft
+        place = own if own.exists() else MODELS / draft
+        boot["speculation"] |= {"draft_path": str(place), "profile_seconds": 1.0}
         boot["server"] |= {"host": address, "port": self.port, "management_port": 0}
         boot |= {"device": "cpu", "threads": 1}
         boot["memory"]["kv_cache_bytes"] = 32 * 2**20
@@ -211,6 +227,16 @@ def status(api, namespace):
 
 
 @pytest.fixture
+def trial(api, namespace):
+    """Status of the only trial; {} before it has one."""
+
+    def read():
+        return next((each.get("status") or {} for each in api.items(TRIAL, namespace)), {})
+
+    return read
+
+
+@pytest.fixture
 def go_on(kubelet, namespace):
     """Reconcile again and again, as the operator does, until something holds."""
 
@@ -240,7 +266,7 @@ def managers(resource):
 
 
 async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
-    parts, chat, kubelet, status, go_on, api, namespace, events
+    parts, chat, kubelet, status, trial, go_on, api, namespace, events
 ):
     chat(
         device="CPU",
@@ -255,25 +281,27 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
         try:
             spec = {"spec": {"speculation": speculation(TOO_DEEP)}}
             api.merge(RESOURCE, namespace, "chat", spec)
-            await go_on(wired, lambda: _measures(status()), load)
+            await go_on(wired, lambda: _measures(trial()), load)
         except BaseException:
             load.stop()
             raise
     # The operator ends here, in the middle; the next one continues from the record.
-    half_way = status()["trial"]
+    half_way = trial()
     async with parts(engine_port=kubelet.port) as wired:
         try:
-            await go_on(wired, lambda: status().get("history"), load)
+            await go_on(wired, lambda: status().get("lastTrial"), load)
         finally:
             load.stop()
-    ended = status()["history"][0]
-    assert ended["id"] == half_way["id"]
+    ended = trial()
+    assert ended["candidate"]["configHash"] == half_way["candidate"]["configHash"]
     assert ended["startedAt"] == half_way["startedAt"]
-    assert (ended["kind"], ended["verdict"]) == ("Hot", "RolledBack"), {
-        key: ended.get(key) for key in ("reason", "message", "interval", "arms", "strata")
+    assert (ended["strategy"], ended["verdict"]) == ("Hot", "RolledBack"), {
+        key: ended.get(key) for key in ("reason", "message", "interval", "baseline", "candidate")
     }
-    assert all(arm["requests"] > 0 for arm in ended["arms"])
-    assert json.loads(ended["evidence"])["evidence"]["strata"]
+    assert all(ended[role]["requests"] > 0 for role in ("baseline", "candidate"))
+    assert ended["evidence"]["evidence"]["strata"]
+    assert "state" in half_way
+    assert "state" not in ended
     assert load.failures == []
     assert load.count > 40
     assert [len(texts) for texts in load.answers.values()] == [1, 1]
@@ -292,18 +320,17 @@ async def test_a_table_too_deep_is_tried_rejected_and_taken_back(
     assert {"TrialStarted", "TrialRolledBack"} <= set(events())
 
 
-def _measures(status):
-    trial = status.get("trial") or {}
+def _measures(trial):
     return trial.get("phase") == "Measuring" and trial.get("measuredSeconds", 0) > 0
 
 
 async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
-    parts, chat, kubelet, status, go_on, api, namespace
+    parts, chat, kubelet, status, trial, go_on, api, namespace
 ):
     chat(
         device="CPU",
         speculation=speculation(FREE_CHOICE),
-        rollout=QUICK | {"canary": {"baseline": "Stable", "replicas": 1}},
+        rollout=QUICK | {"strategy": "Canary", "canary": {"baseline": "Stable", "replicas": 1}},
         replicas=1,
     )
     async with parts(engine_port=kubelet.port) as wired:
@@ -314,8 +341,8 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
             # A head for features, in the place of a draft of its own: it does not load.
             wrong = speculation(FREE_CHOICE, draft="pvc://models/eagle3")
             api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": wrong}})
-            await go_on(wired, lambda: status().get("trial"), load)
-            assert status()["trial"]["kind"] == "Canary"
+            await go_on(wired, lambda: trial().get("strategy"), load)
+            assert trial()["strategy"] == "Canary"
             await go_on(wired, lambda: len(kubelet.engines) == 2, load)
             canary = next(name for name in kubelet.engines if "canary" in name)
             process = kubelet.engines[canary][0]
@@ -327,12 +354,47 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
             }  # fmt: skip
             said = {"status": {"containerStatuses": [crashed]}}
             api.merge(POD, namespace, canary, said, "/status")
-            await go_on(wired, lambda: status().get("history"), load)
+            await go_on(wired, lambda: status().get("lastTrial"), load)
             await go_on(wired, lambda: len(kubelet.engines) == 1, load)
         finally:
             load.stop()
-    ended = status()["history"][0]
-    assert (ended["kind"], ended["verdict"]) == ("Canary", "RolledBack")
+    ended = trial()
+    assert (ended["strategy"], ended["verdict"]) == ("Canary", "RolledBack")
     assert status()["configHash"] == old
     assert load.failures == []
     assert [each["metadata"]["name"] for each in api.items(DEPLOYMENT, namespace)] == ["chat"]
+
+
+async def test_a_draft_that_fits_nothing_is_stopped_in_its_first_block_on_the_only_pod(
+    parts, chat, kubelet, status, trial, go_on, api, namespace, tmp_path
+):
+    write_foreign_draft(MODELS / "eagle3", tmp_path / "foreign")
+    good = speculation(FREE_CHOICE, draft="pvc://models/eagle3") | {"algorithm": "EAGLE3"}
+    guard = {
+        "minRequests": 20, "minStratumRequests": 5, "minDuration": "5s", "maxDuration": "4h",
+        "warmUp": "2s",
+    }  # fmt: skip
+    chat(device="CPU", speculation=good, rollout=QUICK | {"guard": guard}, replicas=1)
+    async with parts(engine_port=kubelet.port) as wired:
+        await go_on(wired, lambda: len(kubelet.addresses()) == 1)
+        old = status()["configHash"]
+        load = Load(kubelet)
+        try:
+            await go_on(wired, lambda: load.count > 60, load)
+            foreign = good | {"draft": {"uri": "pvc://models/foreign"}}
+            api.merge(RESOURCE, namespace, "chat", {"spec": {"speculation": foreign}})
+            await go_on(wired, lambda: status().get("lastTrial"), load)
+            await go_on(wired, lambda: len(kubelet.engines) == 1, load)
+        finally:
+            load.stop()
+    ended = trial()
+    assert (ended["strategy"], ended["verdict"]) == ("Switchback", "RolledBack"), ended
+    assert ended["reason"] == "AcceptLengthFell"
+    assert status()["effective"]["reason"] == "Guarded"
+    assert [config for config, _ in kubelet.started][-1] == old
+    # Each block had a pod of its own, and no Deployment but that of the resource was used.
+    blocks = [block for _, block in kubelet.started if block]
+    assert len(blocks) == len(set(blocks)) <= 2
+    assert [each["metadata"]["name"] for each in api.items(DEPLOYMENT, namespace)] == ["chat"]
+    assert load.failures == []
+    assert [len(texts) for texts in load.answers.values()] == [1, 1]

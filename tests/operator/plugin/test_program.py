@@ -1,14 +1,16 @@
 """The program's words: flags, units, and sentences for what goes wrong."""
 
 import argparse
+import re
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
 from specdecode_operator.plugin import wording
-from specdecode_operator.plugin.__main__ import _console, _frames, main
+from specdecode_operator.plugin.__main__ import _console, _frames, _parser, main
 from specdecode_operator.plugin.errors import PluginError, nobody, refusal, unreachable
 
 
@@ -103,3 +105,21 @@ def test_a_pipe_gets_rows_without_padding(capsys, monkeypatch):
     assert len(lines) == 2
     assert lines[1].endswith("short")
     assert not any(line.endswith(" ") for line in lines)
+
+
+def commands(parser, words=()):
+    """Commands with their positional arguments, as docs write them."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, each in action.choices.items():
+                yield from commands(each, (*words, name))
+            return
+    positional = [each for each in parser._actions if not each.option_strings]
+    shown = [f"[{each.metavar}]" if each.nargs == "?" else each.metavar for each in positional]
+    yield " ".join([*words, *shown])
+
+
+def test_the_docs_list_every_command():
+    text = (Path(__file__).resolve().parents[3] / "docs" / "plugin.md").read_text()
+    listed = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(commands(_parser()))

@@ -57,14 +57,11 @@ def test_the_story_tells_of_trials(example):
     from datetime import UTC, datetime
 
     status = {
-        "trial": {
-            "id": "0f", "kind": "Hot", "phase": "Measuring", "holdReason": "1 of 3 pairs",
-            "arms": [{"role": "Baseline", "requests": 5}, {"role": "Candidate", "requests": 4}],
-        },
-        "history": [{"id": "0e", "verdict": "RolledBack", "reason": "Slower", "message": "-9 %"}],
+        "activeTrial": "chat-0f",
+        "lastTrial": {"name": "chat-0e", "verdict": "RolledBack", "reason": "Slower"},
         "effective": {"message": "the spec (0f) is being tried"},
-    }  # fmt: skip
+    }
     facts = dict(diagnose(example() | {"status": status}, (), (), datetime.now(UTC)).facts)
-    assert facts["Trial"].startswith("0f Hot, Measuring: baseline 5 requests, candidate 4 requests")
-    assert facts["Last trial"] == "0e RolledBack (Slower): -9 %"
+    assert facts["Trial"] == "chat-0f"
+    assert facts["Last trial"] == "chat-0e RolledBack (Slower)"
     assert "being tried" in facts["In force"]

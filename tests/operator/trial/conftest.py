@@ -1,9 +1,10 @@
 """A small world around the real plan: an API server's memory, Deployments' pods, engines' counters.
 
-Every step reads the record from its ConfigMap; `end_operator` drops what was only in memory.
+Every step reads what is stored; `end_operator` drops what was only in memory.
 """
 
 import copy
+import json
 import math
 import random
 from dataclasses import dataclass, field
@@ -23,11 +24,13 @@ from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums,
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome
-from specdecode_operator.plan import plan, recorded
+from specdecode_operator.plan import plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.context import role_of
+from specdecode_operator.trial.revisions import readable
 from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.stored import recorded
 
 STRATUM = Stratum(4, "greedy", "free", "short")
 BEGIN_S = 1_700_000_000.0
@@ -107,6 +110,8 @@ class World:
         self.is_read_only = False  # the API server refuses every write
         self.refuses_trials = False  # the API server refuses to write objects of trials
         self.cannot_start = set()  # config hashes
+        self.start_s = 0.0  # until a new pod serves
+        self.fewest_serving = None  # stable pods, since it was set to a number
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
         self.requests_per_s = 2.0
         self.seconds_by_num_steps = {}
@@ -126,13 +131,19 @@ class World:
         pods.sort(key=lambda pod: pod["metadata"]["name"])
         trials = tuple(self.trials.values())
         revisions = tuple(self.revisions.values())
+        at = datetime.fromtimestamp(self.now_s, UTC)
         return Observed(
-            self.resource, dict(self.children), tuple(pods), trials=trials, revisions=revisions
+            self.resource,
+            dict(self.children),
+            tuple(pods),
+            at=at,
+            trials=trials,
+            revisions=revisions,
         )
 
     @property
     def record(self):
-        return recorded(self.observed, self.memory)
+        return recorded(self.observed, readable(self.observed), self.memory)
 
     @property
     def status(self):
@@ -146,30 +157,35 @@ class World:
         self.memory = decided.memory
         if self.is_read_only:
             return decided
-        trial_writes = () if self.refuses_trials else decided.trial_writes
-        for write in (*decided.writes, *trial_writes):
+        for write in decided.writes:
             self._apply(write.manifest)
         if not self.refuses_trials:
             self._write_objects(decided.objects)
+            for write in decided.trial_writes:
+                self._apply(write.manifest)
         for child in decided.prunes:
             self.children.pop(child_id(child))
         now = datetime.fromtimestamp(self.now_s, UTC)
-        told = status(observed, decided, Outcome(tuple(w.manifest for w in decided.writes)), now)
+        answers = tuple(self.children[child_id(each.manifest)] for each in decided.writes)
+        outcome = Outcome(answers, is_state_stored=not self.refuses_trials)
+        told = json.loads(json.dumps(status(observed, decided, outcome, now)))
         self.resource = {**self.resource, "status": told}
         self.statuses.append(told)
         self._run_controllers()
         return decided
 
     def _write_objects(self, objects):
+        for manifest in objects.revisions:
+            self.revisions[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
         for manifest in objects.creates:
             self.create_trial(manifest)
         for manifest, owned in objects.adoptions:
             self.trials[manifest["metadata"]["name"]]["metadata"] |= owned
         for manifest, told in objects.statuses:
             SpecDecodeTrialStatus.from_resource(told)
-            self.trials[manifest["metadata"]["name"]]["status"] = told
-        for manifest in objects.revisions:
-            self.revisions[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
+            stored = {"status": json.loads(json.dumps(told))}
+            name = manifest["metadata"]["name"]
+            self.trials[name] = {**self.trials[name], **stored}
         for manifest in objects.deletes:
             kept = self.trials if manifest["kind"] == names.KIND_TRIAL else self.revisions
             del kept[manifest["metadata"]["name"]]
@@ -259,6 +275,8 @@ class World:
             "uid": f"uid-{manifest['metadata']['name']}",
         }
         live["metadata"]["generation"] = generation + 1
+        if before is not None and "status" in before:
+            live["status"] = before["status"]
         self.children[child_id(manifest)] = live
 
     def _deployments(self):
@@ -274,27 +292,38 @@ class World:
             self._roll(name, deployment)
 
     def _roll(self, name, deployment):
-        """Replace pods of another template at once, and scale."""
+        """Replace pods of another template as soon as new ones serve, or in place; and scale."""
         template = deployment["spec"]["template"]
         wanted_hash = template["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
-        mine = [e for e in self.engines.values() if e.pod["metadata"]["owner"] == name]
-        for engine in mine:
-            found = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
-            if found != wanted_hash:
-                del self.engines[engine.pod["metadata"]["name"]]
-        mine = [e for e in self.engines.values() if e.pod["metadata"]["owner"] == name]
         replicas = deployment["spec"]["replicas"]
-        for engine in mine[replicas:]:
-            del self.engines[engine.pod["metadata"]["name"]]
+        if deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0:
+            self._remove(self._of_deployment(name, template, is_new=False))
+        mine = self._of_deployment(name, template, is_new=True)
+        self._remove(mine[replicas:])
         for _ in range(replicas - len(mine)):
             self._start_pod(name, template, wanted_hash)
-        counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-        ready = len([e for e in self._serving() if e.pod["metadata"]["owner"] == name])
+        new = self._of_deployment(name, template, is_new=True)
+        ready = [each for each in new if each in self._serving()]
+        old = self._of_deployment(name, template, is_new=False)
+        self._remove(old[replicas - len(ready) :] if len(ready) < replicas else old)
+        left = self._of_deployment(name, template, is_new=False)
+        available = [each for each in (*new, *left) if each in self._serving()]
         deployment["status"] = {
             "observedGeneration": deployment["metadata"]["generation"],
-            **dict.fromkeys(counts[:2], replicas),
-            **dict.fromkeys(counts[2:], ready),
+            "replicas": len(new) + len(left),
+            "updatedReplicas": len(new),
+            **dict.fromkeys(("readyReplicas", "availableReplicas"), len(available)),
         }
+        if name == self.resource["metadata"]["name"] and self.fewest_serving is not None:
+            self.fewest_serving = min(self.fewest_serving, len(available))
+
+    def _of_deployment(self, name, template, is_new):
+        mine = [e for e in self.engines.values() if e.pod["metadata"]["owner"] == name]
+        return [each for each in mine if (_made_for(each.pod) == _made_for(template)) is is_new]
+
+    def _remove(self, engines):
+        for engine in engines:
+            del self.engines[engine.pod["metadata"]["name"]]
 
     def _start_pod(self, owner, template, config_hash):
         number = next(self._numbers)
@@ -304,11 +333,12 @@ class World:
             "namespace": "default",
             "uid": f"pod-{number}",
             "owner": owner,
+            "creationTimestamp": self._timestamp(),
         }
         role = role_of(pod)
         if role not in self.has_room:
-            conditions = [{"type": "PodScheduled", "status": "False", "message": "no room"}]
-            pod["status"] = {"conditions": conditions}
+            waits = {"type": "PodScheduled", "status": "False", "message": "Insufficient gpu"}
+            pod["status"] = {"conditions": [waits | {"lastTransitionTime": self._timestamp()}]}
         elif config_hash in self.cannot_start:
             ended = {"exitCode": 1, "message": "the draft's vocabulary is another"}
             engine = {
@@ -318,12 +348,26 @@ class World:
             }  # fmt: skip
             pod["status"] = {"containerStatuses": [engine]}
         else:
-            pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+            pod["status"] = {"conditions": [self._ready()] if not self.start_s else []}
         boot = self._boot(config_hash)
         entries = boot.speculation.tuned or boot.speculation.entries
         self.engines[pod["metadata"]["name"]] = Engine(
             pod, dict(entries), boot.speculation.policy, self.now_s
         )
+
+    def _timestamp(self):
+        return datetime.fromtimestamp(self.now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _ready(self):
+        return {"type": "Ready", "status": "True", "lastTransitionTime": self._timestamp()}
+
+    def _start(self):
+        """Pods that have had their time begin to serve."""
+        for engine in self.engines.values():
+            status = engine.pod["status"]
+            is_starting = status == {"conditions": []}
+            if is_starting and self.now_s - engine.start_s >= self.start_s:
+                engine.pod = {**engine.pod, "status": {"conditions": [self._ready()]}}
 
     def _boot(self, config_hash):
         from specdecode_api.boot import EngineBoot
@@ -359,6 +403,7 @@ class World:
 
     def pass_time(self, seconds):
         self.now_s += seconds
+        self._start()
         serving = self._serving()
         for engine in serving:
             engine.expire(self.now_s)
@@ -381,7 +426,7 @@ class World:
         """Until no trial runs; it begins within a step."""
         self.reconcile()
         assert self.record.trial is not None or self.run(60, until=lambda w: w.record.trial)
-        assert self.run(until=lambda w: w.record.trial is None), self.status.get("trial")
+        assert self.run(until=lambda w: w.record.trial is None), self.status.get("activeTrial")
         return self.record.history[0]
 
     def edit(self, **spec):
@@ -390,11 +435,9 @@ class World:
         self.resource["spec"] |= spec
         self.resource["metadata"]["generation"] += 1
 
-    def annotate(self, **verbs):
+    def annotate(self, name, value):
         self.resource = copy.deepcopy(self.resource)
-        annotations = self.resource["metadata"].setdefault("annotations", {})
-        for verb, value in verbs.items():
-            annotations[f"{names.GROUP}/rollout-{verb}"] = value
+        self.resource["metadata"].setdefault("annotations", {})[name] = value
 
     def restart(self, engine):
         """A container starts again: counters at 0, the boot file's table."""
@@ -404,6 +447,13 @@ class World:
         engine.counted = {}
         engine.expires_s = None
         engine.start_s = self.now_s
+
+
+def _made_for(pod):
+    """Configuration and block of a trial that a pod or a template is made for."""
+    annotations = pod["metadata"]["annotations"]
+    keys = (names.ANNOTATION_CONFIG_HASH, names.ANNOTATION_BLOCK)
+    return tuple(annotations.get(key) for key in keys)
 
 
 def speculation(*depths, policy="Goodput", **bounds):
@@ -446,3 +496,21 @@ def world(example):
         return made
 
     return make
+
+
+@pytest.fixture
+def try_out(speculate):
+    """Create a SpecDecodeTrial as a user does."""
+
+    def create(made, name="mine", candidate=None, **spec):
+        table = {"speculation": {"adaptive": speculate(3)["adaptive"]}}
+        made.create_trial(
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND_TRIAL,
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"deployment": "chat-standalone", "candidate": candidate or table, **spec},
+            }
+        )
+
+    return create

@@ -44,18 +44,18 @@ def test_state_is_stored_at_ends_of_pairs_and_phases_only(world, speculate):
     stored = []
     for _ in range(600):
         made.pass_time(1.0)
-        names = [each.manifest["metadata"]["name"] for each in made.reconcile().trial_writes]
-        stored += [name for name in names if name.endswith("-rollout")]
+        decided = made.reconcile()
+        stored += [new["state"] for _, new in decided.objects.statuses if "state" in new]
         if stored and made.record.trial is None:
             break
-    pairs = made.record.history[0].measured_seconds // 40
+    pairs = made.record.history[0].status["measuredSeconds"] // 40
     assert 0 < len(stored) <= pairs + 4  # begin, first turn, verdict, end
 
 
 def test_a_paused_trial_runs_the_table_in_force_everywhere(world, speculate):
     made = world()
     in_turns(made, speculate)
-    made.annotate(pause=made.record.trial.target.id)
+    made.command(made.record.trial.name, state="Paused")
     made.reconcile()
     made.run(130)
     assert {made.depth(engine) for engine in made.engines.values()} == {5}

@@ -5,7 +5,6 @@ import pytest
 from specdecode_api import names
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
 
-RECORD = ChildId("ConfigMap", "chat-standalone-rollout")
 STABLE = ChildId(DEPLOYMENT.kind, "chat-standalone")
 
 
@@ -24,51 +23,149 @@ def rejected(world):
     return made
 
 
-def lose_state(made):
-    del made.children[RECORD]
+def lose_revisions(made):
+    made.revisions.clear()
     made.end_operator()
 
 
-def test_a_lost_state_rolls_nothing_and_names_the_remedy(rejected):
+def lose_status(made):
+    del made.resource["status"]
+    made.end_operator()
+
+
+def lose_both(made):
+    lose_revisions(made)
+    lose_status(made)
+
+
+def promoted(world, try_out, policy):
+    """A resource with a promoted page size in the place of the spec's."""
+    made = world(guarded=policy == "Guarded")
+    try_out(made, candidate={"pageSize": 32}, promote=True)
+    made.run(60)
+    assert made.status["effective"]["reason"] == "Promoted"
+    return made
+
+
+@pytest.mark.parametrize("lose", [lose_revisions, lose_both])
+def test_a_lost_state_rolls_nothing_and_names_the_remedy(rejected, lose):
     before = set(rejected.engines), rejected.children[STABLE]
-    lose_state(rejected)
+    lose(rejected)
     rejected.run(600)
     assert (set(rejected.engines), rejected.children[STABLE]) == before
-    assert RECORD not in rejected.children
     lost = conditions(rejected)["StateLost"]
     assert (lost["status"], lost["reason"]) == ("True", "ConfigurationUnexplained")
-    assert "set spec.rollout.editPolicy to Immediate to put the spec in force" in lost["message"]
+    assert "restore" in lost["message"]
+    assert (
+        "kubectl annotate sdd chat-standalone -n default specdecode.io/accept-spec="
+        in (lost["message"])
+    )
     assert conditions(rejected)["Ready"]["status"] == "True"
 
 
-def test_a_resource_restored_without_status_and_state_rolls_nothing(rejected):
+@pytest.mark.parametrize("policy", ["Immediate", "Guarded"])
+@pytest.mark.parametrize("lose", [lose_revisions, lose_both])
+def test_a_promotion_that_nothing_explains_is_not_rolled_back(world, try_out, policy, lose):
+    made = promoted(world, try_out, policy)
+    before = set(made.engines)
+    lose(made)
+    made.trials.clear()
+    made.run(600)
+    assert set(made.engines) == before
+    assert conditions(made)["StateLost"]["status"] == "True"
+
+
+@pytest.mark.parametrize("policy", ["Immediate", "Guarded"])
+def test_a_resource_restored_without_status_keeps_the_revision_that_serves(world, try_out, policy):
+    made = promoted(world, try_out, policy)
+    before, revision = set(made.engines), made.status["effective"]["revision"]
+    lose_status(made)
+    made.trials.clear()
+    made.run(600)
+    assert set(made.engines) == before
+    assert "StateLost" not in conditions(made)
+    assert made.status["effective"]["revision"] == revision
+    assert "pageSize" in conditions(made)["SpecOverridden"]["message"]
+    made.edit(pageSize=8)
+    made.run(60)
+    assert "SpecOverridden" not in conditions(made)
+
+
+def test_a_rejected_spec_restored_without_status_does_not_get_in_force(rejected):
     before = set(rejected.engines)
-    lose_state(rejected)
-    del rejected.resource["status"]
+    lose_status(rejected)
     rejected.run(600)
     assert set(rejected.engines) == before
-    assert conditions(rejected)["StateLost"]["status"] == "True"
-
-
-def test_the_remedy_puts_the_spec_in_force(rejected):
-    before = set(rejected.engines)
-    lose_state(rejected)
-    rejected.run(60)
-    rejected.edit(rollout=rejected.resource["spec"]["rollout"] | {"editPolicy": "Immediate"})
-    rejected.run(60)
-    assert not set(rejected.engines) & before
     assert "StateLost" not in conditions(rejected)
 
 
+def test_a_revision_deleted_while_the_operator_runs_is_written_again(rejected):
+    before = dict(rejected.revisions)
+    rejected.revisions.clear()
+    rejected.run(60)
+    assert rejected.revisions.keys() == {rejected.status["effective"]["revision"]}
+    assert rejected.revisions.keys() <= before.keys()
+
+
+@pytest.mark.parametrize("policy", ["Immediate", "Guarded"])
+def test_the_remedy_puts_the_spec_in_force(world, try_out, policy):
+    made = promoted(world, try_out, policy)
+    before = set(made.engines)
+    lose_both(made)
+    made.trials.clear()
+    made.run(60)
+    message = conditions(made)["StateLost"]["message"]
+    name, value = message.rpartition(" ")[2].split("=")
+    made.annotate(name, "of-another-configuration")
+    made.run(60)
+    assert set(made.engines) == before
+    made.annotate(name, value)
+    made.run(60)
+    assert not set(made.engines) & before
+    assert made.status["configHash"] == value
+    assert "StateLost" not in conditions(made)
+
+
 def test_a_lost_state_in_the_middle_of_a_trial_leaves_the_old_configuration(world):
-    made = world()
+    made = world(strategy="Canary")
     made.edit(pageSize=32)
     assert made.run(200, until=lambda w: len(w.engines) == 6)
     stable = {name for name in made.engines if name.startswith("chat-standalone-0")}
-    lose_state(made)
+    lose_both(made)
     made.run(120)
     assert stable <= set(made.engines)
     assert conditions(made)["StateLost"]["status"] == "True"
+
+
+def test_a_trial_whose_state_cannot_be_read_ends_and_another_one_begins(world):
+    made = world()
+    made.edit(pageSize=32)
+    assert made.run(200, until=lambda w: len(w.engines) == 6)
+    (name,) = made.trials
+    made.trials[name]["status"]["state"] = {"phase": "Unheard"}
+    made.run(60)
+    status = made.trials[name]["status"]
+    assert (status["verdict"], status["reason"]) == ("Superseded", "StateLost")
+    assert "state" not in status
+    assert made.record.trial.name != name
+
+
+def test_a_promotion_is_carried_out_even_if_its_status_was_not_written(world, speculate):
+    made = world()
+    made.speeds = {3: 0.015}
+    made.edit(speculation=speculate(3))
+    assert made.run(until=lambda w: _phase(w) == "Promoting")
+    made.resource = {**made.resource, "status": made.statuses[-2]}  # a conflict refused the last
+    made.end_operator()
+    made.run(60)
+    assert made.record.history[0].verdict == "Promoted"
+    assert made.status["effective"]["reason"] == "FollowsSpec"
+    assert {made.depth(engine) for engine in made.engines.values()} == {3}
+
+
+def _phase(made):
+    trials = list(made.trials.values())
+    return (trials[0].get("status") or {}).get("phase") if trials else None
 
 
 def test_an_edit_together_with_the_guard_is_no_loss(world):

@@ -10,24 +10,6 @@ from specdecode_operator.trial.revisions import explaining, read_revision
 SETTINGS = Settings(engine_image="specdecode-engine:test")
 
 
-@pytest.fixture
-def try_out(speculate):
-    """Create a SpecDecodeTrial as a user does."""
-
-    def create(made, name="mine", candidate=None, **spec):
-        table = {"speculation": {"adaptive": speculate(3)["adaptive"]}}
-        made.create_trial(
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.KIND_TRIAL,
-                "metadata": {"name": name, "namespace": "default"},
-                "spec": {"deployment": "chat-standalone", "candidate": candidate or table, **spec},
-            }
-        )
-
-    return create
-
-
 def status_of(made, name="mine"):
     return made.trials[name].get("status", {})
 
@@ -64,6 +46,7 @@ def test_a_guarded_edit_is_a_trial_object_with_its_verdict(world, speculate):
     status = status_of(made, name)
     assert (status["phase"], status["verdict"]) == ("Ended", "RolledBack")
     assert (ended.name, status["reason"]) == (name, ended.reason)
+    assert "state" not in status
     assert status["evidence"]
     last = made.status["lastTrial"]
     assert (last["name"], last["verdict"]) == (name, "RolledBack")
@@ -128,8 +111,9 @@ def test_a_promoted_configuration_stays_until_the_spec_is_edited(guarded, world,
     assert len(made.engines) == 3
     made.edit(pageSize=8)
     made.run(30)
-    assert made.record.overridden == ""
-    assert (made.status["configHash"] == promoted) is guarded
+    assert made.record.overrides == ()
+    now = (made.status.get("effective") or made.status)["configHash"]
+    assert (now == promoted) is guarded
     assert (made.record.trial is not None) is guarded
 
 
@@ -281,3 +265,67 @@ def test_an_orphan_of_the_operator_ends(world, try_out):
     status = status_of(made)
     assert (status["verdict"], status["reason"]) == ("Superseded", "StateLost")
     assert made.trials["mine"]["metadata"]["labels"] == {names.LABEL_DEPLOYMENT: "chat-standalone"}
+
+
+def overridden_fields(made):
+    message = next(
+        (each["message"] for each in made.status["conditions"] if each["type"] == "SpecOverridden"),
+        "",
+    )
+    return message.partition("in place of ")[2].partition(" (")[0]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_edit_of_a_promoted_field_ends_the_override_of_that_field_only(guarded, world, try_out):
+    made = world(guarded=guarded)
+    scheduler = {"scheduler": {"maxRunningRequests": 32}}
+    try_out(made, candidate={"pageSize": 32, "engine": scheduler}, promote=True)
+    made.run(60)
+    assert overridden_fields(made) == "engine.scheduler.maxRunningRequests, pageSize"
+    assert "kubectl specdecode adopt chat-standalone" in made.status["effective"]["message"]
+    made.edit(pageSize=8)
+    made.end_operator()
+    made.run(30)
+    assert overridden_fields(made) == "engine.scheduler.maxRunningRequests"
+    if guarded:
+        assert made.record.trial.target.spec["engine"]["scheduler"] == scheduler["scheduler"]
+    else:
+        held = read_revision(made.revisions[made.status["effective"]["revision"]])
+        assert (held.spec["pageSize"], held.spec["engine"]["scheduler"]) == (
+            8,
+            scheduler["scheduler"],
+        )
+
+
+def test_a_promoted_table_overrides_the_specs(world, try_out):
+    made = world()
+    made.speeds = {5: 0.02, 3: 0.015}
+    try_out(made, onSuccess="Promote")
+    finish(made)
+    made.run(30)
+    assert overridden_fields(made) == "speculation.adaptive.batchSizes"
+
+
+def test_parts_of_an_edit_that_no_candidate_can_contain_are_in_force_at_once(world):
+    made = world()
+    before = made.status["configHash"]
+    made.edit(pageSize=32, lifecycle={"startupTimeout": "1m"})
+    made.reconcile()
+    message = made.status["effective"]["message"]
+    assert message.startswith("the edit of lifecycle is in force without a trial")
+    assert made.run(60, until=lambda w: w.record.trial)
+    assert made.status["configHash"] != before
+    assert made.record.accepted["lifecycle"]["startupTimeout"] == "1m"
+    assert made.record.accepted["pageSize"] == 16
+    ((_, trial),) = made.trials.items()
+    assert trial["spec"]["candidate"] == {"pageSize": 32}
+
+
+def test_another_model_is_in_force_at_once_with_the_whole_edit(world):
+    made = world()
+    made.edit(pageSize=32, model={"uri": "pvc://models/other"})
+    made.run(60)
+    assert made.record.trial is None
+    assert made.trials == {}
+    assert made.record.accepted["pageSize"] == 32
+    assert "the edit of model is in force" in made.status["effective"]["message"]

@@ -33,8 +33,9 @@ def test_objects_and_writes_of_a_long_trial_are_bounded(world, speculate):
         for engine in made.engines.values():
             engine.strata = STRATA
         made.pass_time(10.0)
-        writes = made.reconcile().trial_writes
-        sizes = [size_of(write.manifest) for write in writes]
+        decided = made.reconcile()
+        sizes = [size_of(each) for each in (*decided.objects.creates, *decided.objects.revisions)]
+        sizes += [size_of({**each, "status": new}) for each, new in decided.objects.statuses]
         if made.status != status:
             status = made.status
             sizes.append(size_of(made.resource))

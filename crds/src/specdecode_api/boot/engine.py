@@ -172,6 +172,13 @@ class ServerBoot(FileRecord):
         le=86_400,
         description="Maximum wait for running requests after SIGTERM.",
     )
+    max_body_bytes: int | None = Field(
+        default=None,
+        ge=1024,
+        le=2**30,
+        description="Maximum size of a request's body; 4 MiB if null. The limit is 64 KiB + 8 x "
+        "context length x longest token in bytes if that is less.",
+    )
     step_timeout_seconds: float = Field(
         default=300.0,
         ge=0,

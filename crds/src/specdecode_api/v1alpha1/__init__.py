@@ -12,11 +12,8 @@ from specdecode_api.v1alpha1.rollout_status import (
     BandRates,
     Effective,
     ExplorationStatus,
-    HistoryEntry,
     RecommendationStatus,
-    RolloutRequest,
     TableSteps,
-    TrialStatus,
 )
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation, resolve
@@ -41,12 +38,10 @@ __all__ = [
     "Effective",
     "EngineSpec",
     "ExplorationStatus",
-    "HistoryEntry",
     "LifecycleSpec",
     "ModelStatus",
     "RecommendationStatus",
     "Resources",
-    "RolloutRequest",
     "RolloutSpec",
     "Spec",
     "SpecDecodeDeployment",
@@ -59,7 +54,6 @@ __all__ = [
     "TemplateSpec",
     "TrialArm",
     "TrialGuard",
-    "TrialStatus",
     "UpdateStrategySpec",
     "resolve",
 ]

@@ -50,7 +50,9 @@ class GuardSpec(HotRecord):
         description="Longest time of measuring; a trial without a verdict by then changes nothing.",
     )
     warm_up: Duration = Field(
-        default="1m", description="Time that is not counted after an arm has begun to serve."
+        default="1m",
+        description="Time that is not counted after an arm, or all restarted pods of a period, "
+        "have begun to serve.",
     )
     cool_down: Duration = Field(
         default="30m", description="Rest after a trial before the operator starts the next one."
@@ -88,13 +90,15 @@ class Canary(HotRecord):
 class Switchback(HotRecord):
     """Periods of the baseline and of the candidate on the same pods.
 
-    Strategies Hot and Switchback both use it; of several pods, half run each configuration.
+    Strategies Hot and Switchback both use it. Of several pods, half run each table; pods that
+    restart all run the same configuration.
     """
 
     block: Annotated[Duration, within("1s", "24h")] = Field(
         default="1m",
         description="Length of a period; periods come in pairs in a random order. Where pods "
-        "restart between them, a period is at least ten times the measured start time.",
+        "restart between them, a period is at least ten times the measured start time of a pod, "
+        "and guard.maxDuration must allow at least 11 pairs.",
     )
     washout: Annotated[Duration, within("0s", "1h")] = Field(
         default="10s", description="Time at the start of a period that is not counted."
@@ -151,7 +155,10 @@ class RolloutSpec(HotRecord):
         default="Auto",
         description="Hot gives a table to half of the pods by turns, Canary starts pods of the new "
         "configuration, Switchback alternates both on the same pods. Auto selects Hot or, with one "
-        "replica, Switchback for tables that running engines can load, else Canary.",
+        "replica, Switchback for tables that running engines can load; for other candidates Canary "
+        "if both arms have 5 pods or more, else Switchback, which restarts the pods for each "
+        "period. Auto never interrupts the only pod; a chosen Switchback does where no further pod "
+        "fits, or with updateStrategy InPlace.",
     )
     guard: GuardSpec = Field(default=GuardSpec(), description="What a trial has to show.")
     canary: Canary = Field(default=Canary(), description="Pods of a canary.")

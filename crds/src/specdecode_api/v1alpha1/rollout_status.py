@@ -1,4 +1,4 @@
-"""What the status reports of tables and trials: recommended, running, decided, in force.
+"""What the status reports of tables and trials: recommended, in force, and what trials cost.
 
 Numbers that are not counts are strings: Kubernetes keeps no floats in its interfaces.
 """
@@ -16,10 +16,10 @@ from specdecode_api.speculation import (
 )
 from specdecode_api.v1alpha1.scalars import Int
 
-MAX_HISTORY: Final = 10
-MAX_STRATA: Final = 16
-MAX_PODS: Final = 16
-MAX_EVIDENCE: Final = 65_536
+MAX_SPENT: Final = 1000
+"""Trials of a day whose cost is kept."""
+MAX_PROMOTIONS: Final = 64
+MAX_OVERRIDES: Final = 64
 
 Time = Annotated[
     str, StringConstraints(max_length=40), Field(json_schema_extra={"format": "date-time"})
@@ -32,7 +32,7 @@ Count = Annotated[Int, Field(ge=0, le=2**53)]
 Depth = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
 
 TrialKind = Literal["Hot", "Canary", "Switchback"]
-TrialVerdict = Literal["Promoted", "Passed", "RolledBack", "Inconclusive", "Aborted", "Superseded"]
+TrialOrigin = Literal["User", "Edit", "Recommendation"]
 
 
 class TableSteps(ResourceRecord):
@@ -88,34 +88,6 @@ class RecommendationStatus(ResourceRecord):
     )
 
 
-class ArmShown(ResourceRecord):
-    """What was seen of one arm of a trial."""
-
-    role: Literal["Baseline", "Candidate"] = Field(description="Old or new configuration.")
-    config_hash: Hash = Field(description="Configuration of its pods.")
-    table_hash: Hash = Field(default="", description="Table by which they choose depths.")
-    pods: list[Annotated[str, StringConstraints(max_length=253)]] | None = Field(
-        default=None, max_length=MAX_PODS, description="Pods that are in it now."
-    )
-    requests: Count = Field(default=0, description="Requests that count.")
-    tokens: Count = Field(default=0, description="Tokens of those requests.")
-    accept_length: Number | None = Field(
-        default=None, description="Tokens per decode step, the bonus token included."
-    )
-    seconds_per_token: Number | None = Field(default=None, description="Decode seconds per token.")
-    failed: Count = Field(default=0, description="Requests that failed.")
-
-
-class StratumShown(ResourceRecord):
-    """Requests of one kind in both arms."""
-
-    name: Annotated[str, StringConstraints(max_length=128)] = Field(
-        description="Batch size, sampling, grammar, prompt length and label."
-    )
-    baseline_requests: Count = Field(description="Requests of the old configuration.")
-    candidate_requests: Count = Field(description="Requests of the new one.")
-
-
 class IntervalStatus(ResourceRecord):
     """The relative gain of the candidate, and the interval that it lies in at any time."""
 
@@ -124,53 +96,11 @@ class IntervalStatus(ResourceRecord):
     high: Number = Field(description="Upper end.")
 
 
-class TrialStatus(ResourceRecord):
-    """The trial that runs."""
+class SpentShown(ResourceRecord):
+    """What a trial of the operator cost, or may cost."""
 
-    name: Annotated[str, StringConstraints(max_length=253)] = Field(
-        default="", description="Its SpecDecodeTrial; empty where there is none."
-    )
-
-    id: Hash = Field(description="Hash of what is tried; annotations name it.")
-    kind: TrialKind = Field(description="How it is tried.")
-    origin: Literal["Edit", "Recommendation", "User"] = Field(description="Who asked for it.")
-    phase: Literal["Preparing", "WarmingUp", "Measuring", "Paused", "Promoting", "RollingBack"] = (
-        Field(description="How far it is.")
-    )
-    started_at: Time = Field(description="When it began.")
-    measured_seconds: Count = Field(default=0, description="Time that was measured.")
-    arms: list[ArmShown] = Field(max_length=2, description="Old and new configuration.")
-    interval: IntervalStatus | None = Field(default=None, description="What is known of the gain.")
-    hold_reason: Sentence = Field(default="", description="Why there is no verdict yet.")
-
-
-class HistoryEntry(ResourceRecord):
-    """A trial that ended, with the evidence of its verdict."""
-
-    name: Annotated[str, StringConstraints(max_length=253)] = Field(
-        default="", description="Its SpecDecodeTrial; empty where there is none."
-    )
-
-    id: Hash = Field(description="Hash of what was tried.")
-    kind: TrialKind = Field(description="How it was tried.")
-    origin: Literal["Edit", "Recommendation", "User"] = Field(description="Who asked for it.")
-    verdict: TrialVerdict = Field(description="What became of it.")
-    reason: Annotated[str, StringConstraints(max_length=64)] = Field(
-        description="Why, in one word for programs."
-    )
-    message: Sentence = Field(default="", description="Why, in a sentence for people.")
-    started_at: Time = Field(description="When it began.")
-    ended_at: Time = Field(description="When the verdict was given.")
-    measured_seconds: Count = Field(default=0, description="Time that was measured.")
-    arms: list[ArmShown] = Field(max_length=2, description="Old and new configuration.")
-    interval: IntervalStatus | None = Field(default=None, description="What was known of the gain.")
-    strata: list[StratumShown] | None = Field(
-        default=None, max_length=MAX_STRATA, description="Requests by kind, the commonest first."
-    )
-    evidence: Annotated[str, StringConstraints(max_length=MAX_EVIDENCE)] | None = Field(
-        default=None,
-        description="What the judge was given, as JSON: specdecode-operator replay judges again.",
-    )
+    started_at: Time = Field(description="When the trial began.")
+    candidate_pod_seconds: Number = Field(description="Pod-seconds on its candidate.")
 
 
 class ExplorationStatus(ResourceRecord):
@@ -186,21 +116,24 @@ class ExplorationStatus(ResourceRecord):
     not_before: Time | None = Field(
         default=None, description="End of the rest after the latest trial, if it is not over."
     )
-
-
-class RolloutRequest(ResourceRecord):
-    """What a person asked of a trial by annotation, and what came of it."""
-
-    verb: Literal["pause", "resume", "promote", "abort"] = Field(description="What was asked.")
-    id: Hash = Field(description="Id of the trial that it names.")
-    is_done: bool = Field(description="Whether there was such a trial, or such an edit.")
-    message: Sentence = Field(default="", description="What came of it, in a sentence.")
+    trials: Count = Field(default=0, description="Trials that the operator has started so far.")
+    promotions: Annotated[list[Count], Field(max_length=MAX_PROMOTIONS)] | None = Field(
+        default=None, description="Numbers of those trials that were promoted, the latest only."
+    )
+    inconclusive: Count = Field(
+        default=0, description="Inconclusive trials in a row; each doubles the rest."
+    )
+    spent: Annotated[list[SpentShown], Field(max_length=MAX_SPENT)] | None = Field(
+        default=None, description="Cost of each trial within 24 hours."
+    )
 
 
 class LastTrial(ResourceRecord):
     """The latest trial that ended; the SpecDecodeTrial has the evidence."""
 
     name: TrialName = Field(description="Name of the SpecDecodeTrial.")
+    id: Hash = Field(default="", description="Hash of what was tried.")
+    origin: TrialOrigin = Field(default="User", description="Who asked for it.")
     verdict: Annotated[str, StringConstraints(max_length=32)] = Field(
         description="Verdict of the trial."
     )
@@ -208,6 +141,26 @@ class LastTrial(ResourceRecord):
         default="", description="Reason of the verdict, in one word for programs."
     )
     ended_at: Time = Field(description="When the verdict was given.")
+
+
+class OverrideShown(ResourceRecord):
+    """A field of the spec in whose place a promoted value is in force."""
+
+    field: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
+        description="Path of the field, such as engine.scheduler.maxRunningRequests."
+    )
+    spec_hash: Hash = Field(
+        default="",
+        description="Hash of the value in the spec at the promotion, empty where it was absent; "
+        "another value in the spec ends the override.",
+    )
+
+
+class TableFor(ResourceRecord):
+    """The configuration that a table was measured with."""
+
+    config_hash: Hash = Field(description="Configuration of the pods.")
+    table_hash: Hash = Field(default="", description="Table of this configuration.")
 
 
 class Effective(ResourceRecord):
@@ -226,3 +179,18 @@ class Effective(ResourceRecord):
         "a trial, Guarded precedes an edit that has not passed its trial."
     )
     message: Sentence = Field(default="", description="Why it differs from the spec.")
+    trial: TrialName | None = Field(
+        default=None, description="SpecDecodeTrial whose candidate was promoted last."
+    )
+    origin: TrialOrigin | None = Field(
+        default=None, description="Who asked for the table, where it is not the spec's."
+    )
+    table_for: TableFor | None = Field(
+        default=None,
+        description="Configuration that the table was measured with; another one uses its own.",
+    )
+    overrides: Annotated[list[OverrideShown], Field(max_length=MAX_OVERRIDES)] | None = Field(
+        default=None,
+        json_schema_extra=map_by("field"),
+        description="Fields of the spec that a promotion overrides.",
+    )

@@ -8,17 +8,13 @@ from specdecode_api.base import ResourceRecord, map_by
 from specdecode_api.report import ModelRole, ModelState
 from specdecode_api.v1alpha1.activity import Activity
 from specdecode_api.v1alpha1.rollout_status import (
-    MAX_HISTORY,
     Effective,
     ExplorationStatus,
-    HistoryEntry,
     LastTrial,
     Number,
     RecommendationStatus,
-    RolloutRequest,
     Time,
     TrialName,
-    TrialStatus,
 )
 from specdecode_api.v1alpha1.scalars import Int
 
@@ -110,18 +106,6 @@ class Status(ResourceRecord):
     )
     recommendation: RecommendationStatus | None = Field(
         default=None, description="The table that the fleet's measurements speak for."
-    )
-    trial: TrialStatus | None = Field(default=None, description="The trial that runs.")
-    history: list[HistoryEntry] | None = Field(
-        default=None,
-        max_length=MAX_HISTORY,
-        description="Trials that ended, the newest first, with the evidence of their verdicts.",
-    )
-    rollout_requests: list[RolloutRequest] | None = Field(
-        default=None,
-        max_length=4,
-        json_schema_extra=map_by("verb"),
-        description="Annotations that ask something of a trial, and their answers.",
     )
     active_trial: TrialName | None = Field(default=None, description="SpecDecodeTrial that runs.")
     last_trial: LastTrial | None = Field(default=None, description="Latest trial that ended.")

@@ -19,6 +19,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     Sentence,
     Time,
     TrialKind,
+    TrialOrigin,
 )
 from specdecode_api.v1alpha1.scalars import Duration, FreeObject, Int, ObjectName, Percent
 from specdecode_api.v1alpha1.spec import Metadata, PageSize
@@ -34,7 +35,6 @@ TrialPhase = Literal[
     "Ended",
 ]
 TrialResult = Literal["Promoted", "Passed", "RolledBack", "Inconclusive", "Aborted", "Superseded"]
-TrialOrigin = Literal["User", "Edit", "Recommendation"]
 
 REFUSED: Final = (
     "model",
@@ -220,6 +220,20 @@ class TrialArm(ResourceRecord):
     failed: Count = Field(default=0, description="Requests that failed.")
 
 
+class BlockStatus(ResourceRecord):
+    """The period of a Switchback that restarts its pods."""
+
+    pair: Count = Field(description="Number of its pair; the first is 0.")
+    arm: Literal["Baseline", "Candidate"] = Field(description="Configuration of all pods.")
+    since: Time | None = Field(default=None, description="When its pods were asked for.")
+    counted_since: Time | None = Field(
+        default=None, description="When all its pods served and warmUp was over."
+    )
+    next_change: Time | None = Field(
+        default=None, description="When it ends; known once it is counted."
+    )
+
+
 class SpecDecodeTrialStatus(ResourceRecord):
     """Progress and result; written by the operator."""
 
@@ -232,6 +246,9 @@ class SpecDecodeTrialStatus(ResourceRecord):
     ended_at: Time | None = Field(default=None, description="When the trial ended.")
     measured_seconds: Count | None = Field(default=None, description="Measured time.")
     pairs: Count | None = Field(default=None, description="Complete pairs of blocks.")
+    block: BlockStatus | None = Field(
+        default=None, description="What all pods run now, where the trial restarts them."
+    )
     verdict: TrialResult | None = Field(
         default=None,
         description="Result: Promoted is in force, Passed waits for promote, the others leave the "

@@ -33,7 +33,7 @@ class UpdateStrategySpec(HotRecord):
     surge_timeout: Annotated[Duration, within("0s", "24h")] = Field(
         default="10m",
         description="How long a new engine may wait for capacity before type Auto continues in "
-        "place; the wait is extended while a node is being added for it.",
+        "place; while a node is being added for it, the wait is extended by at most 30m.",
     )
 
     rules: ClassVar[tuple["Rule[UpdateStrategySpec]", ...]] = (

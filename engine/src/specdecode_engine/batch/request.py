@@ -73,7 +73,8 @@ class Output(NamedTuple):
 
     A stop token (EOS or one of `stop_token_ids`) that ended the request is the last of `token_ids`
     and is also in `stop_token_id`, so that the server can leave it out of the text. `error` is the
-    reason why a request failed, if that is its finish reason. `prompt_logprobs`, if requested, are
+    reason why a request failed, and `grammar_fault` why its grammar did, if that is its finish
+    reason. `prompt_logprobs`, if requested, are
     in the first output, from the prompt's second token on: nothing precedes the first. `table` is
     the hash of the table that was in force when the step was launched. `decode_steps` is 1 after
     a decode step and 0 after prefill, `drafted` and `accepted` count its draft tokens.
@@ -90,6 +91,7 @@ class Output(NamedTuple):
     decode_steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    grammar_fault: str | None = None
 
 
 class RequestRefused(Exception):

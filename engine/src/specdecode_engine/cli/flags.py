@@ -45,6 +45,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--management-host", "server.management_host", str),
     ("--drain-socket", "server.drain_socket", str),
     ("--drain-seconds", "server.drain_seconds", float),
+    ("--max-body-bytes", "server.max_body_bytes", int),
     ("--watchdog-timeout", "server.step_timeout_seconds", float),
     ("--api-key-file", "server.api_key_path", str),
     ("--device", "device", str),

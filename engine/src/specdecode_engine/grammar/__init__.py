@@ -1,14 +1,17 @@
 """Structured outputs: a grammar per request, and the tokens it allows after any output.
 
 Works on text and bytes, without tensors: `compiler` compiles a source into a `Grammar` outside the
-engine's thread, `matcher` tracks one output and fills the masks of a draft's nodes. It is
-built on llguidance; no code outside this folder depends on that.
+engine's thread, `matcher` tracks one output and fills the masks of a draft's nodes. A grammar of a
+client is first compiled and followed in a child process with limits (`trial`, `trial_process`). It
+is built on llguidance; no code outside this folder depends on that.
 """
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
 from specdecode_engine.grammar.nesting import STACK_BYTES
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
+from specdecode_engine.grammar.trial import TrialLimits
+from specdecode_engine.grammar.trial_process import TrialProcess, TrialUnavailable
 
 __all__ = [
     "STACK_BYTES",
@@ -20,5 +23,8 @@ __all__ = [
     "GrammarSource",
     "Matcher",
     "TokenBytes",
+    "TrialLimits",
+    "TrialProcess",
+    "TrialUnavailable",
     "mask_nodes",
 ]

@@ -14,9 +14,18 @@ from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, Gramma
 MAX_LINES = 8
 MAX_LINE_CHARS = 160
 
-# The library's own limits bound a step to some 15 ms and a grammar to 500 000 symbols. A state of
-# the lexer takes 1 to 2 kB; its own 250 000 of them would be half a gigabyte for one request.
-_MAX_LEXER_STATES = 50_000
+# Every mask is bounded, to some 15 ms, by its Earley items and the fuel of its lexer. All but lexer
+# states are the library's defaults, named here so that an upgrade cannot change them. A state takes
+# 1 to 2 kB; the default of 250 000 would be half a gigabyte for one request.
+_LIMITS = LLParserLimits(
+    max_items_in_row=2000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=500_000,
+    verbose_errors=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +62,32 @@ class GrammarCompiler:
                 "this model's config names no eos_token_id, and an answer has to end with one"
             )
         self._eos_ids = tokens.eos_ids
-        self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
         wrapper = TokenizerWrapper(_Vocabulary(tokens))
         self._tokenizer = LLTokenizer(wrapper, eos_token=sorted(tokens.eos_ids))
 
+    @property
+    def num_words(self) -> int:
+        """Words of a mask."""
+        return -(-self._tokenizer.vocab_size // 32)
+
     def compile(self, source: GrammarSource) -> Grammar:
         """Return the grammar, or raise `GrammarRefused`."""
-        lark = LLMatcher.grammar_from_lark(source.as_lark())
-        state = LLMatcher(self._tokenizer, lark, log_level=0, limits=self._limits)
+        return self.translate_and_compile(source)[1]
+
+    def translate_and_compile(self, source: GrammarSource) -> tuple[str, Grammar]:
+        """Return the grammar, and before it its translation to Lark; or raise `GrammarRefused`."""
+        lark = source.as_lark()
+        return lark, self.compile_lark(source, lark)
+
+    def compile_lark(self, source: GrammarSource, lark: str) -> Grammar:
+        """Return the grammar of a source that is translated to Lark, or raise `GrammarRefused`."""
+        grammar_text = LLMatcher.grammar_from_lark(lark)
+        state = LLMatcher(self._tokenizer, grammar_text, log_level=0, limits=_LIMITS)
         if state.is_error():
             raise GrammarRefused(self._explain(source, state.get_error()))
         grammar = Grammar(source, self._eos_ids, state)
         try:
-            words = -(-self._tokenizer.vocab_size // 32)
-            grammar.follow(()).fill(np.zeros(words, dtype=np.int32))
+            grammar.follow(()).fill(np.zeros(self.num_words, dtype=np.int32))
         except GrammarFault as fault:
             raise GrammarRefused(f"it is too complex, or nothing matches it: {fault}") from None
         return grammar
@@ -83,7 +104,7 @@ class GrammarCompiler:
     def _refuse(self, schema: JsonSchema) -> str | None:
         grammar = LLMatcher.grammar_from_json_schema(dict(schema))
         validate = LLMatcher.validate_grammar_with_warnings
-        is_wrong, messages = validate(grammar, self._tokenizer, limits=self._limits)
+        is_wrong, messages = validate(grammar, self._tokenizer, limits=_LIMITS)
         return messages[0].strip() if is_wrong else None
 
 

@@ -16,7 +16,10 @@ SHOWN_VALUE_CHARS = 80
 
 
 class HttpError(Exception):
-    """An error response: status, body, and the delay before a retry where one helps."""
+    """An error response: status, body, and the delay before a retry where one helps.
+
+    `closes` ends the connection after it.
+    """
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class HttpError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        closes: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +37,8 @@ class HttpError(Exception):
         error = {"message": message, "type": kind, "param": param, "code": code}
         self.body: dict[str, object] = {"error": error}
         self._headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+        if closes:
+            self._headers["connection"] = "close"
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body, self.status, self._headers)
@@ -58,6 +64,9 @@ def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
 def from_validation(error: ValidationError) -> HttpError:
     """Name the first field that pydantic refused, with its value and what is allowed."""
     first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid" and "recursion limit" in first["msg"]:
+        message = f"the body has too many levels of JSON ({first['msg']}); at most 200 are accepted"
+        return HttpError(400, message, code="json_too_deep")
     if first["type"] == "json_invalid":
         return HttpError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
     field = _field(first["loc"])

@@ -12,6 +12,7 @@ import uvloop
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
+from specdecode_engine.serve.connection import LimitedProtocol
 from specdecode_engine.serve.control.api_keys import NoApiKeys
 from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
@@ -32,7 +33,8 @@ class SignalledServer(uvicorn.Server):
     def __init__(self, service: Service, listeners: Listeners) -> None:
         config = uvicorn.Config(
             build_app(service, listeners.management_port),
-            http="httptools",
+            http=LimitedProtocol,
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -61,6 +63,7 @@ class SignalledServer(uvicorn.Server):
             await self.serve(sockets=self._listeners.http)
         for task in watching:
             task.cancel()
+        self._service.grammars.close()
         return await ending
 
     async def _end(self) -> int:

@@ -15,6 +15,7 @@ from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.lifecycle import ServerLifecycle
+from specdecode_engine.serve.limits import max_body_bytes
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
@@ -100,6 +101,12 @@ class Service:
     def max_sequences(self) -> int:
         """The most sequences of one HTTP request: as many as can run and wait."""
         return self.boot.scheduling.max_running_requests + self.boot.scheduling.max_queued_requests
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request for text; available once the engine is loaded."""
+        longest, most = self.text.longest_token_bytes, self.boot.server.max_body_bytes
+        return max_body_bytes(self.engine.context_length, longest, most)
 
     def dead_reason(self) -> str | None:
         """Return why the process should be restarted, or None while it is alive."""

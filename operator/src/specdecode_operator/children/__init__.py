@@ -5,15 +5,14 @@
 
 from specdecode_operator.children.build import Built, build, finished
 from specdecode_operator.children.config_map import boot_text
+from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
-from specdecode_operator.children.record import record_map, record_name
 
 __all__ = [
     "Built",
     "access_refusals",
     "boot_text",
     "build",
+    "defaulted",
     "finished",
-    "record_map",
-    "record_name",
 ]

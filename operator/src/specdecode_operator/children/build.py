@@ -60,6 +60,7 @@ def build(
     tuned: Mapping[str, TableEntry] = _NO_TABLE,
     role: str = names.ROLE_STABLE,
     is_in_place: bool = False,
+    block: str = "",
 ) -> Built:
     """Build all children, or those of one role of a trial.
 
@@ -68,6 +69,7 @@ def build(
         tuned: table that is used in place of the spec's.
         role: of the pods; others than stable need only their boot file and their Deployment.
         is_in_place: have the Deployment replace pods in place though the spec leaves that open.
+        block: distinguishes pods that a trial restarts; empty outside of such a trial.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -85,7 +87,9 @@ def build(
     boot = boot.model_copy(update={"config_hash": fingerprint})
     files = config_map(name, fingerprint, boot, pins)
     in_place = is_in_place or spec.update_strategy.type == "InPlace"
-    workload = deployment(name, spec, template, fingerprint, is_in_place=in_place, role=role)
+    workload = deployment(
+        name, spec, template, fingerprint, is_in_place=in_place, role=role, block=block
+    )
     shared = [
         service_account(name),
         files,
@@ -102,12 +106,24 @@ def finished(child: Manifest, resource: Resource) -> Manifest:
     metadata = {**child["metadata"], "namespace": resource.namespace}
     if resource.uid:
         metadata["ownerReferences"] = [owner_reference(resource)]
-    whole = {**child, "metadata": metadata}
+    return _stamped({**child, "metadata": metadata})
+
+
+def restamped(child: Manifest) -> Manifest:
+    """Replace the desired hash of an owned object that has changed since it was finished."""
+    metadata = child["metadata"]
+    stamped = names.ANNOTATION_DESIRED_HASH
+    kept = {key: value for key, value in metadata["annotations"].items() if key != stamped}
+    return _stamped({**child, "metadata": {**metadata, "annotations": kept}})
+
+
+def _stamped(child: Manifest) -> Manifest:
+    metadata = child["metadata"]
     annotations = {
         **metadata.get("annotations", {}),
-        names.ANNOTATION_DESIRED_HASH: digest(whole),
+        names.ANNOTATION_DESIRED_HASH: digest(child),
     }
-    return {**whole, "metadata": {**metadata, "annotations": annotations}}
+    return {**child, "metadata": {**metadata, "annotations": annotations}}
 
 
 def owner_reference(resource: Resource) -> Manifest:

@@ -25,11 +25,13 @@ def deployment(
     *,
     is_in_place: bool = False,
     role: str = names.ROLE_STABLE,
+    block: str = "",
 ) -> Manifest:
     """Deployment that runs `pod_template` with the boot file of `config_hash`.
 
     In place, an engine terminates before its replacement starts; otherwise the replacement needs
     additional capacity. The annotation records the configuration for which this was decided.
+    Another `block` of a trial has new pods, even of the same configuration.
     """
     decided = {"annotations": {names.ANNOTATION_IN_PLACE: config_hash}} if is_in_place else {}
     return {
@@ -45,7 +47,7 @@ def deployment(
                 "type": "RollingUpdate",
                 "rollingUpdate": _rolling_update(spec, is_in_place),
             },
-            "template": _stamped(name, pod_template, config_hash, role),
+            "template": _stamped(name, pod_template, config_hash, role, block),
         },
     }
 
@@ -68,11 +70,16 @@ def _rolling_update(spec: Spec, is_in_place: bool) -> Manifest:
     }
 
 
-def _stamped(name: str, pod_template: Manifest, config_hash: str, role: str) -> Manifest:
+def _stamped(
+    name: str, pod_template: Manifest, config_hash: str, role: str, block: str
+) -> Manifest:
     stamped = copy.deepcopy(pod_template)
     # After hashing: a canary's pods have the same hash as pods after its promotion.
     stamped["metadata"]["labels"] |= pod_selector(name, role)
-    stamped["metadata"].setdefault("annotations", {})[names.ANNOTATION_CONFIG_HASH] = config_hash
+    annotations = stamped["metadata"].setdefault("annotations", {})
+    annotations[names.ANNOTATION_CONFIG_HASH] = config_hash
+    if block:
+        annotations[names.ANNOTATION_BLOCK] = block
     boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
     stamped["spec"]["volumes"].insert(0, boot)
     return stamped

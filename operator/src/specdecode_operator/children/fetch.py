@@ -8,6 +8,7 @@ from specdecode_api import names
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole
 from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children.security import CONTAINER_SECURITY
 from specdecode_operator.kinds import Manifest
 
 LINKS_FOLDER = f"{names.MODELS_FOLDER}/fetched"
@@ -71,11 +72,7 @@ def fetch_container(spec: Spec, image: str) -> Manifest:
         "args": _arguments(spec),
         "env": _environment(spec),
         "resources": _resources(spec),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "boot", "mountPath": names.BOOT_FOLDER, "readOnly": True},

@@ -11,18 +11,15 @@ from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
 from specdecode_operator.children.patch import patched, refusals
 from specdecode_operator.children.placement import GPU, tolerations, with_selectors
+from specdecode_operator.children.security import CONTAINER_SECURITY, pod_security
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import ResourceError
 
-GROUP_ID = 65532
-"""Group of the files in a cache PVC; the images run as this user and group."""
 STARTUP_PERIOD_SECONDS = 2
 PORTS = {
     names.ENGINE_PORT_NAME: names.ENGINE_PORT,
     names.MANAGEMENT_PORT_NAME: names.MANAGEMENT_PORT,
 }
-
-_GROUP = {"fsGroup": GROUP_ID, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
@@ -50,12 +47,7 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": spec.lifecycle.grace_seconds,
-            # The image sets user and group; OpenShift replaces them with those of the namespace.
-            "securityContext": {
-                "runAsNonRoot": True,
-                "seccompProfile": {"type": "RuntimeDefault"},
-                **(_GROUP if fetch.shares_cache(spec) else {}),
-            },
+            "securityContext": pod_security(has_group=fetch.shares_cache(spec)),
             **({"initContainers": [fetch.fetch_container(spec, image)]} if fetches else {}),
             "containers": [_container(spec, image, mounts)],
             "volumes": [
@@ -82,11 +74,7 @@ def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
         ],
         "resources": _resources(spec.resources, on_gpu),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": CONTAINER_SECURITY,
         # The engine writes why it ended there; without a reason the last log lines stand in.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **_probes(spec.lifecycle),

@@ -101,6 +101,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     top.set_defaults(action=_top)
     _add_logs(logs)
+    _add_report(
+        actions.add_parser(
+            "report",
+            parents=[common],
+            help="write a page with plots of one resource to standard output, as HTML",
+        )
+    )
     add_trial_commands(actions, common)
     return parser
 
@@ -128,6 +135,24 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_logs, all_namespaces=False)
 
 
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="read the history from this Prometheus, such as http://127.0.0.1:9090 (from the "
+        "status of the resource)",
+    )
+    parser.add_argument(
+        "--since",
+        type=seconds_of,
+        default=86_400,
+        metavar="AGE",
+        help="length of the history from Prometheus, such as 6h or 7d (1d)",
+    )
+    parser.set_defaults(action=_report, all_namespaces=False)
+
+
 async def _status(options: argparse.Namespace, console: Console) -> None:
     # Imported here: the client takes a second to import, and `--help` does not need it.
     from specdecode_operator.plugin.reach import connect
@@ -143,6 +168,18 @@ async def _recommend(options: argparse.Namespace, console: Console) -> None:
 
     async with connect(options.kubeconfig, options.context) as reader:
         console.print(await recommend(reader, _scope(options)))
+
+
+async def _report(options: argparse.Namespace, console: Console) -> None:
+    from specdecode_operator.plugin.reach import connect
+    from specdecode_operator.plugin.report.gather import ReportOptions, report
+
+    wanted = ReportOptions(options.prometheus, options.since)
+    async with connect(options.kubeconfig, options.context) as reader:
+        page = await report(reader, _scope(options), wanted)
+    # Not through the console, which would wrap it. The page declares its encoding, UTF-8.
+    sys.stdout.buffer.write(page.encode(errors="replace"))
+    sys.stdout.buffer.flush()
 
 
 async def _top(options: argparse.Namespace, console: Console) -> None:

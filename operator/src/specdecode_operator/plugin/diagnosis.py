@@ -157,9 +157,9 @@ def _facts(
         ("Replicas", f"{ready} of {wanted} ready, on {_device(spec)}"),
         ("Config", f"{config}, run by {current} of {_count(len(found), 'pod')}" if config else ""),
         ("Endpoint", (status.get("address") or {}).get("url", "")),
-        ("Trial", _trial(status.get("trial") or {})),
+        ("Trial", status.get("activeTrial") or ""),
         ("In force", (status.get("effective") or {}).get("message", "")),
-        ("Last trial", _last_trial(status.get("history") or ())),
+        ("Last trial", _last_trial(status.get("lastTrial") or {})),
     ]
     return tuple((label, text) for label, text in facts if text)
 
@@ -168,26 +168,8 @@ def _device(spec: Manifest) -> str:
     return str((spec.get("engine") or {}).get("device", "GPU"))
 
 
-def _trial(trial: Manifest) -> str:
-    """The running trial, in one line."""
-    if not trial:
-        return ""
-    arms = ", ".join(
-        f"{arm['role'].lower()} {arm['requests']} requests"
-        + (f" at {arm['secondsPerToken']} s per token" if arm.get("secondsPerToken") else "")
-        for arm in trial.get("arms") or ()
-    )
-    gain = trial.get("interval")
-    seen = f"; gain {gain['gain']} ({gain['low']} to {gain['high']})" if gain else ""
-    hold = f"; {trial['holdReason']}" if trial.get("holdReason") else ""
-    return f"{trial['id']} {trial['kind']}, {trial['phase']}: {arms}{seen}{hold}"
-
-
-def _last_trial(history: Sequence[Manifest]) -> str:
-    if not history:
-        return ""
-    latest = history[0]
-    return f"{latest['id']} {latest['verdict']} ({latest['reason']}): {latest.get('message', '')}"
+def _last_trial(last: Manifest) -> str:
+    return f"{last['name']} {last['verdict']} ({last.get('reason', '')})" if last else ""
 
 
 def _condition(condition: dict[str, Any], now: datetime) -> ConditionLine:

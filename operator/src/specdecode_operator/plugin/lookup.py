@@ -5,8 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from specdecode_api import names
 from specdecode_operator.children.labels import selector_text, service_selector
-from specdecode_operator.kinds import DEPLOYMENT, EVENT, POD, RESOURCE, Manifest
+from specdecode_operator.kinds import (
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    EVENT,
+    POD,
+    RESOURCE,
+    Manifest,
+)
 from specdecode_operator.plugin.errors import PluginError, nobody
 from specdecode_operator.plugin.reach import Reader
 
@@ -71,3 +79,34 @@ async def events(reader: Reader, resource: Manifest, found: Sequence[Manifest]) 
         )
     )
     return [event for answer in answers for event in answer]
+
+
+async def revisions(reader: Reader, resource: Manifest) -> list[Manifest]:
+    """The ControllerRevisions of a resource."""
+    metadata = resource["metadata"]
+    selector = (
+        f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER},"
+        f"{names.LABEL_DEPLOYMENT}={metadata['name']}"
+    )
+    return await reader.items(CONTROLLER_REVISION, metadata["namespace"], labelSelector=selector)
+
+
+async def engine_metrics(reader: Reader, pod: Manifest) -> str:
+    """The metrics that an engine exports, read through the API server.
+
+    Raises:
+        PluginError: the engine or the API server returned an error.
+    """
+    name = pod["metadata"]["name"]
+    path = POD.path(pod["metadata"]["namespace"], name)
+    path = f"{path}:{_management_port(pod)}/proxy{names.PATH_METRICS}"
+    return await reader.text(path, f"pods/proxy of {name}")
+
+
+def _management_port(pod: Manifest) -> int:
+    """The container port with the name of the management port; else the default."""
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if port.get("name") == names.MANAGEMENT_PORT_NAME:
+                return int(port["containerPort"])
+    return names.MANAGEMENT_PORT

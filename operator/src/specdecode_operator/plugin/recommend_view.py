@@ -21,7 +21,7 @@ def draw_recommendation(resource: Manifest) -> RenderableType:
     title = Text(f"{metadata['namespace']}/{metadata['name']}", "bold")
     advice = status.get("recommendation")
     if not advice:
-        return Group(title, Text(f"no recommendation: {_why_not(resource)}"))
+        return Group(title, Text(f"no recommendation: {why_none(resource)}"))
     parts: list[RenderableType] = [title, _headline(advice), Text(""), _table(resource, advice)]
     for band in advice.get("bands") or ():
         parts += [Text(""), *_plot(band)]
@@ -35,7 +35,8 @@ def bar(share: float, width: int = WIDTH) -> str:
     return FULL * (halves // 2) + HALF * (halves % 2)
 
 
-def _why_not(resource: Manifest) -> str:
+def why_none(resource: Manifest) -> str:
+    """Why the status contains no recommendation."""
     rollout = (resource.get("spec") or {}).get("rollout") or {}
     if rollout.get("mode") == "Manual":
         return "mode Manual measures nothing; set spec.rollout.mode: Recommend"

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from specdecode_api import names
-from specdecode_operator.kinds import POD, Manifest
+from specdecode_operator.kinds import Manifest
 from specdecode_operator.plugin import engine_sample, lookup
 from specdecode_operator.plugin.diagnosis import pod_state, speculation_text
 from specdecode_operator.plugin.engine_sample import EngineSample
@@ -48,19 +48,9 @@ async def _engine(reader: Reader, pod: Manifest, memory: Memory) -> Engine:
     before = memory.samples.pop(uid, None)
     if (state := pod_state(pod)) in NOT_STARTED:
         return Engine(name, problem=state)
-    path = f"{POD.path(pod['metadata']['namespace'], name)}:{_port(pod)}/proxy{names.PATH_METRICS}"
     try:
-        text = await reader.text(path, f"pods/proxy of {name}")
+        text = await lookup.engine_metrics(reader, pod)
         now = memory.samples[uid] = engine_sample.read(text, time.monotonic())
     except (PluginError, ValueError) as error:
         return Engine(name, problem=f"{state}; {error}")
     return Engine(name, now, before)
-
-
-def _port(pod: Manifest) -> int:
-    """The container port with the name of the management port; else the default."""
-    for container in pod["spec"]["containers"]:
-        for port in container.get("ports") or ():
-            if port.get("name") == names.MANAGEMENT_PORT_NAME:
-                return int(port["containerPort"])
-    return names.MANAGEMENT_PORT

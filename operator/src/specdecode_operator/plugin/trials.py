@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from specdecode_api import names
-from specdecode_operator.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL, Manifest
+from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
 from specdecode_operator.merge_patch import merge_patch
 from specdecode_operator.plugin import in_force, lookup
 from specdecode_operator.plugin.errors import PluginError
@@ -126,13 +126,7 @@ async def listed(reader: Reader, scope: Scope) -> RenderableType:
 
 async def revisions(reader: Reader, resource: Manifest) -> list[Revision]:
     """The accepted configurations of a deployment, the newest first."""
-    metadata = resource["metadata"]
-    selector = (
-        f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER},"
-        f"{names.LABEL_DEPLOYMENT}={metadata['name']}"
-    )
-    found = await reader.items(CONTROLLER_REVISION, metadata["namespace"], labelSelector=selector)
-    return in_force.read_revisions(found)
+    return in_force.read_revisions(await lookup.revisions(reader, resource))
 
 
 async def _create(

@@ -1,8 +1,9 @@
 """Trials: a configuration or table is compared with the one in force before it replaces it.
 
 `machine.advance` is pure: record, observation, snapshot and time → next record and desired state.
-The snapshot contains what was measured; the record is all state, in one ConfigMap of the resource,
-so that an operator process may end at any point. The status is written from the record, never read.
+The snapshot contains what was measured; the record is all state. It is stored in statuses of
+SpecDecodeTrial and SpecDecodeDeployment and in ControllerRevisions (see `stored`), so that an
+operator process may end at any point.
 """
 
 from specdecode_operator.trial.looks import Look, next_look

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from specdecode_api import names
 from specdecode_operator import pods as reading_pods
-from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence, close_window
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
+from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.trial.context import TrialContext
+from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, outcome
 from specdecode_operator.trial.state import End, Phase, Trial, TrialOutcome
 
@@ -35,6 +36,19 @@ def step(trial: Trial, context: TrialContext) -> Trial:
             return _warm_up(trial, context)
         case _:
             return _measure(trial, context)
+
+
+def is_settled(trial: Trial, context: TrialContext) -> bool:
+    """Whether the pods of the resource run what was promoted; a candidate's pods just go."""
+    if trial.phase is Phase.ROLLING_BACK:
+        return True
+    name = context.observed.resource["metadata"]["name"]
+    live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    if live is None:
+        return False
+    annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
+    is_new = annotations.get(names.ANNOTATION_CONFIG_HASH) == trial.target.arm.config_hash
+    return is_new and rollout(live) is Rollout.COMPLETE
 
 
 def _broken(trial: Trial, context: TrialContext) -> TrialOutcome | None:
@@ -84,7 +98,7 @@ def _warm_up(trial: Trial, context: TrialContext) -> Trial:
     """Wait; the first reading afterwards is where counting begins."""
     if context.now_s - trial.since_s < context.timing.warm_up_s or context.snapshot is None:
         return trial
-    begun = _cut(_counted(trial, context))
+    begun = cut(counted(trial, context, _arms(trial, context)))
     return replace(
         begun,
         phase=Phase.MEASURING,
@@ -95,22 +109,11 @@ def _warm_up(trial: Trial, context: TrialContext) -> Trial:
     )
 
 
-def _counted(trial: Trial, context: TrialContext) -> Trial:
-    """Count what is new of every pod whose requests count."""
-    ledgers = dict(trial.ledgers)
-    for reading in context.readings(_arms(trial, context)):
-        known = ledgers.get(reading.pod_uid)
-        if known is None:
-            known = Ledger.begin(context.now_s, (trial.old, trial.target.arm))
-        ledgers[reading.pod_uid] = known.take([reading])
-    return replace(trial, ledgers=ledgers)
-
-
 def _measure(trial: Trial, context: TrialContext) -> Trial:
     if trial.is_paused or (context.snapshot is None and not is_over(trial, context)):
         return trial
     if context.snapshot is not None:
-        trial = _counted(trial, context)
+        trial = counted(trial, context, _arms(trial, context))
     is_complete = context.now_s - trial.window_s >= window_length_s(context)
     seen = _with_window(trial)
     # In an open window only alarms count, which go by the sums over all pods.
@@ -124,7 +127,7 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
     ):
         return replace(trial, hold=_silence(context))
     closed = replace(
-        _cut(trial),
+        cut(trial),
         evidence=seen,
         window=trial.window + 1,
         window_s=context.now_s,
@@ -137,10 +140,6 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
 def window_length_s(context: TrialContext) -> float:
     """Length of a window, by which a whole trial has fewer windows than are kept."""
     return context.timing.max_duration_s / (MAX_WINDOWS * 3 // 4)
-
-
-def _cut(trial: Trial) -> Trial:
-    return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})
 
 
 def _with_window(trial: Trial) -> PodEvidence:

@@ -11,6 +11,9 @@ from specdecode_operator.merge_patch import difference, merge_patch
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.trial.state import Target
 
+NOT_GUARDED = ("replicas", "rollout")
+"""Parts of the spec that count at once, whatever is tried."""
+
 TRIED = ("speculation", "pageSize", "engine")
 """Parts of the spec that a candidate may change."""
 
@@ -47,15 +50,32 @@ def spec_in_force(spec: Mapping[str, Any], accepted: Mapping[str, Any] | None) -
 
 
 def candidate_of(in_force: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """Write a target as a candidate; {} where it changes only what no candidate may change."""
+    """Write a target as a candidate, the parts that no candidate may change left out."""
     if target.table is not None:
         return {"speculation": {"adaptive": {"batchSizes": batch_sizes(target.table)}}}
     wanted = target.spec or {}
-    found: dict[str, Any] = difference(
-        {name: in_force[name] for name in TRIED if name in in_force},
-        {name: wanted[name] for name in TRIED if name in wanted},
-    )
-    return {name: value for name, value in found.items() if value is not None}
+    found: dict[str, Any] = {}
+    for name in ("speculation", "engine"):
+        # A part that is removed is written as nulls of its fields: it cannot be null itself.
+        if changed := difference(in_force.get(name, {}), wanted.get(name, {})):
+            found[name] = changed
+    if "pageSize" in wanted and wanted["pageSize"] != in_force.get("pageSize"):
+        found["pageSize"] = wanted["pageSize"]
+    return found
+
+
+def beyond_candidates(in_force: Resource, manifest: Manifest, target: Target) -> list[str]:
+    """Parts of the spec that a target changes and no candidate may change.
+
+    Args:
+        manifest: the custom resource.
+    """
+    if target.spec is None:
+        return []
+    wanted = parse_stored({**manifest, "spec": dict(target.spec)})
+    before, after = (each.spec.model_dump(by_alias=True) for each in (in_force, wanted))
+    others = after.keys() - {*TRIED, *NOT_GUARDED}
+    return sorted(name for name in others if before[name] != after[name])
 
 
 def batch_sizes(table: Mapping[str, TableEntry]) -> list[dict[str, Any]]:

@@ -8,15 +8,12 @@ from typing import Any
 
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator import children
-from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.trial.candidate import NOT_GUARDED
 from specdecode_operator.trial.record import Record, Tuned
-from specdecode_operator.trial.state import Table, Target
-
-_NOT_GUARDED = ("replicas", "rollout")
-"""Parts of the spec that count at once, whatever is tried."""
+from specdecode_operator.trial.state import Table, Target, target_id
 
 
 class Difference(StrEnum):
@@ -47,12 +44,7 @@ class InForce:
 
 def accepted_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a spec that is tried before it counts."""
-    return {name: value for name, value in spec.items() if name not in _NOT_GUARDED}
-
-
-def target_id(arm: ArmKey) -> str:
-    """Sixteen digits that stand for a configuration and its table."""
-    return digest([arm.config_hash, arm.table_hash])
+    return {name: value for name, value in spec.items() if name not in NOT_GUARDED}
 
 
 def in_force(manifest: Manifest, resource: Resource, record: Record, image: str) -> InForce:
@@ -63,7 +55,7 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
     """
     current = resource
     if record.accepted is not None:
-        hot = {name: manifest["spec"][name] for name in _NOT_GUARDED if name in manifest["spec"]}
+        hot = {name: manifest["spec"][name] for name in NOT_GUARDED if name in manifest["spec"]}
         current = parse_stored(
             {**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}}
         )

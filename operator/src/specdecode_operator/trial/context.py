@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specdecode_api import names
+from specdecode_api.v1alpha1 import Spec
 from specdecode_operator import pods
 from specdecode_operator.fleet import Reading
 from specdecode_operator.judge.evidence import ArmKey
@@ -23,6 +24,8 @@ class TrialContext:
     now_s: float
     guard: Guard
     timing: TrialTiming
+    spec: Spec
+    """The resource's own, which counts for replicas and update strategy."""
     canary_replicas: int = 1
     startup_s: float = 1800.0
 

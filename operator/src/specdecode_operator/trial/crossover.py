@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specdecode_api import names
-from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
@@ -24,6 +23,7 @@ from specdecode_operator.judge.trial_evidence import (
 from specdecode_operator.judge.turns import pods_in_pair, role_in_turn, turn_stretch
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.context import TrialContext, name_of, uid_of
+from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.state import (
     NO_HALF,
     End,
@@ -141,11 +141,11 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
     turn = trial.turn
     if turn.placed_s is None:
         return _judged(_placed(trial, context, taking), context)
-    trial = _counted(trial, context, taking)
+    trial = counted(trial, context, taking)
     if turn.counted_s is None:
         if snapshot.at_s - turn.placed_s < context.timing.washout_s:
             return trial
-        return _cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
+        return cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
     if snapshot.at_s - turn.counted_s < block_s(trial, context.timing.block_s):
         return _judged(replace(trial, open=_half(trial)), context)
     return _judged(_closed(trial, context, snapshot.at_s), context)
@@ -161,23 +161,7 @@ def _placed(trial: Trial, context: TrialContext, taking: tuple[Manifest, ...]) -
     if waiting:
         return replace(trial, hold=f"waiting for the table of {', '.join(waiting)}")
     turn = replace(trial.turn, placed_s=context.now_s)
-    return _counted(replace(trial, turn=turn, hold=""), context, taking)
-
-
-def _counted(trial: Trial, context: TrialContext, taking: tuple[Manifest, ...]) -> Trial:
-    ledgers = dict(trial.ledgers)
-    for reading in context.readings(taking):
-        # From the first reading on: what came before was not of this trial.
-        ledger = ledgers.get(reading.pod_uid)
-        if ledger is None:
-            ledger = Ledger.begin(context.now_s, (trial.old, trial.target.arm))
-        ledgers[reading.pod_uid] = ledger.take([reading])
-    return replace(trial, ledgers=ledgers)
-
-
-def _cut(trial: Trial) -> Trial:
-    """Leave out what was seen so far."""
-    return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})
+    return counted(replace(trial, turn=turn, hold=""), context, taking)
 
 
 def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
@@ -186,7 +170,7 @@ def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
     turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
     if turn.number % 2 == 0:
         after = Turn(turn.number + 1, first_half_s=turn_s)
-        return replace(_cut(trial), open=half, first_half=half, turn=after)
+        return replace(cut(trial), open=half, first_half=half, turn=after)
     evidence = close_pair(_in_turns(trial), half.baseline, half.candidate)
     closed = replace(trial, evidence=evidence, measured_s=trial.measured_s + turn_s)
     return _next_pair(closed, context)

@@ -11,6 +11,7 @@ from specdecode_operator.trial.state import Kind, Origin, Trial
 DAY_S = 86_400.0
 MAX_REST_S = DAY_S
 """Longest rest between two trials; it doubles after each one in a row that is inconclusive."""
+MAX_DOUBLINGS = 64
 
 
 def recent(spent: Iterable[Spent], now_s: float) -> tuple[Spent, ...]:
@@ -55,13 +56,9 @@ def why_over_budget(record: Record, spec: Spec, kind: Kind, now_s: float) -> str
 
 def rest_after_s(record: Record, rollout: RolloutSpec) -> float:
     """Rest after the latest trial: `coolDown`, doubled for each inconclusive one in a row."""
-    in_a_row = 0
-    for ended in record.history:
-        if (ended.origin, ended.verdict) != ("Recommendation", "Inconclusive"):
-            break
-        in_a_row += 1
     cool_down_s = duration_s(rollout.guard.cool_down)
-    return max(cool_down_s, min(MAX_REST_S, cool_down_s * 2.0 ** max(0, in_a_row - 1)))
+    doublings = min(MAX_DOUBLINGS, max(0, record.inconclusive - 1))
+    return max(cool_down_s, min(MAX_REST_S, cool_down_s * 2.0**doublings))
 
 
 def settle(spent: tuple[Spent, ...], trial: Trial, now_s: float, max_s: float) -> tuple[Spent, ...]:

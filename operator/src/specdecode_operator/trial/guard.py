@@ -60,6 +60,11 @@ def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:
     )
 
 
+def guarded_timing(rollout: RolloutSpec, trial: Trial) -> TrialTiming:
+    """How fast this trial goes, its own guard included."""
+    return timing_of(guarded_as(rollout, trial.guard))
+
+
 def timing_of(rollout: RolloutSpec) -> TrialTiming:
     """How fast a trial goes."""
     return TrialTiming(

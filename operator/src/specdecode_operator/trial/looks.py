@@ -15,9 +15,9 @@ from specdecode_operator.judge.turns import LONGEST
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
-from specdecode_operator.trial import crossover
+from specdecode_operator.trial import crossover, restarts
 from specdecode_operator.trial.context import is_alive, role_of, uid_of
-from specdecode_operator.trial.guard import LOOK_S, TrialTiming, timing_of
+from specdecode_operator.trial.guard import LOOK_S, TrialTiming, guarded_timing
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.state import Kind, Phase, Table, Trial
 
@@ -60,7 +60,7 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
         learns = spec.rollout.mode != "Manual" and spec.speculation.algorithm != "NONE"
         serving = ready[:MAX_PODS_AT_REST]
         return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
-    timing = timing_of(spec.rollout)
+    timing = guarded_timing(spec.rollout, trial)
     if trial.elapsed_s(now_s) > timing.max_duration_s + crossover.PATIENCE_S:
         # Its end cannot be stored; until it can, engines run what is in force.
         trial = replace(trial, is_paused=True)
@@ -84,6 +84,12 @@ def _due_s(trial: Trial, timing: TrialTiming, now_s: float, since_s: float) -> f
         return timing.canary_look_s - since_s
     retry_s = timing.look_s - since_s
     turn = trial.turn
+    if trial.restarts is not None:
+        end_s = restarts.border_s(trial, timing.block_s)
+        is_early = isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs
+        if end_s is None or is_early:
+            return retry_s
+        return max(min(end_s - now_s, REST_LOOK_S - since_s), retry_s)
     if trial.phase is not Phase.MEASURING or turn.placed_s is None:
         return retry_s
     if turn.counted_s is None:
@@ -101,11 +107,20 @@ def _participants(trial: Trial, ready: tuple[Manifest, ...]) -> tuple[Manifest, 
             *_of_role(ready, names.ROLE_CANARY, trial.target.arm.config_hash),
             *_of_role(ready, role, trial.old.config_hash),
         )
+    if trial.restarts is not None:
+        return _restarted(trial, ready)[: restarts.MAX_PODS]
     if trial.phase is Phase.MEASURING:
         return tuple(pod for pod in ready if uid_of(pod) in trial.pods)
     if trial.phase.is_ending:
         return tuple(pod for pod in ready if pods.config_hash_of(pod) == trial.old.config_hash)
     return ()
+
+
+def _restarted(trial: Trial, ready: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    if restarts.in_block(trial):
+        stable = (pod for pod in ready if role_of(pod) == names.ROLE_STABLE)
+        return tuple(pod for pod in stable if restarts.is_of_block(trial, pod))
+    return _of_role(ready, names.ROLE_STABLE, trial.old.config_hash)
 
 
 def _of_role(ready: tuple[Manifest, ...], role: str, config_hash: str) -> tuple[Manifest, ...]:
@@ -117,7 +132,7 @@ def _of_role(ready: tuple[Manifest, ...], role: str, config_hash: str) -> tuple[
 
 def _tables(trial: Trial, ready: tuple[Manifest, ...]) -> Mapping[str, Table]:
     """Of the participants, and of all stable pods once there is a verdict."""
-    if trial.kind is Kind.CANARY:
+    if trial.kind is Kind.CANARY or trial.restarts is not None:
         return {}
     by_arm = {trial.old: trial.old_table, trial.target.arm: trial.target.table or {}}
     return {

@@ -1,32 +1,38 @@
 """SpecDecodeTrials as input: which of them wait, and what their specs command."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.trial.commands import Commands
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended
 from specdecode_operator.trial.state import End, Origin, Trial, TrialOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The id of the target that each verb concerns now; empty where it is not asked for."""
+
+    pause: str = ""
+    promote: str = ""
+    abort: str = ""
+
 
 _FINAL = frozenset({End.PROMOTED.value, End.ABORTED.value})
 """Results that no later command changes."""
 
 
-def commands(trials: Iterable[Manifest], record: Record, annotated: Commands) -> Commands:
-    """What the specs of trials ask for, besides what annotations ask for."""
+def commands(trials: Iterable[Manifest], record: Record) -> Commands:
+    """What the specs of trials ask for."""
     by_name = {str(each["metadata"]["name"]): each for each in trials}
     running = record.trial
     own = running.target.id if running else ""
     spec = by_name.get(running.name, {}).get("spec", {}) if running else {}
     state = spec.get("state")
     return Commands(
-        pause=own if state == "Paused" else annotated.pause,
-        resume=annotated.resume,
-        promote=own
-        if spec.get("promote")
-        else _late_promotion(by_name, record) or annotated.promote,
-        abort=own if state == "Aborted" else annotated.abort,
+        pause=own if state == "Paused" else "",
+        promote=own if spec.get("promote") else _late_promotion(by_name, record),
+        abort=own if state == "Aborted" else "",
     )
 
 
@@ -62,14 +68,14 @@ def _is_waiting(trial: Manifest, record: Record) -> bool:
 
 def published(trial: Trial, trials: Iterable[Manifest]) -> Trial:
     """The trial, published once its SpecDecodeTrial was observed."""
-    if not trial.name or trial.is_published or _is_absent(trial, trials):
+    if trial.is_published or _is_absent(trial, trials):
         return trial
     return replace(trial, is_published=True, hold="")
 
 
 def is_deleted(trial: Trial, trials: Iterable[Manifest]) -> bool:
     """Whether somebody deleted the SpecDecodeTrial while the trial runs."""
-    return bool(trial.name) and trial.is_published and _is_absent(trial, trials)
+    return trial.is_published and _is_absent(trial, trials)
 
 
 def _is_absent(trial: Trial, trials: Iterable[Manifest]) -> bool:

@@ -1,35 +1,34 @@
 """SpecDecodeTrials and ControllerRevisions as output: what to write and delete, and statuses."""
 
-import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api import names
-from specdecode_api.v1alpha1 import HistoryEntry
 from specdecode_operator.children.build import owner_reference
 from specdecode_operator.kinds import TRIAL, Manifest
 from specdecode_operator.observed import Observed, controller_of
 from specdecode_operator.resource import Resource
+from specdecode_operator.trial import restarts, verdict_record
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import accepted_part
-from specdecode_operator.trial.finish import arms, interval, shown, timestamp
+from specdecode_operator.trial.finish import progress, timestamp
+from specdecode_operator.trial.guard import TrialTiming, guard_of, guarded_as, guarded_timing
 from specdecode_operator.trial.machine import Step
-from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.retention import has_ended, surplus_trials
+from specdecode_operator.trial.record import EndedTrial, Record
+from specdecode_operator.trial.retention import has_ended, has_promoted, surplus_trials
 from specdecode_operator.trial.revisions import (
-    BadRevision,
     Revision,
     next_number,
     pinned,
-    read_revision,
+    readable,
     rendered_as,
     revision,
     revision_manifest,
     surplus,
 )
-from specdecode_operator.trial.state import Origin, Trial
+from specdecode_operator.trial.state import End, Origin, Trial
+from specdecode_operator.trial.stored import state_of
 
 STATUS_EVERY_S = 120
 """Measured time after which the status of a trial is written again without any other change."""
@@ -62,6 +61,7 @@ def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
         image: engine image where the spec names none.
     """
     owner, record = step.now.resource, step.record
+    now_s = observed.at.timestamp()
     old_trials = surplus_trials(observed.trials)
     kept = [each for each in observed.trials if each not in old_trials]
     found = revision_in_force(observed, step, image)
@@ -72,7 +72,7 @@ def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
         statuses=tuple(
             (each, status)
             for each in live
-            if (status := _status(each, record)) is not None
+            if (status := _status(each, observed, record, owner, now_s)) is not None
             and _mark(status) != _mark(each.get("status") or {})
         ),
         revisions=_revisions(observed, step, found),
@@ -83,12 +83,12 @@ def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
 
 def revision_in_force(observed: Observed, step: Step, image: str) -> Revision | None:
     """The configuration in force as a revision; None where the spec alone decides on it."""
-    now, record = step.now, step.record
-    accepted, tuned = now.of[0], now.tuned
+    now, record = step.decided, step.record
+    accepted, tuned = record.accepted, now.tuned
     if accepted is None and tuned is None and record.trial is None:
         return None
     spec = accepted or accepted_part(observed.resource["spec"])
-    known = _readable(observed)
+    known = list(readable(observed).values())
     table = tuned.table if tuned else {}
     found = revision(
         now.resource.name, next_number(known), pinned(spec, image), now.built.config_hash, table
@@ -102,29 +102,20 @@ def revision_in_force(observed: Observed, step: Step, image: str) -> Revision | 
 
 
 def _revisions(observed: Observed, step: Step, found: Revision | None) -> tuple[Manifest, ...]:
-    if found is None or found in _readable(observed):
+    if found is None or found in readable(observed).values():
         return ()
     return (revision_manifest(found, step.now.resource),)
 
 
 def _old_revisions(observed: Observed, found: Revision | None) -> tuple[Manifest, ...]:
     in_use = frozenset({found.name} if found else ())
-    surplus_names = {each.name for each in surplus(_readable(observed), in_use)}
+    surplus_names = {each.name for each in surplus(readable(observed).values(), in_use)}
     return tuple(each for each in observed.revisions if each["metadata"]["name"] in surplus_names)
-
-
-def _readable(observed: Observed) -> list[Revision]:
-    """The revisions that hold a configuration; others are left alone."""
-    found = []
-    for each in observed.revisions:
-        with contextlib.suppress(BadRevision):
-            found.append(read_revision(each))
-    return found
 
 
 def _creates(observed: Observed, record: Record, owner: Resource) -> tuple[Manifest, ...]:
     trial = record.trial
-    if trial is None or not trial.name or trial.is_published or trial.phase.is_ending:
+    if trial is None or trial.is_published or trial.phase.is_ending:
         return ()
     if any(each["metadata"]["name"] == trial.name for each in observed.trials):
         return ()
@@ -152,14 +143,18 @@ def _owned(owner: Resource) -> Manifest:
     }
 
 
-def _status(trial: Manifest, record: Record) -> Manifest | None:
+def _status(
+    trial: Manifest, observed: Observed, record: Record, owner: Resource, now_s: float
+) -> Manifest | None:
     """The status of a trial; None where the present one stays."""
     name, generation = trial["metadata"]["name"], trial["metadata"].get("generation", 1)
-    running, entry = record.trial, record.ending_by_name(name)
+    running, ended = record.trial, record.ending_by_name(name)
     if running is not None and running.name == name:
-        found = _running(running)
-    elif entry is not None:
-        found = _ended(entry)
+        found = _running(running, owner, now_s)
+    elif ended is not None:
+        if not _is_in_force(trial, observed, ended, record):
+            return None
+        found = dict(ended.status)
     elif has_ended(trial):
         return None
     elif trial["spec"].get("origin", Origin.USER) == Origin.USER:
@@ -167,8 +162,16 @@ def _status(trial: Manifest, record: Record) -> Manifest | None:
     else:
         message = "the state of this trial is lost; what it tried may be tried again"
         found = {"phase": "Ended", "verdict": "Superseded", "reason": "StateLost"}
-        found |= {"message": message}
-    return {"observedGeneration": generation} | found
+        found |= {"message": message, "endedAt": timestamp(now_s)}
+    return {**found, "observedGeneration": generation}
+
+
+def _is_in_force(trial: Manifest, observed: Observed, ended: EndedTrial, record: Record) -> bool:
+    """Whether the promotion of an ended trial is stored; one that is not would be lost with it."""
+    if ended.verdict != End.PROMOTED or record.promoted_by != ended.name or has_promoted(trial):
+        return True
+    effective = (observed.resource.get("status") or {}).get("effective") or {}
+    return bool(effective.get("trial") == ended.name)
 
 
 def _pending(spec: Mapping[str, Any], running: Trial | None) -> Manifest:
@@ -181,37 +184,19 @@ def _pending(spec: Mapping[str, Any], running: Trial | None) -> Manifest:
     return {"phase": "Pending", "reason": "Waiting", "message": message}
 
 
-def _running(trial: Trial) -> Manifest:
-    old, new = arms(trial)
-    found = {
-        "phase": "Paused" if trial.is_paused else trial.phase.value,
-        "strategy": trial.kind.value,
-        "startedAt": timestamp(trial.started_s),
-        "measuredSeconds": int(trial.measured_s),
-        "pairs": trial.turn.pair,
-        "baseline": _arm(shown("Baseline", trial.old, old, ())),
-        "candidate": _arm(shown("Candidate", trial.target.arm, new, ())),
-        "message": (trial.hold or (trial.judgement.message if trial.judgement else ""))[:1024],
-    }
-    gain = interval(trial.judgement)
-    return found | ({"interval": gain} if gain else {})
-
-
-def _ended(entry: HistoryEntry) -> Manifest:
-    plain = entry.model_dump(by_alias=True, exclude_none=True, mode="json")
-    kept = ("startedAt", "endedAt", "measuredSeconds", "verdict", "reason", "message", "interval")
-    found = {"phase": "Ended", "strategy": entry.kind}
-    found |= {name: plain[name] for name in kept if name in plain}
-    found |= {each["role"].lower(): _arm(each) for each in plain["arms"]}
-    return found | ({"evidence": json.loads(entry.evidence)} if entry.evidence else {})
-
-
-def _arm(arm: Mapping[str, Any]) -> Manifest:
-    return {
-        name: value
-        for name, value in arm.items()
-        if name not in ("role", "pods") and value is not None
-    }
+def _running(trial: Trial, owner: Resource, now_s: float) -> Manifest:
+    guard = guard_of(guarded_as(owner.spec.rollout, trial.guard), trial)
+    block = _block(trial, guarded_timing(owner.spec.rollout, trial))
+    return (
+        progress(trial)
+        | ({"block": block} if block else {})
+        | {
+            "phase": "Paused" if trial.is_paused else trial.phase.value,
+            "message": (trial.hold or (trial.judgement.message if trial.judgement else ""))[:1024],
+            "evidence": verdict_record.write(trial, trial.evidence, guard, now_s),
+            "state": state_of(trial),
+        }
+    )
 
 
 def _mark(status: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -221,4 +206,24 @@ def _mark(status: Mapping[str, Any]) -> tuple[Any, ...]:
         *(status.get(name) for name in ("phase", "verdict", "reason", "observedGeneration")),
         status.get("measuredSeconds", 0) // STATUS_EVERY_S,
         status.get("message") if is_pending else None,
+        status.get("state"),
+        (status.get("evidence") or {}).get("evidence"),
+        _block_mark(status.get("block") or {}),
     )
+
+
+def _block(trial: Trial, timing: TrialTiming) -> Manifest:
+    """The present block of a trial that restarts pods; empty outside of blocks."""
+    if not restarts.in_block(trial):
+        return {}
+    turn, end_s = trial.turn, restarts.border_s(trial, timing.block_s)
+    times = {"since": turn.began_s, "countedSince": turn.counted_s, "nextChange": end_s}
+    return {
+        "pair": turn.pair,
+        "arm": restarts.role_now(trial).value.capitalize(),
+        **{name: timestamp(at_s) for name, at_s in times.items() if at_s is not None},
+    }
+
+
+def _block_mark(block: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(block.get(name) for name in ("pair", "arm", "nextChange"))

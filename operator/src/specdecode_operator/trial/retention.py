@@ -14,6 +14,12 @@ def has_ended(trial: Manifest) -> bool:
     return (trial.get("status") or {}).get("phase") == "Ended"
 
 
+def has_promoted(trial: Manifest) -> bool:
+    """Whether the status reports a promotion, or the way to one."""
+    status = trial.get("status") or {}
+    return status.get("phase") == "Promoting" or status.get("verdict") == "Promoted"
+
+
 def surplus_trials(trials: Iterable[Manifest], kept: int = KEPT_TRIALS) -> tuple[Manifest, ...]:
     """Return the ended trials to delete: all but the `kept` latest; running ones stay."""
     ended = [trial for trial in trials if has_ended(trial)]

@@ -6,6 +6,7 @@ configuration has the same name. `config_hashes` are the config hashes of Deploy
 release of the operator may render the same spec in another way.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from specdecode_operator.children.build import finished
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.children.labels import child_labels
 from specdecode_operator.kinds import CONTROLLER_REVISION, Manifest
+from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource
 
 KEPT: Final = 10
@@ -131,6 +133,16 @@ def read_revision(manifest: Manifest) -> Revision:
     return Revision(
         name, int(manifest.get("revision") or 0), spec, table, tuple(filter(None, hashes))
     )
+
+
+def readable(observed: Observed) -> dict[str, Revision]:
+    """The revisions of a resource that hold a configuration, by name; others are left alone."""
+    found = {}
+    for each in observed.revisions:
+        if is_controlled_by(each, observed.uid):
+            with contextlib.suppress(BadRevision):
+                found[each["metadata"]["name"]] = read_revision(each)
+    return found
 
 
 def surplus(

@@ -4,24 +4,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
-from specdecode_operator import children
+from specdecode_operator import children, pods
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.alpha_budget import spend
 from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.judge.separate_pods import FEWEST_PODS
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.trial.candidate import candidate_of, spec_in_force
+from specdecode_operator.observed import Observed
+from specdecode_operator.trial.blocks import (
+    interrupts,
+    start_time_s,
+    startup_of,
+    why_too_long,
+)
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
     accepted_part,
     table_target,
-    target_id,
 )
 from specdecode_operator.trial.exploration import recent, rest_after_s, worst_case_s
+from specdecode_operator.trial.guard import guard_of, timing_of
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.revisions import pinned
-from specdecode_operator.trial.state import Kind, Origin, Table, Target, Trial
+from specdecode_operator.trial.state import Kind, Origin, Restarts, Table, Target, Trial, target_id
+from specdecode_operator.update_strategy import was_in_place
 
 NEEDS_RESTART = "NeedsRestart"
 """Reason of a trial that a running engine could not take part in."""
@@ -67,17 +76,19 @@ class StrategyRefused:
 def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | StrategyRefused:
     """How a candidate is tried: as `rollout.strategy` requires, or not at all.
 
-    A table that running engines can load is tried in turns on the same pods; any other candidate
-    needs pods of its own, and so does nothing but it.
+    A table that running engines can load is tried in turns on the same pods. Any other candidate
+    needs new pods: of its own if they are enough to decide, else the same pods restart in turns.
     """
     strategy = rollout.strategy
     if target.table is None:
-        if strategy in ("Auto", "Canary"):
-            return Kind.CANARY
-        return StrategyRefused(
-            f"rollout.strategy {strategy} cannot try a candidate that running engines cannot load; "
-            "set it to Auto or Canary"
-        )
+        if strategy == "Hot":
+            return StrategyRefused(
+                "rollout.strategy Hot cannot try a candidate that running engines cannot load; "
+                "set it to Auto, Canary or Switchback"
+            )
+        if strategy == "Auto":
+            strategy = "Canary" if _decides(rollout, replicas) else "Switchback"
+        return Kind(strategy)
     if strategy == "Canary":
         return StrategyRefused(
             "rollout.strategy Canary cannot try a table that has the configuration of the serving "
@@ -92,24 +103,75 @@ def choose_kind(target: Target, rollout: RolloutSpec, replicas: int) -> Kind | S
     return Kind.SWITCHBACK if is_alone else Kind.HOT
 
 
+def _decides(rollout: RolloutSpec, replicas: int) -> bool:
+    """Whether both arms of a canary have enough pods for a verdict."""
+    canary = rollout.canary
+    others = canary.replicas if canary.baseline == "Fresh" else replicas
+    return min(canary.replicas, others) >= FEWEST_PODS
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How a candidate is tried."""
+
+    kind: Kind
+    restarts: Restarts | None = None
+
+
+def arrange(
+    target: Target, rollout: RolloutSpec, now: InForce, observed: Observed, image: str
+) -> Arrangement | StrategyRefused:
+    """Choose how a candidate is tried, and check that a verdict is possible.
+
+    Args:
+        rollout: with the trial's own strategy and guard, where it has any.
+        image: engine image where the spec names none.
+    """
+    spec = now.resource.spec
+    kind = choose_kind(target, rollout, spec.replicas)
+    if isinstance(kind, StrategyRefused):
+        return kind
+    if kind is not Kind.SWITCHBACK or target.table is not None:
+        return Arrangement(kind)
+    is_chosen = rollout.strategy == "Switchback"
+    if not is_chosen and (why := interrupts(spec, was_in_place(observed))):
+        return StrategyRefused(
+            f"the candidate needs other pods, and {why}: its trial would interrupt serving; add a "
+            "replica or capacity, or set rollout.strategy to Switchback, which accepts that"
+        )
+    serving = [pod for pod in observed.pods if pods.is_stable(pod) and pods.is_ready(pod)]
+    pod_s = start_time_s(serving, duration_s(spec.lifecycle.startup_timeout))
+    startup = startup_of(spec, pod_s)
+    if why := why_too_long(guard_of(rollout), timing_of(rollout), startup):
+        return StrategyRefused(why)
+    return Arrangement(kind, Restarts(startup, image, may_interrupt=is_chosen))
+
+
 def begin_edit(
-    record: Record, now: InForce, target: Target, kind: Kind, rollout: RolloutSpec, at_s: float
+    record: Record,
+    now: InForce,
+    target: Target,
+    how: Arrangement,
+    rollout: RolloutSpec,
+    at_s: float,
 ) -> Record:
     """Try an edit."""
-    trial = new_trial(now, target, kind, Origin.EDIT, rollout, at_s)
+    trial = new_trial(now, target, how, Origin.EDIT, rollout, at_s)
     return replace(record, trial=trial)
 
 
-def begin_proposal(record: Record, now: InForce, target: Target, kind: Kind, at_s: float) -> Record:
+def begin_proposal(
+    record: Record, now: InForce, target: Target, how: Arrangement, at_s: float
+) -> Record:
     """Try a recommended table; it costs a part of the error budget."""
     spec = now.resource.spec
     grant = spend(record.alpha_budget)
-    trial = new_trial(now, target, kind, Origin.RECOMMENDATION, spec.rollout, at_s)
+    trial = new_trial(now, target, how, Origin.RECOMMENDATION, spec.rollout, at_s)
     return replace(
         record,
         trial=replace(trial, promote_alpha=grant.alpha),
         alpha_budget=grant.alpha_budget,
-        spent=(*recent(record.spent, at_s), Spent(at_s, worst_case_s(kind, spec))),
+        spent=(*recent(record.spent, at_s), Spent(trial.started_s, worst_case_s(how.kind, spec))),
     )
 
 
@@ -128,31 +190,33 @@ def why_held(record: Record, now: InForce, arm: ArmKey, at_s: float) -> str:
 
 
 def named(record: Record, resource: Manifest) -> Record:
-    """Name the SpecDecodeTrial of the trial that has just begun.
-
-    A target that no candidate can contain, such as another model, has none.
-    """
+    """Name the SpecDecodeTrial of the trial that has just begun."""
     trial, metadata = record.trial, resource["metadata"]
     if trial is None or trial.name:
-        return record
-    if not candidate_of(spec_in_force(resource["spec"], record.accepted), trial.target):
         return record
     fingerprint = digest([trial.target.id, trial.started_s])[:8]
     return replace(record, trial=replace(trial, name=f"{metadata['name']}-{fingerprint}"))
 
 
 def new_trial(
-    now: InForce, target: Target, kind: Kind, origin: Origin, rollout: RolloutSpec, at_s: float
+    now: InForce,
+    target: Target,
+    how: Arrangement,
+    origin: Origin,
+    rollout: RolloutSpec,
+    at_s: float,
 ) -> Trial:
-    """A trial that begins at `at_s`, in seconds since 1970."""
+    """A trial that begins at `at_s`, in seconds since 1970; a status keeps whole seconds."""
+    at_s = float(int(at_s))
     return Trial(
         target=target,
-        kind=kind,
+        kind=how.kind,
+        restarts=how.restarts,
         origin=origin,
         old=now.built.arm,
         old_table=dict(now.table),
         started_s=at_s,
         since_s=at_s,
         seed=int(target.id, 16) ^ int(at_s),
-        has_fresh_baseline=kind is Kind.CANARY and rollout.canary.baseline == "Fresh",
+        has_fresh_baseline=how.kind is Kind.CANARY and rollout.canary.baseline == "Fresh",
     )

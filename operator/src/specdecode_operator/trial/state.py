@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdecode_api.table import TableEntry
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Stratum
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
+from specdecode_operator.trial.overrides import Override
 
 Table = Mapping[str, TableEntry]
 
@@ -20,7 +22,7 @@ class Kind(StrEnum):
 
     HOT = "Hot"  # pods take turns with two tables, crosswise
     CANARY = "Canary"  # pods of their own
-    SWITCHBACK = "Switchback"  # the only pod takes turns
+    SWITCHBACK = "Switchback"  # the only pod takes turns, or all pods restart in turns
 
 
 class Origin(StrEnum):
@@ -66,6 +68,18 @@ class TrialOutcome:
     message: str
 
 
+class Startup(NamedTuple):
+    """How long pods take to start, in seconds."""
+
+    pod_s: float = 0.0
+    """From the creation of a pod until it serves."""
+    all_s: float = 0.0
+    """Until all pods of a resource are replaced."""
+
+
+NO_STARTUP = Startup()
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One of the two halves of a pair in which pods run one table each.
@@ -78,11 +92,41 @@ class Turn:
     counted_s: float | None = None
     first_half_s: float = 0.0
     """Measured time of the pair's first turn."""
+    began_s: float | None = None
+    """When its pods were asked for, where pods restart."""
+    startup: Startup = NO_STARTUP
+    """The longest of this pair."""
 
     @property
     def pair(self) -> int:
         """Number of its pair."""
         return self.number // 2
+
+
+class KnownStratum(NamedTuple):
+    """Requests of one stratum that the baseline's pods have answered before a trial."""
+
+    stratum: Stratum
+    requests: float
+    tokens: float
+    steps: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How a trial restarts its pods."""
+
+    startup: Startup = NO_STARTUP
+    """As measured in the pair before; at first by the pods that serve."""
+    image: str = ""
+    """Engine image where the spec names none; the live Deployment may run the candidate's."""
+    may_interrupt: bool = False
+    """Whether a user chose the strategy, so that the only pod may stop before its replacement."""
+    is_in_place: bool = False
+    """Whether no node had room for a further pod."""
+    known: tuple[KnownStratum, ...] = ()
+    """The baseline before the trial: alarms of the first pair compare with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +135,16 @@ class Target:
 
     id: str
     arm: ArmKey
-    table: Table | None
+    table: Table | None = None
     """None where the configuration brings its own."""
     spec: Mapping[str, Any] | None = None
-    overrides: str = ""
-    """Digest of the accepted part of the spec that the target overrides; empty for edits."""
+    overrides: tuple[Override, ...] = ()
+    """Fields of the spec that its promotion overrides; none for edits and tables."""
+
+
+def target_id(arm: ArmKey) -> str:
+    """Sixteen digits that stand for a configuration and its table."""
+    return digest([arm.config_hash, arm.table_hash])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +172,7 @@ class Trial:
     """When the phase began."""
     phase: Phase = Phase.PREPARING
     name: str = ""
-    """Its SpecDecodeTrial; empty where its candidate cannot be written as one."""
+    """Its SpecDecodeTrial."""
     is_published: bool = False
     """Whether the SpecDecodeTrial was observed; it does not begin before."""
     is_report: bool = False
@@ -138,6 +187,8 @@ class Trial:
     """Length of the pauses so far; the present one began at `pause_began_s`."""
     pause_began_s: float = 0.0
     has_fresh_baseline: bool = False
+    restarts: Restarts | None = None
+    """How pods restart between the turns; None where they need not."""
     pods: tuple[str, ...] = ()
     """Uids of the pods that take turns, in the order in which they were taken."""
     turn: Turn = Turn()
@@ -163,13 +214,14 @@ class Trial:
 
         A process that continues from it repeats the open pair, or loses part of the open window.
         """
+        judgement = replace(self.judgement, strata=(), rails=()) if self.judgement else None
         return replace(
             self,
             turn=Turn(2 * self.turn.pair),
             first_half=NO_HALF,
             open=NO_HALF,
             ledgers=MappingProxyType({}),
-            judgement=self.judgement if self.phase.is_ending else None,
+            judgement=judgement if self.phase.is_ending else None,
             hold="",
         )
 

@@ -1,170 +1,160 @@
-"""The status of trials: the one that runs, those that ended, and what is in force."""
+"""Trials in the status of a SpecDecodeDeployment: what is in force, costs, the latest."""
 
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from specdecode_api import names
-from specdecode_api.v1alpha1 import (
-    Effective,
-    ExplorationStatus,
-    HistoryEntry,
-    RolloutRequest,
-    TrialStatus,
-)
-from specdecode_api.v1alpha1.rollout_status import MAX_PODS, LastTrial
+from specdecode_api.v1alpha1.rollout_status import MAX_PROMOTIONS, MAX_SPENT
 from specdecode_operator.judge.alpha_budget import spend
-from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.observed import Observed
-from specdecode_operator.trial import crossover
-from specdecode_operator.trial.context import is_alive, name_of, role_of, uid_of
 from specdecode_operator.trial.exploration import recent, rest_after_s, share
-from specdecode_operator.trial.finish import arms, interval, shown, timestamp
+from specdecode_operator.trial.finish import timestamp
 from specdecode_operator.trial.learning import steps_of
 from specdecode_operator.trial.machine import Step
-from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.state import Kind, Origin, Target, Trial
+from specdecode_operator.trial.record import EndedTrial, Record
+from specdecode_operator.trial.state import Origin, Target, Trial
+
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialsView:
-    """Parts of the status."""
+    """Parts of the status. The state of trials is in the first two; see `stored`."""
 
-    trial: TrialStatus | None = None
-    history: tuple[HistoryEntry, ...] = ()
-    effective: Effective | None = None
-    exploration: ExplorationStatus | None = None
-    requests: tuple[RolloutRequest, ...] = ()
+    effective: Document | None = None
+    exploration: Document | None = None
     active_trial: str | None = None
     """SpecDecodeTrial that runs."""
-    last_trial: LastTrial | None = None
+    last_trial: Document | None = None
 
 
-def tell(step: Step, observed: Observed, revision: str = "") -> TrialsView:
+NO_VIEW = TrialsView()
+
+
+def view(step: Step, previous: Mapping[str, Any], now_s: float, revision: str) -> TrialsView:
     """Return the parts of the status about trials.
 
     Args:
+        previous: the status before; empty where there was none.
+        now_s: seconds since 1970.
         revision: name of the ControllerRevision in force; empty where there is none.
     """
     record = step.record
+    before: Mapping[str, Any] = previous.get("effective") or {}
     return TrialsView(
-        trial=_running(record.trial, observed) if record.trial else None,
-        history=record.history,
-        active_trial=(record.trial.name or None) if record.trial else None,
-        last_trial=_last(record),
-        effective=_effective(step, revision),
-        exploration=_exploration(step, observed.at.timestamp()),
-        requests=tuple(
-            RolloutRequest.model_validate(asdict(each)) for each in record.requests.values()
-        ),
+        effective=_effective(step, before, revision),
+        exploration=_exploration(step, now_s),
+        active_trial=record.trial.name if record.trial else None,
+        last_trial=_last(record.history[0]) if record.history else None,
     )
 
 
-def _last(record: Record) -> LastTrial | None:
-    entry = next((each for each in record.history if each.name), None)
-    if entry is None:
+def _last(ended: EndedTrial) -> Document:
+    return {
+        "name": ended.name,
+        "id": ended.id,
+        "origin": ended.origin,
+        "verdict": ended.verdict,
+        "reason": ended.reason,
+        "endedAt": ended.status["endedAt"],
+    }
+
+
+def _effective(step: Step, before: Mapping[str, Any], revision: str) -> Document | None:
+    record, now = step.record, step.decided
+    if record.accepted is None and now.tuned is None and not record.promoted_by:
         return None
-    return LastTrial(
-        name=entry.name, verdict=entry.verdict, reason=entry.reason, ended_at=entry.ended_at
-    )
-
-
-def _running(trial: Trial, observed: Observed) -> TrialStatus:
-    old, new = arms(trial)
-    judgement = trial.judgement
-    told = judgement.message if judgement else ""
-    return TrialStatus.model_validate(
-        {
-            "name": trial.name,
-            "id": trial.target.id,
-            "kind": trial.kind.value,
-            "origin": trial.origin.value,
-            "phase": "Paused" if trial.is_paused else trial.phase.value,
-            "startedAt": timestamp(trial.started_s),
-            "measuredSeconds": int(trial.measured_s),
-            "arms": [
-                shown("Baseline", trial.old, old, pods_of(trial, observed, Role.BASELINE)),
-                shown("Candidate", trial.target.arm, new, pods_of(trial, observed, Role.CANDIDATE)),
-            ],
-            "interval": interval(judgement),
-            "holdReason": (trial.hold or told)[:1024],
+    found: Document = {
+        "revision": revision,
+        "configHash": now.built.config_hash,
+        "tableHash": now.built.arm.table_hash,
+        "reason": _reason(step),
+        "message": _why(step, before, revision)[:1024],
+        "trial": record.promoted_by,
+        "overrides": [
+            {"field": each.field, "specHash": each.spec_hash} for each in record.overrides
+        ],
+    }
+    if tuned := now.tuned:
+        base = tuned.base
+        found |= {
+            "table": [each.model_dump(by_alias=True) for each in steps_of(tuned.table)],
+            "origin": tuned.origin.value,
+            "tableFor": {"configHash": base.config_hash, "tableHash": base.table_hash},
         }
-    )
+    return {name: value for name, value in found.items() if value or name == "message"}
 
 
-def pods_of(trial: Trial, observed: Observed, role: Role) -> tuple[str, ...]:
-    """Names of the pods that are in an arm now."""
-    alive = [pod for pod in observed.pods if is_alive(pod)]
-    if trial.kind is not Kind.CANARY:
-        found = [pod for pod in alive if crossover.role_in(trial, uid_of(pod)) is role]
-    elif role is Role.CANDIDATE:
-        found = [pod for pod in alive if role_of(pod) == names.ROLE_CANARY]
-    else:
-        wanted = names.ROLE_BASELINE if trial.has_fresh_baseline else names.ROLE_STABLE
-        found = [pod for pod in alive if role_of(pod) == wanted]
-    return tuple(name_of(pod) for pod in found[:MAX_PODS])
-
-
-def _effective(step: Step, revision: str) -> Effective | None:
-    record, now = step.record, step.now
-    if record.accepted is None and now.tuned is None:
-        return None
-    return Effective(
-        revision=revision or None,
-        config_hash=now.built.config_hash,
-        table_hash=now.built.arm.table_hash,
-        table=steps_of(now.tuned.table) if now.tuned else None,
-        reason=_reason(step),
-        message=_why(step)[:1024],
-    )
-
-
-def _exploration(step: Step, now_s: float) -> ExplorationStatus | None:
+def _exploration(step: Step, now_s: float) -> Document | None:
     record, spec = step.record, step.now.resource.spec
-    spent = recent(record.spent, now_s)
-    if spec.rollout.mode != "Auto" and not spent:
+    spent, budget = recent(record.spent, now_s), record.alpha_budget
+    if spec.rollout.mode != "Auto" and not spent and not budget.trials:
         return None
     rest_ends_s = record.ended_s + rest_after_s(record, spec.rollout)
-    return ExplorationStatus(
-        trials_today=len(spent),
-        candidate_share=f"{share(spent, spec, now_s):.2%}",
-        alpha_budget=f"{spend(record.alpha_budget).alpha:.4f}",
-        not_before=timestamp(rest_ends_s) if record.ended_s and rest_ends_s > now_s else None,
+    found: Document = {
+        "trialsToday": len(spent),
+        "candidateShare": f"{share(spent, spec, now_s):.2%}",
+        "alphaBudget": f"{spend(budget).alpha:.4f}",
+        "trials": budget.trials,
+        "inconclusive": record.inconclusive,
+    }
+    if record.ended_s and rest_ends_s > now_s:
+        found["notBefore"] = timestamp(rest_ends_s)
+    if budget.promotions:
+        found["promotions"] = list(budget.promotions[-MAX_PROMOTIONS:])
+    if record.spent:
+        found["spent"] = [
+            {
+                "startedAt": timestamp(each.started_s),
+                "candidatePodSeconds": f"{each.candidate_pod_s:.3f}",
+            }
+            for each in record.spent[-MAX_SPENT:]
+        ]
+    return found
+
+
+def promoted_fields(record: Record) -> Iterator[str]:
+    """Fields of the spec in whose place a promoted value is in force."""
+    yield from (each.field for each in record.overrides)
+    if record.tuned is not None and record.tuned.origin is not Origin.EDIT:
+        yield "speculation.adaptive.batchSizes"
+
+
+def overridden_message(step: Step, revision: str) -> str:
+    """Message of condition SpecOverridden; empty where the spec's own values are in force."""
+    fields = ", ".join(promoted_fields(step.record))
+    if not fields:
+        return ""
+    return (
+        f"a promotion is in force in place of {fields} (ControllerRevision {revision}); "
+        f"`kubectl specdecode adopt {step.now.resource.name}` prints the patch that writes it into "
+        "the spec; an edit of such a field ends its override"
     )
-
-
-def _is_recommended(step: Step) -> bool:
-    return step.now.tuned is not None and step.now.tuned.origin is Origin.RECOMMENDATION
 
 
 def _reason(step: Step) -> Literal["FollowsSpec", "Promoted", "Guarded"]:
     if step.pending is not None:
         return "Guarded"
-    return "Promoted" if _is_recommended(step) or _is_by_user(step) else "FollowsSpec"
+    return "Promoted" if any(promoted_fields(step.record)) else "FollowsSpec"
 
 
-def _is_by_user(step: Step) -> bool:
-    tuned = step.now.tuned
-    return bool(step.record.overridden) or (tuned is not None and tuned.origin is Origin.USER)
-
-
-def _why(step: Step) -> str:
+def _why(step: Step, before: Mapping[str, Any], revision: str) -> str:
+    if step.notice:
+        return step.notice
     if step.pending is not None:
         return why_pending(step.record, step.pending, step.refusal)
-    if _is_recommended(step):
+    tuned = step.decided.tuned
+    if tuned is not None and tuned.origin is Origin.RECOMMENDATION:
         return (
             "mode Auto has put a better table in force; write it into the spec to keep it, "
             "or change the spec's table to leave it"
         )
-    if _is_by_user(step):
-        name = step.now.resource.name
-        return (
-            "a trial has put another configuration in force; `kubectl specdecode adopt "
-            f"{name}` prints the patch that writes it into the spec; an edit of the spec ends it"
-        )
-    if step.now.tuned is not None:
+    if message := overridden_message(step, revision):
+        return message
+    if tuned is not None:
         return "the table of the spec is in force without a restart of the pods"
-    return ""
+    is_same = before.get("revision") == revision and before.get("reason") == "FollowsSpec"
+    return str(before.get("message", "")) if is_same else ""
 
 
 def why_pending(record: Record, pending: Target, refusal: str = "") -> str:
@@ -175,13 +165,13 @@ def why_pending(record: Record, pending: Target, refusal: str = "") -> str:
     if trial is not None and trial.target.id == pending.id:
         return f"the spec ({pending.id}) is being tried"
     if trial is not None:
-        return f"the spec ({pending.id}) waits for the end of trial {trial.target.id}"
+        return f"the spec ({pending.id}) waits for the end of trial {trial.name}"
     ended = record.ending_of(pending.id)
     if ended is None:
         return f"the spec ({pending.id}) is about to be tried"
     return (
         f"the spec ({pending.id}) was tried and not taken: {ended.verdict}, {ended.message}; "
-        f"change it, or annotate {names.ANNOTATION_PROMOTE}={pending.id} to take it all the same"
+        f"change it, or `kubectl specdecode trial promote {ended.name}` to take it all the same"
     )
 
 

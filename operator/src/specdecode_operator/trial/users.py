@@ -4,19 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specdecode_api.v1alpha1 import HistoryEntry, RolloutSpec
-from specdecode_api.v1alpha1.rollout_status import MAX_HISTORY
+from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
-from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.observed import Observed
 from specdecode_operator.resource import ResourceError
 from specdecode_operator.trial.candidate import patched, spec_in_force
-from specdecode_operator.trial.configuration import InForce, accepted_part, difference
-from specdecode_operator.trial.finish import promoted, timestamp
-from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.start import StrategyRefused, choose_kind, edit_target, new_trial
-from specdecode_operator.trial.state import End, Kind, Origin, Target, TrialOutcome
+from specdecode_operator.trial.configuration import InForce, difference
+from specdecode_operator.trial.finish import promoted, remembered, timestamp
+from specdecode_operator.trial.guard import guarded_as
+from specdecode_operator.trial.overrides import overrides_of
+from specdecode_operator.trial.record import EndedTrial, Record
+from specdecode_operator.trial.start import StrategyRefused, arrange, edit_target, new_trial
+from specdecode_operator.trial.state import End, Origin, Target, TrialOutcome
+
+_BY_HAND = TrialOutcome(End.PROMOTED, "PromotedByHand", "a user asked for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,13 @@ def user_trial(
     raw = merge_patch(in_force["spec"], spec["candidate"])
     target = edit_target(Record(), now, raw, built, found, image)
     if target is None:
+        if record.promoted_by == name:
+            return UserTrial(name, refusal=_BY_HAND)
         message = "the candidate is the configuration in force"
         return UserTrial(name, refusal=_refused("NothingToTry", message))
     return UserTrial(
         name,
-        replace(target, overrides=digest(accepted_part(resource["spec"]))),
+        replace(target, overrides=overrides_of(resource["spec"], spec["candidate"])),
         None,
         str(spec.get("strategy", "Auto")),
         bool(spec.get("promote")),
@@ -69,27 +74,30 @@ def user_trial(
 
 
 def begin_user(
-    record: Record, now: InForce, found: UserTrial, rollout: RolloutSpec, at_s: float
+    record: Record,
+    now: InForce,
+    found: UserTrial,
+    rollout: RolloutSpec,
+    observed: Observed,
+    image: str,
+    at_s: float,
 ) -> Record:
     """Begin the trial, promote its candidate at once, or refuse it."""
     if found.refusal is not None or found.target is None:
         assert found.refusal is not None, "a trial without a target is refused"
         return _ended(record, found, found.refusal, at_s)
     if found.is_promoted:
-        record = promoted(record, found.target, Origin.USER, now.plain.arm)
+        record = promoted(record, found.target, Origin.USER, now.plain.arm, found.name)
         return _ended(record, found, _BY_HAND, at_s)
-    strategy = rollout.model_copy(update={"strategy": found.strategy})
-    kind = choose_kind(found.target, strategy, now.resource.spec.replicas)
-    if isinstance(kind, StrategyRefused):
-        return _ended(record, found, _refused("StrategyNotPossible", kind.message), at_s)
-    trial = new_trial(now, found.target, kind, Origin.USER, rollout, at_s)
+    own = guarded_as(rollout.model_copy(update={"strategy": found.strategy}), found.guard)
+    how = arrange(found.target, own, now, observed, image)
+    if isinstance(how, StrategyRefused):
+        return _ended(record, found, _refused("StrategyNotPossible", how.message), at_s)
+    trial = new_trial(now, found.target, how, Origin.USER, rollout, at_s)
     trial = replace(
         trial, name=found.name, is_published=True, is_report=found.is_report, guard=found.guard
     )
     return replace(record, trial=trial)
-
-
-_BY_HAND = TrialOutcome(End.PROMOTED, "PromotedByHand", "a user asked for it")
 
 
 def _refused(reason: str, message: str) -> TrialOutcome:
@@ -99,27 +107,13 @@ def _refused(reason: str, message: str) -> TrialOutcome:
 def _ended(record: Record, found: UserTrial, outcome: TrialOutcome, at_s: float) -> Record:
     """Remember the end of a trial; what was measured before is kept."""
     before = record.ending_by_name(found.name)
-    result = {
+    status = {
+        **(before.status if before else {}),
+        "phase": "Ended",
         "verdict": outcome.end.value,
         "reason": outcome.reason,
         "message": outcome.message[:1024],
-        "ended_at": timestamp(at_s),
+        "endedAt": timestamp(at_s),
     }
-    entry = before.model_copy(update=result) if before else _entry(found, result, at_s)
-    others = [each for each in record.history if each.name != found.name]
-    return replace(record, history=(entry, *others)[:MAX_HISTORY])
-
-
-def _entry(found: UserTrial, result: Mapping[str, str], at_s: float) -> HistoryEntry:
-    is_table = found.target is not None and found.target.table is not None
-    return HistoryEntry.model_validate(
-        {
-            "name": found.name,
-            "id": found.target.id if found.target else digest(found.name),
-            "kind": Kind.HOT.value if is_table else Kind.CANARY.value,
-            "origin": Origin.USER.value,
-            "startedAt": timestamp(at_s),
-            "arms": [],
-            **result,
-        }
-    )
+    target_id = before.id if before else ""  # what was not measured may be tried again
+    return remembered(record, EndedTrial(found.name, target_id, Origin.USER.value, status))

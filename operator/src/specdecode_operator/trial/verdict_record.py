@@ -1,6 +1,5 @@
-"""What the judge was given, as one JSON text of the history; and the judgement repeated."""
+"""What the judge was given, as `status.evidence` of a trial; and the judgement repeated."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -34,29 +33,26 @@ class VerdictRecord:
         return judge_turns(self.evidence, self.guard, self.elapsed_s)
 
 
-def write(trial: Trial, evidence: TurnEvidence | PodEvidence, guard: Guard, now_s: float) -> str:
+def write(
+    trial: Trial, evidence: TurnEvidence | PodEvidence, guard: Guard, now_s: float
+) -> dict[str, Any]:
     """Write what the judge of a trial was given last."""
     latest = trial.judgement
-    document: dict[str, Any] = {
+    return {
         "guard": asdict(guard),
         "elapsed_s": latest.elapsed_s if latest else trial.elapsed_s(now_s),
         "verdict": latest.verdict.value if latest else "",
         "reason": latest.reason if latest else "",
         "evidence": to_document(evidence),
     }
-    return json.dumps(document, separators=(",", ":"))
 
 
-def read(recorded: Any) -> VerdictRecord:
-    """Read what `write` wrote, as text or as the object that it contains.
+def read(document: Any) -> VerdictRecord:
+    """Read what `write` wrote.
 
     Raises:
         BadEvidence: it is something else; the message contains the place.
     """
-    try:
-        document = json.loads(recorded) if isinstance(recorded, str) else recorded
-    except (ValueError, RecursionError) as error:
-        raise BadEvidence(f"evidence is not JSON: {error}") from None
     if not isinstance(document, Mapping) or document.keys() != _FIELDS:
         raise BadEvidence(f"evidence must be an object with {sorted(_FIELDS)}")
     elapsed_s, verdict, reason = (document[name] for name in ("elapsed_s", "verdict", "reason"))

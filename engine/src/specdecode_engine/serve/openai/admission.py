@@ -29,7 +29,8 @@ from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcess
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 32 * 2**20
+# Validating a larger body takes long enough to delay other requests.
+THREAD_BODY_BYTES = 64 * 2**10
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
@@ -54,7 +55,7 @@ async def generate(
     service = service_of(http_request)
     service.lifecycle.check_admission()
     started_s = service.clock()
-    body = await read_body(http_request, body_type)
+    body = await read_body(http_request, body_type, service.max_body_bytes)
     text, context_length = service.text, service.engine.context_length
     if body.model not in (None, service.served_name):
         raise errors.model_not_found(str(body.model), service.served_name)
@@ -70,13 +71,15 @@ async def generate(
     return StreamingReply(service, body, requests, prompt_texts, formatter, started_s)
 
 
-async def read_body(
-    http_request: HttpRequest, body_type: type[Body], max_bytes: int = MAX_BODY_BYTES
-) -> Body:
+async def read_body(http_request: HttpRequest, body_type: type[Body], max_bytes: int) -> Body:
     """Return the validated body, or raise `HttpError`."""
-    data = await read_limited(http_request, max_bytes, "split it into several requests")
+    remedy = "split it into several requests, or raise server.max_body_bytes (--max-body-bytes)"
+    data = await read_limited(http_request, max_bytes, remedy)
     try:
-        body = body_type.model_validate_json(data)
+        if len(data) > THREAD_BODY_BYTES:
+            body = await asyncio.to_thread(body_type.model_validate_json, data)
+        else:
+            body = body_type.model_validate_json(data)
     except ValidationError as error:
         raise errors.from_validation(error) from None
     if body.model_extra:

@@ -52,6 +52,7 @@ class ChatFormatter:
             "message": {"role": "assistant", "content": whole.text, "refusal": None},
             "logprobs": self._logprobs(whole.scored),
             "finish_reason": whole.finish_reason,
+            **whole.error_field,
         }
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
@@ -60,6 +61,7 @@ class ChatFormatter:
             "delta": {"content": new.text} if new.text else {},
             "logprobs": self._logprobs(new.scored),
             "finish_reason": new.finish_reason,
+            **new.error_field,
         }
 
     def _logprobs(self, scored: Sequence[ScoredToken]) -> dict[str, object] | None:

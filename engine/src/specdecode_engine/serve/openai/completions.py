@@ -51,6 +51,7 @@ class CompletionFormatter:
             "text": whole.text,
             "logprobs": self._logprobs(whole.scored) if self._has_logprobs else None,
             "finish_reason": whole.finish_reason,
+            **whole.error_field,
         }
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:

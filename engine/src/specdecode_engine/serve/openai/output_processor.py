@@ -44,6 +44,7 @@ class OutputProcessor:
         self.index = index
         self.scored: list[ScoredToken] = []
         self.finish_reason: FinishReason | None = None
+        self.grammar_fault: str | None = None
         self.completion_tokens = 0
         self.decode_steps = self.drafted = self.accepted = self.emitted = 0  # of decode steps
         self.echo = echo
@@ -70,8 +71,17 @@ class OutputProcessor:
             columns = zip(self._prompt_ids, self._prompt_offsets(), (None, *logprobs), strict=True)
             self.scored += (ScoredToken(*column) for column in columns)
 
+    @property
+    def error_field(self) -> dict[str, object]:
+        """The field `error` of a choice whose grammar failed, as `errors.HttpError` writes it."""
+        if self.grammar_fault is None:
+            return {}
+        message = f"the grammar could not be followed: {self.grammar_fault}; simplify it"
+        return {"error": {"message": message, "type": "server_error", "code": "grammar_failed"}}
+
     def push(self, output: Output) -> None:
         """Process the next output of the engine."""
+        self.grammar_fault = output.grammar_fault
         self.decode_steps += output.decode_steps
         self.drafted += output.drafted
         self.accepted += output.accepted

@@ -1,9 +1,17 @@
-"""Compiles grammars of requests in threads of their own, within a time limit."""
+"""Grammars of requests: each new one is tried in a child process, then compiled here."""
 
 import asyncio
+import hashlib
+import logging
+import math
+import queue
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from specdecode_engine.grammar import (
     STACK_BYTES,
@@ -12,53 +20,191 @@ from specdecode_engine.grammar import (
     GrammarRefused,
     GrammarSource,
     TokenBytes,
+    TrialLimits,
+    TrialProcess,
+    TrialUnavailable,
 )
 from specdecode_engine.serve import errors
 
-COMPILE_SECONDS = 10.0
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 5.0
 # Threads apart from those that tokenize prompts, which a slow grammar must not occupy.
 COMPILE_THREADS = 2
+TRIAL_PROCESSES = 2
+MAX_CACHED_CHARS = 16 * 2**20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarTrial:
+    """The result of trying a grammar: its translation to Lark, or the reason of its refusal."""
+
+    lark: str = ""
+    refusal: str = ""
+
+
+class NoFreeWorker(Exception):
+    """No thread or process became free within the limit."""
+
+
+class Workers:
+    """An executor whose callers wait for a free worker, but not for long."""
+
+    def __init__(self, executor: Executor, count: int, wait_seconds: float) -> None:
+        self._executor = executor
+        self._free = asyncio.Semaphore(count)
+        self._wait_seconds = wait_seconds
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Return what a function returns in a worker, or raise `NoFreeWorker`."""
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise NoFreeWorker from None
+        work = asyncio.get_running_loop().run_in_executor(self._executor, function)
+        # When it is done, not when the caller has gone: the worker is busy until then.
+        work.add_done_callback(lambda _: self._free.release())
+        return await asyncio.shield(work)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class TrialCache:
+    """The results of the latest trials, by hash of the source, and the trials that still run.
+
+    Equal grammars of simultaneous requests share one trial. Compiled grammars are not shared: an
+    output that exhausts a grammar's limits would end the others too.
+    """
+
+    def __init__(self, max_chars: int = MAX_CACHED_CHARS) -> None:
+        self._max_chars = max_chars
+        self._chars = 0
+        self._trials: OrderedDict[bytes, asyncio.Future[GrammarTrial]] = OrderedDict()
+
+    async def get(
+        self, source: GrammarSource, start: Callable[[], "asyncio.Future[GrammarTrial]"]
+    ) -> GrammarTrial:
+        """Return the result for a source; `start` starts a trial that is not known yet."""
+        key = _digest(source)
+        trial = self._trials.get(key)
+        if trial is None:
+            trial = self._trials[key] = start()
+            trial.add_done_callback(partial(self._keep, key))
+        self._trials.move_to_end(key)
+        return await asyncio.shield(trial)
+
+    def _keep(self, key: bytes, trial: "asyncio.Future[GrammarTrial]") -> None:
+        """Keep a result; forget a trial without one, which may be repeated."""
+        if trial.cancelled() or trial.exception() is not None:
+            del self._trials[key]
+            return
+        self._chars += _size(trial)
+        while self._chars > self._max_chars:
+            oldest = next(key for key, each in self._trials.items() if each.done())
+            self._chars -= _size(self._trials.pop(oldest))
+
+
+def _size(trial: "asyncio.Future[GrammarTrial]") -> int:
+    result = trial.result()
+    return 256 + len(result.lark) + len(result.refusal)
+
+
+def _digest(source: GrammarSource) -> bytes:
+    start = f"{source.kind}/{source.is_strict}/"
+    return hashlib.sha256((start + source.text).encode(errors="surrogatepass")).digest()
 
 
 class Grammars:
-    """Compiles grammars; the vocabulary is prepared at the first one.
+    """Tries and compiles grammars; the vocabulary is prepared at the first one.
 
     Args:
         read_tokens: returns the vocabulary; called in a thread, once.
-        compile_seconds: a grammar that takes longer is refused.
+        limits: what a trial may take.
+        wait_seconds: how long a request waits for a free process or thread.
     """
 
     def __init__(
-        self, read_tokens: Callable[[], TokenBytes], compile_seconds: float = COMPILE_SECONDS
+        self,
+        read_tokens: Callable[[], TokenBytes],
+        limits: TrialLimits | None = None,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._read_tokens = read_tokens
-        self._compile_seconds = compile_seconds
-        self._pool = _start_threads()
+        self._limits = limits or TrialLimits()
+        self._wait_seconds = wait_seconds
+        self._compiling = Workers(_start_threads(), COMPILE_THREADS, wait_seconds)
+        trials = ThreadPoolExecutor(TRIAL_PROCESSES, "grammar-trial")
+        self._trying = Workers(trials, TRIAL_PROCESSES, wait_seconds)
+        self._processes: list[TrialProcess] = []
+        self._idle: queue.SimpleQueue[TrialProcess] = queue.SimpleQueue()
         self._compiler: asyncio.Future[GrammarCompiler] | None = None
+        self._cache = TrialCache()
 
     async def compile(self, field: str, source: GrammarSource) -> Grammar:
         """Return the grammar that a field of a request contains.
 
-        Raises `HttpError` if it is invalid, not supported, or takes too long to compile.
+        Raises `HttpError`: 400 if it is invalid, not supported, or exceeds a limit; 503 if no
+        process or thread is free for it.
         """
         try:
             compiler = await self._prepare()
-            work = asyncio.get_running_loop().run_in_executor(self._pool, compiler.compile, source)
-            return await asyncio.wait_for(work, self._compile_seconds)
+            trial = await self._cache.get(
+                source, lambda: asyncio.ensure_future(self._run_trial(source))
+            )
+            if trial.refusal:
+                raise GrammarRefused(trial.refusal)
+            return await self._compiling.run(lambda: compiler.compile_lark(source, trial.lark))
         except GrammarRefused as refusal:
             raise errors.invalid(field, f"{field}: {refusal}", "invalid_grammar") from None
-        except TimeoutError:
-            limit = f"{self._compile_seconds:g} s"
-            message = f"{field}: the grammar could not be compiled within {limit}; simplify it"
-            raise errors.invalid(field, message, "invalid_grammar") from None
+        except (NoFreeWorker, TrialUnavailable) as error:
+            retry_after_s = max(1, math.ceil(self._wait_seconds))
+            reason = str(error) or "other grammars are being compiled"
+            message = f"{field}: the grammar was not compiled: {reason}; try again"
+            raise errors.unavailable(message, "grammar_unavailable", retry_after_s) from None
+
+    def close(self) -> None:
+        """End the child processes and the threads."""
+        for process in self._processes:
+            process.close()
+        self._trying.close()
+        self._compiling.close()
 
     async def _prepare(self) -> GrammarCompiler:
-        if self._compiler is None:
-            self._compiler = asyncio.get_running_loop().run_in_executor(
-                self._pool, lambda: GrammarCompiler(self._read_tokens())
-            )
+        if self._compiler is None or self._has_failed(self._compiler):
+            self._compiler = asyncio.ensure_future(self._compiling.run(self._make_compiler))
         # Shielded: a client that disconnects must not cancel the preparation for others.
         return await asyncio.shield(self._compiler)
+
+    @staticmethod
+    def _has_failed(compiler: "asyncio.Future[GrammarCompiler]") -> bool:
+        return compiler.done() and (compiler.cancelled() or compiler.exception() is not None)
+
+    def _make_compiler(self) -> GrammarCompiler:
+        tokens = self._read_tokens()
+        compiler = GrammarCompiler(tokens)
+        self._processes = [TrialProcess(tokens, self._limits) for _ in range(TRIAL_PROCESSES)]
+        for process in self._processes:
+            self._idle.put(process)
+        return compiler
+
+    async def _run_trial(self, source: GrammarSource) -> GrammarTrial:
+        return await self._trying.run(lambda: self._try(source))
+
+    def _try(self, source: GrammarSource) -> GrammarTrial:
+        process = self._idle.get()
+        try:
+            return GrammarTrial(lark=process.try_grammar(source))
+        except GrammarRefused as refusal:
+            return GrammarTrial(refusal=str(refusal))
+        except TrialUnavailable as error:
+            log.warning("a grammar was not tried: %s", error)
+            raise
+        finally:
+            self._idle.put(process)
 
 
 def _start_threads() -> ThreadPoolExecutor:

@@ -59,6 +59,21 @@ def load_text_model(folder: Path) -> TextProcessor:
         defaults=SamplingDefaults.model_validate(_read_json(folder / "generation_config.json")),
         vocab_size=size if isinstance(size, int) else tokenizer.get_vocab_size(),
         longest_token_chars=longest_token_chars(tokenizer),
+        longest_token_bytes=longest_token_bytes(tokenizer),
+    )
+
+
+def longest_token_bytes(tokenizer: Tokenizer) -> int:
+    """Return the bytes of the longest token, special ones included, as it is spelled.
+
+    Byte-level tokenizers spell a byte as a character, except in added tokens.
+    """
+    decoder = json.loads(tokenizer.to_str())["decoder"]
+    is_byte_level = any(stage["type"] == "ByteLevel" for stage in stages_of(decoder))
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    texts = tokenizer.get_vocab(with_added_tokens=True)
+    return max(
+        len(text) if is_byte_level and text not in added else len(text.encode()) for text in texts
     )
 
 

@@ -114,7 +114,7 @@ class TextProcessor:
     """Converts between text and token ids.
 
     `longest_token_chars` is the most characters of a text that one token stands for; None where
-    the vocabulary does not bound it.
+    the vocabulary does not bound it. `longest_token_bytes` is the length of the longest token.
     """
 
     tokenizer: Tokenizer
@@ -123,6 +123,7 @@ class TextProcessor:
     defaults: SamplingDefaults
     vocab_size: int
     longest_token_chars: int | None
+    longest_token_bytes: int
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the ids of a text; safe in any thread.

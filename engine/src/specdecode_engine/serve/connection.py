@@ -1,0 +1,175 @@
+"""HTTP/1.1 of one connection, with limits on the time and the size of what a client sends.
+
+Uvicorn's httptools protocol has neither: half a request may stay open forever, and the parser
+collects a header of any length.
+"""
+
+import asyncio
+import json
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from specdecode_engine.serve.errors import HttpError
+
+HEAD_SECONDS = 10.0
+"""From the first byte of a request to the end of its headers."""
+BODY_SECONDS = 60.0
+"""From there to the end of its body."""
+MAX_HEAD_BYTES = 64 * 2**10
+"""Of request line and headers, trailers included."""
+MAX_DISCARDED_BYTES = 64 * 2**20
+"""Of a body whose request is answered: most clients read the answer only after they sent it."""
+
+
+class ConnectionPhase(StrEnum):
+    """What the client of a connection sends next."""
+
+    FIRST = "its first request"
+    HEAD = "the headers of a request"
+    BODY = "the body of a request"
+    NOTHING = "nothing"
+
+
+class HeadTooLarge(Exception):
+    """The request line and the headers of a request are larger than `MAX_HEAD_BYTES`."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Closes a connection whose client exceeds a limit; while it can, it answers 408 or 431."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._phase = ConnectionPhase.FIRST
+        self._requests = 0
+        self._watched: tuple[int, ConnectionPhase] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._unreported_bytes = 0  # since the parser last reported anything
+        self._discarded_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unreported_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._unreported_bytes > MAX_HEAD_BYTES:
+            self._head_bytes += self._unreported_bytes
+            self.send_400_response("")
+        elif self._phase is ConnectionPhase.BODY and self.cycle.response_complete:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
+                self.transport.close()
+        self._watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._requests += 1
+        self._phase = ConnectionPhase.HEAD
+        self._head_bytes = self._unreported_bytes = self._discarded_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count_head(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._phase = ConnectionPhase.BODY
+        self._unreported_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._unreported_bytes = 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._phase = ConnectionPhase.NOTHING
+        self._unreported_bytes = 0
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that cannot be parsed, or whose headers are too large, and close."""
+        if self._head_bytes > MAX_HEAD_BYTES:
+            message = f"request line and headers exceed {MAX_HEAD_BYTES} bytes; shorten them"
+            self._end(HttpError(431, message, code="headers_too_large"))
+        else:
+            self._end(HttpError(400, "the request is not valid HTTP/1.1", code="invalid_http"))
+
+    def _count_head(self, size: int) -> None:
+        self._unreported_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise HeadTooLarge  # the parser stops, and uvicorn calls `send_400_response`
+
+    def _watch(self) -> None:
+        """Start the timer of a phase when it begins."""
+        if self._watched == (self._requests, self._phase):
+            return
+        self._watched = (self._requests, self._phase)
+        self._cancel_timer()
+        if self._phase is not ConnectionPhase.NOTHING:
+            self._timer = self.loop.call_later(self._seconds(), self._expire)
+
+    def _seconds(self) -> float:
+        match self._phase:
+            case ConnectionPhase.HEAD:
+                return HEAD_SECONDS
+            case ConnectionPhase.BODY:
+                return BODY_SECONDS
+            case _:
+                return float(self.timeout_keep_alive)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        if self._is_server_slow():
+            self._timer = self.loop.call_later(self._seconds(), self._expire)
+            return
+        self._timer = None
+        message = f"the client did not send {self._phase} within {self._seconds():g} s"
+        self._end(HttpError(408, f"{message}; send it at once", code="request_timeout"))
+
+    def _is_server_slow(self) -> bool:
+        """Whether the client waits for this server: for an earlier response, or to be read."""
+        is_responding = self.cycle is not None and not self.cycle.response_complete
+        is_earlier = self._phase is ConnectionPhase.HEAD or bool(self.pipeline)
+        return self.flow.read_paused or (is_responding and is_earlier)
+
+    def _end(self, error: HttpError) -> None:
+        """Close, after the error where no response has begun and a request has."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        is_begun = (
+            self._phase is ConnectionPhase.BODY and cycle is not None and cycle.response_started
+        )
+        is_running = cycle is not None and cycle.response_started and not cycle.response_complete
+        if self._phase is not ConnectionPhase.FIRST and not is_begun and not is_running:
+            self.transport.write(_response(error))
+        self.transport.close()
+
+
+def _response(error: HttpError) -> bytes:
+    body = json.dumps(error.body).encode()
+    status = HTTPStatus(error.status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

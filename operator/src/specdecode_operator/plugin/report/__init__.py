@@ -1,0 +1,1 @@
+"""The page of `kubectl specdecode report NAME`: one HTML file without scripts or other files."""

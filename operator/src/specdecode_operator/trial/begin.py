@@ -1,0 +1,142 @@
+"""Begins the next trial of a resource: of a user, of an edit, or of a recommended table."""
+
+from dataclasses import dataclass, replace
+
+from specdecode_operator import pods
+from specdecode_operator.trial.candidate import beyond_candidates
+from specdecode_operator.trial.configuration import InForce, table_target
+from specdecode_operator.trial.exploration import why_over_budget
+from specdecode_operator.trial.finish import promoted
+from specdecode_operator.trial.learning import Advice, proposal_of
+from specdecode_operator.trial.objects import waiting_trials
+from specdecode_operator.trial.proceed import TRIALS_OFF
+from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.situation import Situation
+from specdecode_operator.trial.start import (
+    NEEDS_RESTART,
+    StrategyRefused,
+    arrange,
+    begin_edit,
+    begin_proposal,
+    named,
+    why_held,
+)
+from specdecode_operator.trial.state import Kind, Origin, Target
+from specdecode_operator.trial.users import begin_user, user_trial
+
+NOT_TRIED = (
+    "the edit of {fields} is in force without a trial: a trial can change speculation, pageSize "
+    "and engine only"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The record after the begin of a trial, or why none began."""
+
+    record: Record
+    held: str = ""
+    """Why a recommended table is not tried."""
+    refusal: str = ""
+    """Why what the spec wants cannot be tried."""
+    notice: str = ""
+    """Why an edit of a guarded spec was put in force without a trial."""
+    is_in_force: bool = False
+    """Whether the whole edit was put in force."""
+
+
+def begin(
+    record: Record, target: Target | None, advice: Advice | None, now: InForce, situation: Situation
+) -> Begun:
+    """Begin a trial of a user, else of an edit, else of a recommended table."""
+    if begun := _begun_by_user(record, now, situation):
+        found = Begun(begun, held="a trial of a user goes first")
+    elif target is not None:
+        found = _begin_edit(record, target, now, situation)
+    else:
+        found = Begun(*_begin_proposal(record, advice, now, situation))
+    return replace(found, record=named(found.record, situation.observed.resource))
+
+
+def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record | None:
+    """Begin, promote or refuse the next trial of a user, if one waits."""
+    waiting = waiting_trials(situation.observed.trials, record)
+    if not waiting or not situation.has_trials or situation.resource.spec.replicas == 0:
+        return None
+    observed, image = situation.observed, situation.image
+    found = user_trial(waiting[0], observed.resource, now, record, image)
+    return begin_user(record, now, found, situation.rollout, observed, image, situation.now_s)
+
+
+def _begin_proposal(
+    record: Record, advice: Advice | None, now: InForce, situation: Situation
+) -> tuple[Record, str]:
+    """Try a recommended table if there is one; else why it is not tried."""
+    proposal = proposal_of(advice, now)
+    if proposal is None or proposal.arm == now.built.arm:
+        return record, ""
+    held = why_held(record, now, proposal.arm, situation.now_s)
+    if held or situation.rollout.mode != "Auto":
+        return record, held
+    target = table_target(now, proposal.table, proposal.arm)
+    how = arrange(target, situation.rollout, now, situation.observed, situation.image)
+    if isinstance(how, StrategyRefused):
+        return record, how.message
+    if held := _why_not_now(record, how.kind, situation):
+        return record, held
+    return begin_proposal(record, now, target, how, situation.now_s), ""
+
+
+def _why_not_now(record: Record, kind: Kind, situation: Situation) -> str:
+    if not situation.has_trials:
+        return TRIALS_OFF
+    return why_over_budget(record, situation.resource.spec, kind, situation.now_s)
+
+
+def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Begun:
+    """Try an edit of a guarded spec, or put it in force without; else why it cannot be tried."""
+    held = "an edit of the spec goes first"
+    by_hand = situation.commands.promote == target.id
+    # Pods of equal hashes mount the same boot file, so there is nothing to compare.
+    is_same = target.table is None and target.arm.config_hash == now.plain.config_hash
+    if by_hand or is_same or _serves_nobody(now, situation):
+        done = promoted(record, target, Origin.EDIT, now.plain.arm, "")
+        return Begun(done, held, is_in_force=True)
+    if others := beyond_candidates(now.resource, situation.observed.resource, target):
+        notice = NOT_TRIED.format(fields=", ".join(others))
+        done = _untried(record, target, others, now)
+        return Begun(done, held, notice=notice, is_in_force="model" in others)
+    ended = record.ending_of(target.id)
+    if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
+        return Begun(record, held)
+    if not situation.has_trials:
+        return Begun(record, held, TRIALS_OFF)
+    how = arrange(target, situation.rollout, now, situation.observed, situation.image)
+    if isinstance(how, StrategyRefused):
+        return Begun(record, held, how.message)
+    return Begun(begin_edit(record, now, target, how, situation.rollout, situation.now_s), held)
+
+
+def _untried(record: Record, target: Target, others: list[str], now: InForce) -> Record:
+    """Put the parts of an edit in force that no candidate may change; the rest is tried next.
+
+    With another model everything counts at once: drafts and tables belong to their model.
+    """
+    if "model" in others:
+        return promoted(record, target, Origin.EDIT, now.plain.arm, "")
+    wanted = target.spec or {}
+    accepted = {
+        name: value for name, value in (record.accepted or {}).items() if name not in others
+    }
+    accepted |= {name: wanted[name] for name in others if name in wanted}
+    return replace(record, accepted=accepted)
+
+
+def _serves_nobody(now: InForce, situation: Situation) -> bool:
+    """Whether there is nothing to guard: no replicas are wanted, or the old ones do not start."""
+    if situation.resource.spec.replicas == 0:
+        return True
+    old = now.built.config_hash
+    mine = [pod for pod in situation.observed.pods if pods.config_hash_of(pod) == old]
+    trouble = pods.trouble(mine, old, {}, situation.observed.at)
+    return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_error

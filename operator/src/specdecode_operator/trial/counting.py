@@ -1,0 +1,27 @@
+"""Counts what pods do in a trial, one ledger each."""
+
+from dataclasses import replace
+
+from specdecode_operator.fleet import Ledger
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.trial.context import TrialContext
+from specdecode_operator.trial.state import Trial
+
+
+def counted(trial: Trial, context: TrialContext, found: tuple[Manifest, ...]) -> Trial:
+    """Count what is new of these pods.
+
+    From the first reading of a pod on: what came before was not of this trial.
+    """
+    ledgers = dict(trial.ledgers)
+    for reading in context.readings(found):
+        known = ledgers.get(reading.pod_uid)
+        if known is None:
+            known = Ledger.begin(context.now_s, (trial.old, trial.target.arm))
+        ledgers[reading.pod_uid] = known.take([reading])
+    return replace(trial, ledgers=ledgers)
+
+
+def cut(trial: Trial) -> Trial:
+    """Leave out what was seen so far."""
+    return replace(trial, ledgers={uid: ledger.cut()[0] for uid, ledger in trial.ledgers.items()})

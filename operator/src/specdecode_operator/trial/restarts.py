@@ -1,0 +1,372 @@
+"""Switchback with restarts: all pods of a resource run one configuration at a time, in blocks.
+
+The Deployment itself is rolled to the configuration of each block, with its own update strategy, so
+a trial needs no pods of its own. A block begins to count when all its pods serve and `warmUp` is
+over. The order of each pair of blocks is drawn by `judge.turns`; what the pods did in a pair is one
+observation. Nothing is known of an open pair after a restart of the operator: it is repeated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from specdecode_api import names
+from specdecode_api.duration import duration_s
+from specdecode_operator import pods as reading_pods
+from specdecode_operator.judge.evidence import ArmEvidence, Role
+from specdecode_operator.judge.judge import judge_turns
+from specdecode_operator.judge.pooled import pool
+from specdecode_operator.judge.trial_evidence import TurnEvidence, close_pair
+from specdecode_operator.judge.turns import role_in_turn
+from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
+from specdecode_operator.resource import Resource, parse_stored
+from specdecode_operator.rollout import Rollout, condition, rollout
+from specdecode_operator.trial.blocks import (
+    block_s,
+    known_evidence,
+    known_strata,
+    longest,
+    start_time_s,
+    why_too_long,
+)
+from specdecode_operator.trial.configuration import NOT_GUARDED, InForce
+from specdecode_operator.trial.context import TrialContext
+from specdecode_operator.trial.counting import counted, cut
+from specdecode_operator.trial.crossover import is_over, observed, outcome
+from specdecode_operator.trial.state import (
+    NO_HALF,
+    End,
+    HalfPair,
+    Phase,
+    Restarts,
+    Startup,
+    Table,
+    Trial,
+    TrialOutcome,
+    Turn,
+)
+
+MAX_RESTARTS = 2
+"""Of the candidate's engines before the block is given up: they do not serve."""
+MAX_PODS = 8
+"""Pods whose requests are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the stable pods run during a block."""
+
+    resource: Resource
+    table: Table
+    """Tuned table over that of the spec; empty if there is none."""
+    stamp: str
+    """Distinguishes the pods of a block from those of the one before."""
+
+
+def role_now(trial: Trial) -> Role:
+    """Whose block it is."""
+    return role_in_turn(trial.seed, trial.turn.pair, trial.turn.number % 2, 0)
+
+
+def stamp_of(trial: Trial) -> str:
+    """Value of the annotation of the pods of the present block."""
+    return f"{trial.target.id}-{int(trial.started_s)}-{trial.turn.number}"
+
+
+def in_block(trial: Trial) -> bool:
+    """Whether the pods run a block, not simply the configuration in force."""
+    return trial.restarts is not None and trial.phase is Phase.MEASURING and not trial.is_paused
+
+
+def block_of(trial: Trial, stored: Trial | None, now: InForce, resource: Manifest) -> Block | None:
+    """Return what the stable pods are to run; None for the configuration in force.
+
+    Args:
+        stored: the trial as stored; the candidate's pods must be explained by what is stored.
+        resource: the custom resource.
+    """
+    if not in_block(trial):
+        return None
+    if role_now(trial) is Role.BASELINE:
+        return Block(now.resource, now.tuned.table if now.tuned else {}, stamp_of(trial))
+    is_stored = stored is not None and stored.target.id == trial.target.id and in_block(stored)
+    if not is_stored:
+        return None
+    hot = {name: value for name, value in resource["spec"].items() if name in NOT_GUARDED}
+    spec: Mapping[str, Any] = {**(trial.target.spec or {}), **hot}
+    return Block(parse_stored({**resource, "spec": spec}), {}, stamp_of(trial))
+
+
+def step(trial: Trial, context: TrialContext) -> Trial:
+    """The trial after what is seen now; an outcome where it ends."""
+    if trial.phase is Phase.PREPARING:
+        return _prepare(trial, context)
+    if trial.is_paused:
+        return _judged(trial, context) if is_over(trial, context) else trial
+    if trial.turn.began_s is None:
+        trial = replace(trial, turn=replace(trial.turn, began_s=context.now_s))
+    if broken := _broken(trial, context):
+        return replace(trial, outcome=broken)
+    if trial.turn.placed_s is None:
+        return _place(trial, context)
+    return _measure(trial, context)
+
+
+def serving(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
+    """Pods of the present block that serve."""
+    return tuple(pod for pod in _pods(trial, context) if reading_pods.is_ready(pod))
+
+
+def is_of_block(trial: Trial, pod: Manifest) -> bool:
+    """Whether a pod was made for the present block."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return bool(annotations.get(names.ANNOTATION_BLOCK) == stamp_of(trial))
+
+
+def is_tried(trial: Trial | None, pod: Manifest) -> bool:
+    """Whether a stable pod runs the candidate of a trial, which answers for its errors."""
+    if trial is None or trial.restarts is None or trial.phase is Phase.PROMOTING:
+        return False
+    return reading_pods.config_hash_of(pod) == trial.target.arm.config_hash
+
+
+def is_settled(trial: Trial, context: TrialContext) -> bool:
+    """Whether the pods of an ending trial run the configuration in force, or had their time."""
+    name = context.observed.resource["metadata"]["name"]
+    live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    if live is None:
+        return False
+    annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
+    arm = trial.target.arm if trial.phase is Phase.PROMOTING else trial.old
+    if names.ANNOTATION_BLOCK in annotations:
+        return False
+    if annotations.get(names.ANNOTATION_CONFIG_HASH) != arm.config_hash:
+        return False
+    is_late = context.now_s - trial.since_s > context.startup_s
+    return is_late or rollout(live) is Rollout.COMPLETE
+
+
+def border_s(trial: Trial, configured_s: float) -> float | None:
+    """When the present block ends, in seconds since 1970; None while it is not counted yet."""
+    restarts, turn = _restarts(trial), trial.turn
+    if turn.counted_s is None:
+        return None
+    return turn.counted_s + block_s(restarts, trial.seed, turn.pair, configured_s)
+
+
+def _prepare(trial: Trial, context: TrialContext) -> Trial:
+    """Note what the pods in force have answered; the first block begins with new ones."""
+    ready = context.ready(names.ROLE_STABLE, trial.old.config_hash)
+    if context.snapshot is None or not ready:
+        hold = "" if ready else "no pod of the configuration in force serves"
+        if is_over(trial, context):
+            return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", hold))
+        return replace(trial, hold=hold)
+    readings = context.readings(ready)
+    known = known_strata(each.arms[trial.old] for each in readings if trial.old in each.arms)
+    return replace(
+        trial,
+        phase=Phase.MEASURING,
+        since_s=context.now_s,
+        restarts=replace(_restarts(trial), known=known),
+        hold="",
+    )
+
+
+def _place(trial: Trial, context: TrialContext) -> Trial:
+    """Wait until all pods of the block serve, and no other one does."""
+    ready, wanted = serving(trial, context), context.spec.replicas
+    if wanted == 0:
+        trial = replace(trial, hold="no replicas are wanted")
+        return _judged(trial, context) if is_over(trial, context) else trial
+    others = [pod for pod in context.pods(names.ROLE_STABLE) if not is_of_block(trial, pod)]
+    if ready and len(ready) >= wanted and not others:
+        turn, now_s = trial.turn, context.now_s
+        pod_s = start_time_s(ready, context.startup_s)
+        startup = longest(turn.startup, Startup(pod_s, now_s - (turn.began_s or now_s)))
+        return replace(trial, turn=replace(turn, placed_s=now_s, startup=startup), hold="")
+    if end := _late(trial, context):
+        return replace(trial, outcome=end)
+    if _waits_for_room_s(trial, context) >= _surge_timeout_s(context):
+        return _without_room(trial, context)
+    which = "the candidate" if role_now(trial) is Role.CANDIDATE else "the configuration in force"
+    hold = f"block {trial.turn.number + 1}: {len(ready)} of {wanted} pods serve {which}"
+    trial = replace(trial, hold=hold)
+    return _judged(trial, context) if is_over(trial, context) else trial
+
+
+def _broken(trial: Trial, context: TrialContext) -> TrialOutcome | None:
+    """A candidate that cannot start, or stops again and again, is worse than any figure."""
+    if role_now(trial) is not Role.CANDIDATE:
+        return None
+    found = _pods(trial, context)
+    failing = [pod for pod in found if reading_pods.restarts(pod) >= MAX_RESTARTS]
+    trouble = _trouble(trial, context, tuple(failing))
+    if trouble is None or not trouble.is_error:
+        return None
+    return TrialOutcome(
+        End.ROLLED_BACK, trouble.reason, f"the candidate does not start: {trouble.message}"
+    )
+
+
+def _late(trial: Trial, context: TrialContext) -> TrialOutcome | None:
+    """The end of a trial whose pods do not serve within `lifecycle.startupTimeout`."""
+    began_s = trial.turn.began_s or context.now_s
+    starting = [pod for pod in _pods(trial, context) if not reading_pods.is_ready(pod)]
+    if not starting and context.now_s - began_s <= context.startup_s * context.spec.replicas:
+        return None
+    ages_s = (context.now_s - max(began_s, _created_s(pod)) for pod in starting)
+    if starting and max(ages_s) <= context.startup_s:
+        return None
+    trouble = _trouble(trial, context, tuple(starting))
+    why = trouble.message if trouble else "they start"
+    text = f"pods do not serve within lifecycle.startupTimeout ({context.startup_s:.0f} s): {why}"
+    if role_now(trial) is Role.BASELINE:
+        return TrialOutcome(End.INCONCLUSIVE, "BaselineNotReady", f"the baseline's {text}")
+    if any(map(reading_pods.lacks_room, starting)):
+        return TrialOutcome(End.INCONCLUSIVE, "NoRoom", f"the candidate's {text}")
+    return TrialOutcome(End.ROLLED_BACK, "CandidateNotReady", f"the candidate's {text}")
+
+
+def _without_room(trial: Trial, context: TrialContext) -> Trial:
+    """Continue in place, or end where that would interrupt what a user has not asked for."""
+    restarts, update = _restarts(trial), context.spec.update_strategy.type
+    if restarts.is_in_place:
+        return trial
+    may_stop = restarts.may_interrupt or context.spec.replicas > 1
+    if update == "Auto" and may_stop:
+        return replace(trial, restarts=replace(restarts, is_in_place=True))
+    message = (
+        f"no node has room for a further pod within {_surge_timeout_s(context):.0f} s, and "
+        f"updateStrategy {update} does not stop the serving one for a trial that strategy Auto "
+        "has chosen; free an accelerator, or use strategy Switchback, which interrupts serving"
+    )
+    if update == "Surge":
+        message = "no node has room for a further pod, which updateStrategy Surge needs"
+    return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoRoom", message))
+
+
+def _measure(trial: Trial, context: TrialContext) -> Trial:
+    snapshot, turn = context.snapshot, trial.turn
+    if snapshot is None:
+        return _judged(trial, context) if is_over(trial, context) else trial
+    trial = counted(trial, context, serving(trial, context))
+    if turn.counted_s is None:
+        if snapshot.at_s - (turn.placed_s or snapshot.at_s) < context.timing.warm_up_s:
+            return trial
+        return cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
+    end_s = border_s(trial, context.timing.block_s)
+    if end_s is not None and snapshot.at_s < end_s:
+        return _judged(replace(trial, open=_with_known(trial, _half(trial))), context)
+    return _closed(trial, context, snapshot.at_s)
+
+
+def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
+    """End a block; a pair counts when both of its blocks are complete."""
+    turn, half = trial.turn, _half(trial)
+    turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
+    if turn.number % 2 == 0:
+        after = Turn(
+            turn.number + 1, first_half_s=turn_s, began_s=context.now_s, startup=turn.startup
+        )
+        open_pair = _with_known(trial, half)
+        trial = replace(trial, turn=after, first_half=half, open=open_pair, ledgers={})
+        return _judged(trial, context)
+    closed = replace(
+        trial,
+        evidence=close_pair(_pairs(trial), half.baseline, half.candidate),
+        measured_s=trial.measured_s + turn_s,
+        restarts=replace(_restarts(trial), startup=turn.startup),
+        turn=Turn(turn.number + 1, began_s=context.now_s),
+        first_half=NO_HALF,
+        open=NO_HALF,
+        ledgers={},
+    )
+    return _judged_at_pair(closed, context)
+
+
+def _judged_at_pair(trial: Trial, context: TrialContext) -> Trial:
+    """Judge; where nothing is decided, the pairs that are missing must still fit."""
+    judged = _judged(trial, context)
+    if judged.outcome is not None:
+        return judged
+    complete, elapsed_s = len(_pairs(trial).pairs), trial.elapsed_s(context.now_s)
+    startup = _restarts(trial).startup
+    if too_long := why_too_long(context.guard, context.timing, startup, complete, elapsed_s):
+        end = TrialOutcome(End.INCONCLUSIVE, "TooLittleTime", too_long)
+        return replace(judged, outcome=end)
+    return judged
+
+
+def _half(trial: Trial) -> HalfPair:
+    """What the pods did in the open pair, restarts and warm-up left out."""
+    arms: dict[Role, list[ArmEvidence]] = {
+        Role.BASELINE: [trial.first_half.baseline],
+        Role.CANDIDATE: [trial.first_half.candidate],
+    }
+    role = role_now(trial)
+    arm = trial.target.arm if role is Role.CANDIDATE else trial.old
+    if trial.turn.counted_s is not None:
+        arms[role] += [each.cut()[1].get(arm, ArmEvidence()) for each in trial.ledgers.values()]
+    return HalfPair(pool(arms[Role.BASELINE]), pool(arms[Role.CANDIDATE]))
+
+
+def _with_known(trial: Trial, half: HalfPair) -> HalfPair:
+    """The open pair for alarms: until a pair is complete, with the baseline before the trial."""
+    if _pairs(trial).pairs:
+        return half
+    return replace(half, baseline=pool((known_evidence(_restarts(trial).known), half.baseline)))
+
+
+def _judged(trial: Trial, context: TrialContext) -> Trial:
+    """Judge complete pairs, and the open one for alarms."""
+    judgement = judge_turns(observed(trial), context.guard, trial.elapsed_s(context.now_s))
+    end = outcome(judgement.verdict, judgement.reason, judgement.message)
+    return replace(trial, judgement=judgement, outcome=end)
+
+
+def _pods(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
+    stable = context.pods(names.ROLE_STABLE)
+    return tuple(pod for pod in stable if is_of_block(trial, pod))
+
+
+def _trouble(
+    trial: Trial, context: TrialContext, found: tuple[Manifest, ...]
+) -> reading_pods.Trouble | None:
+    return reading_pods.trouble(found, trial.target.arm.config_hash, {}, context.observed.at)
+
+
+def _waits_for_room_s(trial: Trial, context: TrialContext) -> float:
+    """Longest wait of a pod of the block for a node, none of which is being prepared for it."""
+    began_s = trial.turn.began_s or context.now_s
+    waits_s = (
+        context.now_s - max(began_s, _time_s(condition(pod, "PodScheduled"), "lastTransitionTime"))
+        for pod in _pods(trial, context)
+        if reading_pods.lacks_room(pod) and not reading_pods.has_nominated_node(pod)
+    )
+    return max(waits_s, default=-1.0)
+
+
+def _surge_timeout_s(context: TrialContext) -> float:
+    return duration_s(context.spec.update_strategy.surge_timeout)
+
+
+def _created_s(pod: Manifest) -> float:
+    return _time_s(pod["metadata"], "creationTimestamp")
+
+
+def _time_s(part: Mapping[str, Any], field: str) -> float:
+    """A time of an object in seconds since 1970; 0 without one."""
+    text = part.get(field)
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _restarts(trial: Trial) -> Restarts:
+    assert trial.restarts is not None, "a trial that restarts pods knows how"
+    return trial.restarts
+
+
+def _pairs(trial: Trial) -> TurnEvidence:
+    assert isinstance(trial.evidence, TurnEvidence), "a trial in turns has evidence by pairs"
+    return trial.evidence
