@@ -88,7 +88,13 @@ def wrong_draft(scene: Scene) -> Ended:
 
 
 def foreign_draft(scene: Scene) -> Ended:
-    """Name a draft that loads and hardly ever agrees with the target; the pods restart with it."""
+    """Name a draft that loads and hardly ever agrees with the target; a canary tries it."""
+    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / FOREIGN)
+    return _with_draft(scene, FOREIGN, "AcceptLengthFell", "Canary")
+
+
+def foreign_draft_in_turns(scene: Scene) -> Ended:
+    """Name the same draft; with two pods, Auto restarts them with it."""
     write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / FOREIGN)
     return _with_draft(scene, FOREIGN, "AcceptLengthFell", "Auto")
 
@@ -119,7 +125,14 @@ def _with_draft(scene: Scene, checkpoint: str, reason: str, strategy: str) -> En
 
 Act = Callable[[Scene], Ended]
 
-ACTS: tuple[Act, ...] = (too_deep, better_in_auto, wrong_draft, foreign_draft, better_draft)
+ACTS: tuple[Act, ...] = (
+    too_deep,
+    better_in_auto,
+    wrong_draft,
+    foreign_draft,
+    foreign_draft_in_turns,
+    better_draft,
+)
 
 
 def _unguarded(

@@ -1,7 +1,7 @@
 """On the real node, under requests that never stop: trials come to the right end by themselves.
 
-The acts are those of `make rollout-suite` but one: mode Auto takes five to eight minutes to be
-sure of a better table on a free machine, and longer where other tests ran just before.
+The acts are the short ones of `make rollout-suite`: mode Auto takes five to eight minutes to be
+sure of a better table on a free machine, and pods that restart in turns take longer.
 """
 
 import pytest

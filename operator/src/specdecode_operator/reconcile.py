@@ -62,7 +62,6 @@ class Reconciler:
     degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
     denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, RecordMemory] = field(default_factory=dict)
-    """What trials keep in memory between reconciles."""
     stored: dict[Key, StateMark] = field(default_factory=dict)
     """State of trials that was written last."""
     image_rollouts: ImageRollouts = field(init=False)
