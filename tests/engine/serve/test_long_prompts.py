@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
+from specdecode_engine.serve.errors import HttpError
+from specdecode_engine.serve.openai.output_processor import Detokenizer
 from specdecode_engine.serve.text.loading import load_text_model, longest_token_chars
 
 TEXT = "the quick brown fox größer naïve 北京 😀 12345 and <|turn|> STOP\n"
@@ -21,18 +23,21 @@ load_once = cache(load_text_model)
 
 
 def longest_stall(work: Callable[[], object]) -> float:
-    """Return the longest time for which another thread could not run meanwhile."""
+    """Return the longest time for which another thread could not run meanwhile.
+
+    Time in which this process did not run either does not count: other processes took it.
+    """
     stalls = [0.0]
     is_beating, is_done = threading.Event(), threading.Event()
 
     def beat() -> None:
-        latest = time.perf_counter()
+        latest, used = time.perf_counter(), time.process_time()
         while not is_done.is_set():
             is_beating.set()
             is_done.wait(0.001)
-            now = time.perf_counter()
-            stalls.append(now - latest)
-            latest = now
+            now, now_used = time.perf_counter(), time.process_time()
+            stalls.append(min(now - latest, now_used - used))
+            latest, used = now, now_used
 
     heart = threading.Thread(target=beat)
     heart.start()
@@ -50,6 +55,56 @@ def test_other_threads_run_while_a_large_prompt_is_encoded(model_folder: Path) -
     assert longest_stall(lambda: text.encode(large)) < blocked / 2
 
 
+CONTEXT_LENGTH = 131_072
+
+
+@pytest.fixture(scope="module")
+def longest_prompt(model_folder: Path) -> str:
+    """A text that fills a context of `CONTEXT_LENGTH` tokens, with its chat template."""
+    model = load_once(model_folder)
+    frame = len(model.encode(model.render_chat([{"role": "user", "content": ""}]), False))
+    line = len(model.encode(TEXT))
+    return TEXT * ((CONTEXT_LENGTH - frame) // line)
+
+
+@pytest.mark.parametrize("step", ["render", "encode", "decode", "detokenize"])
+def test_no_step_of_the_longest_prompt_holds_the_interpreter_for_long(
+    model_folder: Path, longest_prompt: str, step: str
+) -> None:
+    model = load_once(model_folder)
+    messages = [{"role": "user", "content": longest_prompt}]
+    rendered = model.render_chat(messages)
+    ids = model.encode_prompt(rendered, "messages", CONTEXT_LENGTH, False)
+    assert CONTEXT_LENGTH - 100 < len(ids) <= CONTEXT_LENGTH
+
+    def detokenize() -> str:
+        detokenizer = Detokenizer(model.vocabulary)
+        return "".join(map(detokenizer.push, ids)) + detokenizer.flush()
+
+    steps: dict[str, Callable[[], object]] = {
+        "render": lambda: model.render_chat(messages),
+        "encode": lambda: model.encode_prompt(rendered, "messages", CONTEXT_LENGTH, False),
+        "decode": lambda: model.decode(ids),
+        "detokenize": detokenize,
+    }
+    assert any(longest_stall(steps[step]) <= 0.010 for _ in range(20))
+
+
+def test_a_prompt_of_millions_of_tokens_is_refused_before_its_ids_are_copied(
+    model_folder: Path,
+) -> None:
+    model = load_once(model_folder)
+    large = "1" * 1_000_000  # a token each
+    fields = ("prompt", 500_000, True)
+
+    def refuse() -> None:
+        with pytest.raises(HttpError, match="1000000 tokens; the model's context is 500000") as it:
+            model.encode_prompt(large, *fields)
+        assert it.value.code == "context_length_exceeded"
+
+    assert any(longest_stall(refuse) <= 0.010 for _ in range(10))
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.text(), st.booleans())
 def test_ids_are_those_of_a_single_encode(
@@ -60,6 +115,7 @@ def test_ids_are_those_of_a_single_encode(
         plain = model.tokenizer.encode(each, add_special_tokens=add_special_tokens)
         assert list(model.encode(each, add_special_tokens)) == plain.ids
         assert len(each) <= len(plain.ids) * (model.longest_token_chars or 0)
+        assert model.decode(tuple(plain.ids)) == model.tokenizer.decode(plain.ids)
 
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
@@ -70,13 +126,13 @@ def test_a_prompt_that_cannot_fit_is_refused_without_being_encoded(
     most = 64 * (server.service.text.longest_token_chars or 0)
     encoded: list[str] = []
     model = type(server.service.text)
-    encode = model.encode
+    encode = model._encode
 
     def record(self, text, *rest, **named):
         encoded.append(text)
         return encode(self, text, *rest, **named)
 
-    monkeypatch.setattr(model, "encode", record)
+    monkeypatch.setattr(model, "_encode", record)
     for length, code in ((most + 1, 400), (10, 200)):
         large = "a" * length
         field = "prompt"

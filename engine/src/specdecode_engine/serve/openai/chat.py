@@ -22,8 +22,8 @@ def _read_prompts(
     body: ChatBody, text: TextProcessor, context_length: int
 ) -> tuple[EncodedPrompt, ...]:
     rendered = text.render_chat([_for_template(message) for message in body.messages])
-    text.check_length(rendered, body.prompt_field, context_length)
-    return ((text.encode(rendered, add_special_tokens=False), ""),)
+    ids = text.encode_prompt(rendered, body.prompt_field, context_length, add_special_tokens=False)
+    return ((ids, ""),)
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:

@@ -24,8 +24,8 @@ def _read_prompts(
     prompts: list[EncodedPrompt] = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            text.check_length(prompt, body.prompt_field, context_length)
-            prompts.append((text.encode(prompt), prompt if body.echo else ""))
+            ids = text.encode_prompt(prompt, body.prompt_field, context_length)
+            prompts.append((ids, prompt if body.echo else ""))
         else:
             prompts.append((prompt, text.decode(prompt) if body.echo else ""))
     return tuple(prompts)

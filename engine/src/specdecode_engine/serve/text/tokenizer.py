@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from specdecode_engine.grammar import TokenBytes
@@ -126,13 +126,35 @@ class TextProcessor:
     longest_token_bytes: int
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Return the ids of a text; safe in any thread.
+        """Return the ids of a text; safe in any thread."""
+        return tuple(self._encode(text, add_special_tokens).ids)
 
-        A batch of one, since only batches are encoded without the GIL: a large prompt would block
-        every other request. `encode_batch_fast` omits offsets and returns the same ids.
+    def encode_prompt(
+        self, text: str, field: str, context_length: int, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """Return the ids of a prompt; safe in any thread.
+
+        Raises `HttpError` for one that exceeds the context: before it is encoded where its length
+        shows that, and before its ids are copied, which takes the GIL for long where there are
+        millions.
+        """
+        self.check_length(text, field, context_length)
+        encoding = self._encode(text, add_special_tokens)
+        if len(encoding) > context_length:
+            raise errors.too_long(
+                f"{field} has {len(encoding)} tokens; the model's context is {context_length} "
+                f"tokens; shorten {field}",
+                field,
+            )
+        return tuple(encoding.ids)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
+        """Encode a batch of one: only batches are encoded without the GIL.
+
+        `encode_batch_fast` omits offsets and returns the same ids.
         """
         encode = self.tokenizer.encode_batch_fast
-        return tuple(encode([text], add_special_tokens=add_special_tokens)[0].ids)
+        return encode([text], add_special_tokens=add_special_tokens)[0]
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
         """Return the prompt for the assistant's next message, by the checkpoint's chat template.
@@ -160,9 +182,12 @@ class TextProcessor:
             )
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
-        """Return the text of ids; special and unknown tokens have none."""
+        """Return the text of ids; special and unknown tokens have none.
+
+        A batch of one: only batches are decoded without the GIL.
+        """
         known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
-        return self.tokenizer.decode(known, skip_special_tokens=True)
+        return str(self.tokenizer.decode_batch([known], skip_special_tokens=True)[0])
 
     def token_bytes(self, eos_ids: frozenset[int]) -> TokenBytes:
         """Return the bytes of every token; takes seconds for a large vocabulary."""
