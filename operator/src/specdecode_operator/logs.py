@@ -68,9 +68,3 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         for name, value in vars(record).items()
         if name not in _PLAIN and not name.startswith(("_", "k8s_", "settings"))
     }
-
-
-def object_fields(manifest: dict[str, Any]) -> dict[str, str]:
-    """Fields of a log line that name an object."""
-    metadata = manifest["metadata"]
-    return {"kind": manifest["kind"], "namespace": metadata["namespace"], "child": metadata["name"]}

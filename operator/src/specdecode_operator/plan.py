@@ -272,9 +272,3 @@ def _needed_hashes(observed: Observed, desired_hash: str) -> set[str | None] | N
     if rollout(live) is not Rollout.COMPLETE:
         return None
     return {desired_hash, *(_hash_of(pod) for pod in observed.pods)}
-
-
-def stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
-    """The dependencies of a workload, and the workload."""
-    workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
-    return [write for write in writes if write not in workload], workload

@@ -18,11 +18,10 @@ from specdecode_operator.denials import Denials
 from specdecode_operator.engine_observer import SLACK_S, EngineObserver
 from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
-from specdecode_operator.logs import object_fields
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
-from specdecode_operator.plan import Cause, Plan, Write, plan, stages
+from specdecode_operator.plan import Cause, Plan, Write, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
@@ -234,7 +233,7 @@ class Reconciler:
         if rejected := await self._rejected_template(observed, decided):
             log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
             return Outcome(is_state_stored=False, blocked=rejected)
-        for writes in stages(decided.writes):
+        for writes in _stages(decided.writes):
             answers = await self._write_all(key, observed, writes)
             written += [answer for answer in answers if isinstance(answer, dict)]
             blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
@@ -245,7 +244,7 @@ class Reconciler:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
             removed.append(child_id(child))
-            log.info("pruned", extra=object_fields(child))
+            log.info("pruned", extra=_fields(child))
         is_stored, error = await self._store(decided.objects)
         if is_stored:
             error = await self._write_trial(key, observed, decided, written)
@@ -273,7 +272,7 @@ class Reconciler:
 
         A trial never blocks the resource: whatever fails here is tried again later.
         """
-        for writes in stages(decided.trial_writes):
+        for writes in _stages(decided.trial_writes):
             try:
                 answers = await self._write_all(key, observed, writes)
             except KubeApiError as error:
@@ -342,7 +341,7 @@ class Reconciler:
         self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
         if write.cause is Cause.DRIFTED:
             self.metrics.drifts.labels(kind=manifest["kind"]).inc()
-        log.info("applied", extra=object_fields(manifest) | {"cause": write.cause.value})
+        log.info("applied", extra=_fields(manifest) | {"cause": write.cause.value})
         return answer
 
     async def _find(self, manifest: Manifest) -> Manifest | None:
@@ -395,3 +394,14 @@ def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> 
     return any(
         before is not None and changed_concurrently(before, answer) for before, answer in befores
     )
+
+
+def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
+    """The dependencies of a workload, and the workload."""
+    workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
+    return [write for write in writes if write not in workload], workload
+
+
+def _fields(manifest: Manifest) -> dict[str, str]:
+    metadata = manifest["metadata"]
+    return {"kind": manifest["kind"], "namespace": metadata["namespace"], "child": metadata["name"]}
