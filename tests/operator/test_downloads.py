@@ -280,12 +280,14 @@ def test_a_pin_stays_whatever_pods_say_and_outlives_them(observe):
 
 def test_a_new_configuration_keeps_the_pin(observe):
     observed = observe(commit=COMMIT)
+    observed.resource["status"] = {"configHash": "v1-before"}
     observed.resource["spec"]["pageSize"] = 64
     assert pins_of(observed) == {TARGET: COMMIT}
 
 
 def test_another_uri_drops_the_pin(observe):
     observed = observe(commit=COMMIT)
+    observed.resource["status"] = {"configHash": "v1-before"}
     observed.resource["spec"]["model"]["uri"] = f"{TARGET}@v2"
     assert pins_of(observed) == {}
 

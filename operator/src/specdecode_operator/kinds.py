@@ -103,3 +103,9 @@ class ChildId(NamedTuple):
 def child_id(manifest: Manifest) -> ChildId:
     """Identity of an owned object's manifest."""
     return ChildId(manifest["kind"], manifest["metadata"]["name"])
+
+
+def log_fields(manifest: Manifest) -> dict[str, str]:
+    """Fields that name an object in a log record."""
+    metadata = manifest["metadata"]
+    return {"kind": manifest["kind"], "namespace": metadata["namespace"], "child": metadata["name"]}

@@ -17,7 +17,7 @@ from specdecode_operator.concurrent_changes import changed_concurrently
 from specdecode_operator.denials import Denials
 from specdecode_operator.engine_observer import SLACK_S, EngineObserver
 from specdecode_operator.image_volumes import REFUSED, image_volumes
-from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id
+from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id, log_fields
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
@@ -80,9 +80,8 @@ class Reconciler:
         if observed is None:
             self.observer.forget(key)
             self.denials.clear(key)
-            self.memories.pop(key, None)
-            self.stored.pop(key, None)
-            self.progress.pop(key, None)
+            for known in (self.memories, self.stored, self.progress):
+                known.pop(key, None)
             self.activities.forget(key)
             self.image_rollouts.forget(key)
             return None
@@ -244,7 +243,7 @@ class Reconciler:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
             removed.append(child_id(child))
-            log.info("pruned", extra=_fields(child))
+            log.info("pruned", extra=log_fields(child))
         is_stored, error = await self._store(decided.objects)
         if is_stored:
             error = await self._write_trial(key, observed, decided, written)
@@ -341,7 +340,7 @@ class Reconciler:
         self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
         if write.cause is Cause.DRIFTED:
             self.metrics.drifts.labels(kind=manifest["kind"]).inc()
-        log.info("applied", extra=_fields(manifest) | {"cause": write.cause.value})
+        log.info("applied", extra=log_fields(manifest) | {"cause": write.cause.value})
         return answer
 
     async def _find(self, manifest: Manifest) -> Manifest | None:
@@ -400,8 +399,3 @@ def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
     """The dependencies of a workload, and the workload."""
     workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
     return [write for write in writes if write not in workload], workload
-
-
-def _fields(manifest: Manifest) -> dict[str, str]:
-    metadata = manifest["metadata"]
-    return {"kind": manifest["kind"], "namespace": metadata["namespace"], "child": metadata["name"]}
