@@ -30,7 +30,8 @@ from specdecode_operator.trial.blocks import (
     start_time_s,
     why_too_long,
 )
-from specdecode_operator.trial.configuration import NOT_GUARDED, InForce
+from specdecode_operator.trial.candidate import NOT_GUARDED
+from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, observed, outcome
@@ -343,7 +344,7 @@ def _waits_for_room_s(trial: Trial, context: TrialContext) -> float:
     waits_s = (
         context.now_s - max(began_s, _time_s(condition(pod, "PodScheduled"), "lastTransitionTime"))
         for pod in _pods(trial, context)
-        if reading_pods.lacks_room(pod) and not reading_pods.has_nominated_node(pod)
+        if reading_pods.lacks_room(pod) and not reading_pods.nominated_node(pod)
     )
     return max(waits_s, default=-1.0)
 
