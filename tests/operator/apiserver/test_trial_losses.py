@@ -153,7 +153,7 @@ async def test_an_edit_of_a_promoted_field_ends_its_override_only(
 async def test_a_trial_deleted_while_it_runs_ends_and_is_not_tried_again(
     chat, parts, api, namespace, settle
 ):
-    chat(rollout={"editPolicy": "Guarded", "mode": "Manual"})
+    chat(rollout={"editPolicy": "Guarded", "mode": "Manual", "strategy": "Canary"})
     async with parts() as wired:
         await settle(wired)
         stable = api.get(DEPLOYMENT, namespace, "chat")["spec"]

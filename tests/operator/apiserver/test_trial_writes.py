@@ -9,7 +9,7 @@ from specdecode_operator.observed import Key
 pytestmark = pytest.mark.apiserver
 
 QUOTA = ResourceKind("", "v1", "ResourceQuota", "resourcequotas", ())
-GUARDED = {"editPolicy": "Guarded", "mode": "Manual"}
+GUARDED = {"editPolicy": "Guarded", "mode": "Manual", "strategy": "Canary"}
 HARD = {"count/deployments.apps": "1"}
 
 

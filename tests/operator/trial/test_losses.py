@@ -138,7 +138,7 @@ def test_a_lost_state_in_the_middle_of_a_trial_leaves_the_old_configuration(worl
 
 
 def test_a_trial_whose_state_cannot_be_read_ends_and_another_one_begins(world):
-    made = world()
+    made = world(strategy="Canary")
     made.edit(pageSize=32)
     assert made.run(200, until=lambda w: len(w.engines) == 6)
     (name,) = made.trials

@@ -197,11 +197,11 @@ def test_a_trial_of_a_user_is_refused_with_the_numbers(restarting):
 
 
 def test_pairs_that_no_longer_fit_end_the_trial(restarting):
-    made = restarting(start_s=5.0, guard={"maxDuration": "40m"})
+    made = restarting(start_s=5.0, guard={"maxDuration": "1h"})
     made.start_s = 60.0
     ended = end_of(made)
     assert (ended.verdict, ended.reason) == ("Inconclusive", "TooLittleTime")
-    assert "guard.maxDuration is 40m" in ended.message
+    assert "guard.maxDuration is 1h" in ended.message
     assert ended.status["measuredSeconds"] < 3600
     made.run(200)
     assert hashes(made) == {made.old}

@@ -14,6 +14,7 @@ from typing import Any
 from specdecode_api import names
 from specdecode_api.duration import duration_s
 from specdecode_operator import pods as reading_pods
+from specdecode_operator.coming_nodes import announcement
 from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.pooled import pool
@@ -344,7 +345,9 @@ def _waits_for_room_s(trial: Trial, context: TrialContext) -> float:
     waits_s = (
         context.now_s - max(began_s, _time_s(condition(pod, "PodScheduled"), "lastTransitionTime"))
         for pod in _pods(trial, context)
-        if reading_pods.lacks_room(pod) and not reading_pods.nominated_node(pod)
+        if reading_pods.lacks_room(pod)
+        and not reading_pods.nominated_node(pod)
+        and announcement(context.observed.node_events, pod) is None
     )
     return max(waits_s, default=-1.0)
 
