@@ -99,7 +99,7 @@ class Metrics:
 
 
 def _is_trying(resource: Manifest) -> bool:
-    return bool((resource.get("status") or {}).get("trial"))
+    return bool((resource.get("status") or {}).get("activeTrial"))
 
 
 def _is_ready(resource: Manifest) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from specdecode_api import names
+from specdecode_operator.metrics import Metrics
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial.retention import KEPT_TRIALS
 from specdecode_operator.trial.revisions import explaining, read_revision
@@ -329,3 +330,17 @@ def test_another_model_is_in_force_at_once_with_the_whole_edit(world):
     assert made.trials == {}
     assert made.record.accepted["pageSize"] == 32
     assert "the edit of model is in force" in made.status["effective"]["message"]
+
+
+def test_a_running_trial_is_counted_in_the_metrics(world, try_out):
+    made = world()
+    metrics = Metrics("test")
+    metrics.watch_resources(lambda: [made.resource])
+
+    def running():
+        return metrics.registry.get_sample_value("specdecode_operator_trials_running")
+
+    assert running() == 0
+    try_out(made)
+    made.run(60)
+    assert running() == 1
