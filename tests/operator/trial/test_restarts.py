@@ -83,6 +83,26 @@ def test_the_better_of_two_drafts_is_promoted_by_restarting_the_same_pods(restar
     assert made.fewest_serving == replicas
 
 
+def test_a_candidate_is_not_taken_for_accepted_if_all_state_is_lost_in_its_block(restarting):
+    """The pods run the spec's configuration then, but nobody has accepted it."""
+    made = restarting(gain=-0.3)
+    made.run(3600, until=lambda w: w.record.trial and hashes(w) == {w.new})
+    before = set(made.engines)
+    made.revisions.clear()
+    made.trials.clear()
+    del made.resource["status"]
+    made.end_operator()
+    made.run(600)
+    lost = conditions(made)["StateLost"]
+    assert lost["status"] == "True"
+    assert "a trial may have been trying" in lost["message"]
+    assert set(made.engines) == before
+    made.annotate(names.ANNOTATION_ACCEPT_SPEC, made.new)
+    made.run(600)
+    assert "StateLost" not in conditions(made)
+    assert hashes(made) == {made.new}
+
+
 def test_a_worse_draft_is_rolled_back_and_the_old_pods_return(restarting):
     made = restarting(gain=-0.3)
     ended = end_of(made)

@@ -50,7 +50,9 @@ def recover(
     live = observed.children.get(ChildId(DEPLOYMENT.kind, resource.name))
     serving = hash_of_template(live) if live and is_controlled_by(live, observed.uid) else None
     wanted = children.build(resource, image).config_hash
-    if serving in (None, wanted) or wanted == _accepted_hash(observed):
+    # In a block of a trial the pods may run a candidate, which can be the spec's configuration.
+    is_in_force = serving is None or (serving == wanted and not _is_block(live))
+    if is_in_force or wanted == _accepted_hash(observed):
         return Recovery(stored)
     if found := explaining(str(serving), revisions.values()):
         return Recovery(_in_force(observed, resource, stored, found, image))
@@ -62,6 +64,14 @@ def hash_of_template(deployment: Manifest) -> str | None:
     annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
     found = annotations.get(names.ANNOTATION_CONFIG_HASH)
     return str(found) if found else None
+
+
+def _is_block(deployment: Manifest | None) -> bool:
+    """Whether a Deployment makes the pods of a block of a trial."""
+    if deployment is None:
+        return False
+    annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
+    return names.ANNOTATION_BLOCK in annotations
 
 
 def _is_lost(observed: Observed, stored: Record, revisions: Mapping[str, Revision]) -> bool:
@@ -99,9 +109,11 @@ def _message(name: str, serving: str, wanted: str, observed: Observed) -> str:
     revision = (status.get("effective") or {}).get("revision")
     which = f"ControllerRevision {revision}" if revision else "its ControllerRevision"
     namespace = observed.resource["metadata"]["namespace"]
+    why = f"which neither the spec ({wanted}) nor a ControllerRevision explains"
+    if serving == wanted:
+        why = "which a trial may have been trying when its state was lost"
     return (
-        f"Deployment {name} runs configuration {serving}, which neither the spec ({wanted}) nor a "
-        f"ControllerRevision explains, so nothing is rolled; restore {which} from a backup to keep "
+        f"Deployment {name} runs configuration {serving}, {why}, so nothing is rolled; restore {which} from a backup to keep "
         f"what serves, or put the spec in force: kubectl annotate {names.SHORT_NAME} {name} "
         f"-n {namespace} {names.ANNOTATION_ACCEPT_SPEC}={wanted}"
     )
