@@ -113,7 +113,8 @@ def _message(name: str, serving: str, wanted: str, observed: Observed) -> str:
     if serving == wanted:
         why = "which a trial may have been trying when its state was lost"
     return (
-        f"Deployment {name} runs configuration {serving}, {why}, so nothing is rolled; restore {which} from a backup to keep "
-        f"what serves, or put the spec in force: kubectl annotate {names.SHORT_NAME} {name} "
-        f"-n {namespace} {names.ANNOTATION_ACCEPT_SPEC}={wanted}"
+        f"Deployment {name} runs configuration {serving}, {why}, so nothing is rolled; "
+        f"restore {which} from a backup to keep what serves, or put the spec in force: "
+        f"kubectl annotate {names.SHORT_NAME} {name} -n {namespace} "
+        f"{names.ANNOTATION_ACCEPT_SPEC}={wanted}"
     )
