@@ -27,6 +27,8 @@ pytestmark = pytest.mark.apiserver
 
 MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
 FREE_CHOICE = [{"from": 1, "candidateSteps": [1, 16]}]
+FIVE_STEPS = [{"from": 1, "candidateSteps": [5]}]
+"""So many are drafted whatever is accepted: a draft that does not fit shows in full."""
 TOO_DEEP = [{"from": 1, "candidateSteps": [16]}]
 QUICK = {
     "editPolicy": "Guarded",
@@ -369,7 +371,7 @@ async def test_a_draft_that_fits_nothing_is_stopped_in_its_first_block_on_the_on
     parts, chat, kubelet, status, trial, go_on, api, namespace, tmp_path
 ):
     write_foreign_draft(MODELS / "eagle3", tmp_path / "foreign")
-    good = speculation(FREE_CHOICE, draft="pvc://models/eagle3") | {"algorithm": "EAGLE3"}
+    good = speculation(FIVE_STEPS, draft="pvc://models/eagle3") | {"algorithm": "EAGLE3"}
     guard = {
         "minRequests": 20, "minStratumRequests": 5, "minDuration": "5s", "maxDuration": "4h",
         "warmUp": "2s",
