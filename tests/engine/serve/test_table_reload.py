@@ -357,7 +357,7 @@ def test_a_refused_table_leaves_the_expiry_of_the_one_in_force(engine):
 def test_a_body_over_the_limit_is_refused_before_it_is_parsed(engine):
     answer = engine.put_body({"table": WIDE, "padding": "x" * (256 * 1024)})
     assert answer.status_code == 413
-    assert "larger than 262144 bytes" in answer.json()["error"]["message"]
+    assert "at most 262144 bytes" in answer.json()["error"]["message"]
 
 
 async def test_an_engine_without_a_table_returns_to_its_steps_at_start():
