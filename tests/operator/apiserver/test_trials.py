@@ -201,6 +201,8 @@ class Load:
                 body = BODIES[turn % 2]
                 url = f"http://{addresses[turn % len(addresses)]}:{self._kubelet.port}"
                 answer = client.post(f"{url}/v1/completions", json={"model": "chat", **body})
+                if "retry-after" in answer.headers:
+                    continue  # an engine that stops: no Service keeps requests from it here
                 self.count += 1
                 if answer.status_code == 200:
                     self.answers[turn % 2].add(answer.json()["choices"][0]["text"])
