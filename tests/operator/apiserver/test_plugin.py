@@ -240,11 +240,12 @@ def test_what_is_not_there_is_said(chat, namespace, plugin):
     assert "chat has no pods; `kubectl specdecode status chat" in err
 
 
-def test_who_may_not_is_told_what_to_ask_for(chat, namespace, plugin, kubeconfig):
+def test_who_may_not_is_told_what_to_ask_for(plane, chat, namespace, plugin):
     chat()
-    code, _, err = plugin("status", "chat", "-n", namespace, file=kubeconfig)
+    reader = plane.plane.kubeconfig_for("reader", "reader")
+    code, _, err = plugin("status", "chat", "-n", namespace, file=reader)
     assert code == 1
-    assert "may not read events" in err
+    assert "may not read specdecodedeployments" in err
     assert "request the role view" in err
 
 
