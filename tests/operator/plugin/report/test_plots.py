@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specdecode_operator.plugin.report import plots
@@ -14,6 +14,9 @@ values = st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), ma
 
 
 @given(values)
+@example([5e-324])
+@example([0.0, 5e-324])
+@example([1e-300, 2e-300])
 def test_every_coordinate_is_finite_and_inside_the_picture(drawn):
     labels = [str(at) for at in range(len(drawn))]
     made = (

@@ -196,7 +196,7 @@ def span(values: Values, *, least: float | None = None) -> Range:
     low = min(known, default=0.0) if least is None else least
     high = max([*known, low])
     if high - low <= FLAT * max(1.0, abs(low)):
-        high = low + (abs(low) or 1.0)
+        high = low + (abs(low) if abs(low) > FLAT else 1.0)
     room = 0.08 * (high - low)
     return (low - room if least is None else low), high + room
 
