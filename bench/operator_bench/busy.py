@@ -96,8 +96,8 @@ async def _serve(count: int, port: int, hashes: Sequence[str]) -> None:
             written_s, body = time.monotonic(), encode(engine.registry)
         assert request.transport is not None, "a request that is being answered has a connection"
         config_hash = own[request.transport.get_extra_info("sockname")[0]]
-        told = body.replace(hashes[0].encode(), config_hash)
-        return web.Response(body=told, headers={"content-type": content_type})
+        changed = body.replace(hashes[0].encode(), config_hash)
+        return web.Response(body=changed, headers={"content-type": content_type})
 
     application = web.Application()
     application.router.add_get(names.PATH_METRICS, respond)

@@ -69,7 +69,7 @@ def too_deep(scene: Scene) -> Ended:
     faults = [] if ended.verdict == "RolledBack" else [f"the bad table was {ended.verdict}"]
     if _latest(scene)["startedAt"] != trial["startedAt"]:
         faults.append("the trial restarted when the operator was killed")
-    if _told(scene)["effective"]["reason"] == "FollowsSpec":
+    if _status(scene)["effective"]["reason"] == "FollowsSpec":
         faults.append("the bad table is in force")
     return _with(ended, faults)
 
@@ -113,7 +113,7 @@ def better_draft(scene: Scene) -> Ended:
     faults = [] if ended.verdict == "Promoted" else [f"the better draft was {ended.verdict}"]
     if _latest(scene)["strategy"] != "Switchback":
         faults.append("the drafts were not compared on the same pods")
-    if _told(scene)["effective"]["reason"] != "FollowsSpec":
+    if _status(scene)["effective"]["reason"] != "FollowsSpec":
         faults.append("the better draft is not in force")
     return _with(ended, faults)
 
@@ -153,11 +153,11 @@ def _unguarded(
 
 def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
     """Wait until the trial that began last has ended."""
-    before = (_told(scene).get("lastTrial") or {}).get("name")
+    before = (_status(scene).get("lastTrial") or {}).get("name")
     started = time.monotonic()
 
     def has_ended(_: object) -> bool:
-        last = _told(scene).get("lastTrial") or {}
+        last = _status(scene).get("lastTrial") or {}
         return last.get("name") not in (None, before)
 
     scene.wait("verdict", has_ended, wait_s)
@@ -170,8 +170,9 @@ def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
 
 def _latest(scene: Scene) -> Manifest:
     """Status of the trial that runs, or of the one that ended last; {} without any."""
-    told = _told(scene)
-    name = told.get("activeTrial") or (told.get("lastTrial") or {}).get("name")
+    deployment = _status(scene)
+    last = deployment.get("lastTrial") or {}
+    name = deployment.get("activeTrial") or last.get("name")
     status: Manifest = (scene.cluster.get("sdt", name).get("status") or {}) if name else {}
     return status
 
@@ -180,7 +181,7 @@ def _measures(trial: Manifest) -> bool:
     return trial.get("phase") == "Measuring" and trial["measuredSeconds"] > 0
 
 
-def _told(scene: Scene) -> Manifest:
+def _status(scene: Scene) -> Manifest:
     status: Manifest = scene.cluster.get("sdd", NAME).get("status") or {}
     return status
 

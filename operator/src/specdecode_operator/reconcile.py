@@ -22,7 +22,7 @@ from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, is_controlled_by
 from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
 from specdecode_operator.plan import Cause, Plan, Write, plan
-from specdecode_operator.rollout import ImageRollouts, Rollout, rollout
+from specdecode_operator.rollout import ImageRollouts, Rollout, hash_of_template, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import running_image
@@ -164,7 +164,7 @@ class Reconciler:
         if live is None or running_image(observed, key.name) != self.settings.engine_image:
             self.image_rollouts.forget(key)
             return
-        new = trial.hash_of_template(live)
+        new = hash_of_template(live)
         stable = filter(pods.is_stable, observed.pods)
         self.image_rollouts.note(
             key,

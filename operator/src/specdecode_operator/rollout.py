@@ -1,9 +1,11 @@
 """How far a Deployment has come, read from its status."""
 
-from collections.abc import Hashable
+import math
+from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
 from typing import Any
 
+from specdecode_api import names
 from specdecode_operator.kinds import Manifest
 
 
@@ -38,9 +40,25 @@ def most_unavailable(deployment: Manifest) -> int:
     spec = deployment.get("spec") or {}
     update = (spec.get("strategy") or {}).get("rollingUpdate") or {}
     limit = update.get("maxUnavailable", 0)
+    return replicas_of(limit, int(spec.get("replicas", 1)), math.floor)
+
+
+def replicas_of(limit: int | str, replicas: int, rounded: Callable[[float], int]) -> int:
+    """Replicas that a number or a percentage of all replicas stands for."""
     if isinstance(limit, int):
         return limit
-    return int(spec.get("replicas", 1)) * int(limit.removesuffix("%")) // 100
+    return rounded(replicas * int(limit.removesuffix("%")) / 100)
+
+
+def template_annotations(deployment: Manifest) -> Mapping[str, str]:
+    """Annotations of the pods that a Deployment makes."""
+    annotations: Mapping[str, str] = deployment["spec"]["template"]["metadata"].get("annotations")
+    return annotations or {}
+
+
+def hash_of_template(deployment: Manifest) -> str | None:
+    """Config hash of the pods that a Deployment makes."""
+    return template_annotations(deployment).get(names.ANNOTATION_CONFIG_HASH)
 
 
 def condition(manifest: Manifest, kind: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def stable_pods(observed: Observed, step: Step, stored: Trial | None, image: str
         resource, tuned, stamp = block.resource, block.table, block.stamp
     else:
         resource, stamp = step.now.resource, ""
-        tuned = step.now.tuned.table if step.now.tuned else {}
+        tuned = step.now.tuned_table
     strategy = _strategy(observed, step, block)
     pins = downloads.pins(observed, resource)
     built = step.now.built
@@ -79,9 +79,8 @@ def _strategy(observed: Observed, step: Step, block: Block | None) -> UpdateStra
 
 def boot_files(observed: Observed, now: InForce, image: str) -> list[Manifest]:
     """Boot file of the configuration in force, which stays while the pods run a candidate."""
-    tuned = now.tuned.table if now.tuned else {}
     pins = downloads.pins(observed, now.resource)
-    built = children.build(now.resource, image, pins, tuned=tuned)
+    built = children.build(now.resource, image, pins, tuned=now.tuned_table)
     return [each for each in built.children if each["kind"] == CONFIG_MAP.kind]
 
 

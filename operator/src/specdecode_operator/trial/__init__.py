@@ -7,7 +7,6 @@ operator process may end at any point.
 """
 
 from specdecode_operator.trial.looks import Look, next_look
-from specdecode_operator.trial.loss import hash_of_template
 from specdecode_operator.trial.machine import Step, advance
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.snapshot import EngineSnapshot
@@ -20,6 +19,5 @@ __all__ = [
     "Record",
     "Step",
     "advance",
-    "hash_of_template",
     "next_look",
 ]

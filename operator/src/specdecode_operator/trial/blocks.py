@@ -16,7 +16,7 @@ from specdecode_operator.judge.randomization import fewest_pairs
 from specdecode_operator.judge.trial_evidence import MAX_STRATA
 from specdecode_operator.judge.turns import PROBE_PAIRS, SHORTEST, turn_stretch
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.rollout import condition
+from specdecode_operator.rollout import condition, replicas_of
 from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.state import KnownStratum, Restarts, Startup
 
@@ -64,8 +64,8 @@ def startup_of(spec: Spec, pod_s: float) -> Startup:
     """Estimate how long a rollout takes, if each pod needs `pod_s` to start."""
     update, replicas = spec.update_strategy, max(1, spec.replicas)
     is_in_place = update.type == "InPlace"
-    surge = _count(update.max_surge, replicas, 0 if is_in_place else 1, math.ceil)
-    missing = _count(update.max_unavailable, replicas, 1 if is_in_place else 0, math.floor)
+    surge = _replicas(update.max_surge, replicas, 0 if is_in_place else 1, math.ceil)
+    missing = _replicas(update.max_unavailable, replicas, 1 if is_in_place else 0, math.floor)
     return Startup(pod_s, math.ceil(replicas / max(1, surge + missing)) * pod_s)
 
 
@@ -124,7 +124,7 @@ def interrupts(spec: Spec, is_without_room: bool) -> str:
     update, replicas = spec.update_strategy, spec.replicas
     if update.type == "InPlace" and replicas == 1:
         return "updateStrategy InPlace stops the only pod before its replacement starts"
-    missing = _count(update.max_unavailable, replicas, 0, math.floor)
+    missing = _replicas(update.max_unavailable, replicas, 0, math.floor)
     if update.type != "InPlace" and missing >= replicas:
         return f"updateStrategy.maxUnavailable lets all {replicas} pods stop at once"
     if update.type == "Auto" and is_without_room and replicas == 1:
@@ -140,10 +140,7 @@ def _written(seconds: float) -> str:
     return "".join(f"{count}{unit}" for count, unit in parts if count) or "0s"
 
 
-def _count(
-    given: int | str | None, replicas: int, default: int, rounded: Callable[[float], int]
+def _replicas(
+    limit: int | str | None, replicas: int, default: int, rounded: Callable[[float], int]
 ) -> int:
-    """Pods that a number or a percentage of the replicas means."""
-    if given is None or isinstance(given, int):
-        return default if given is None else given
-    return rounded(replicas * int(given.removesuffix("%")) / 100)
+    return default if limit is None else replicas_of(limit, replicas, rounded)

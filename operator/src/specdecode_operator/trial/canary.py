@@ -15,7 +15,7 @@ from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence, close_window
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
-from specdecode_operator.rollout import Rollout, rollout
+from specdecode_operator.rollout import Rollout, hash_of_template, rollout
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, outcome
@@ -46,8 +46,7 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
     live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
     if live is None:
         return False
-    annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
-    is_new = annotations.get(names.ANNOTATION_CONFIG_HASH) == trial.target.arm.config_hash
+    is_new = hash_of_template(live) == trial.target.arm.config_hash
     return is_new and rollout(live) is Rollout.COMPLETE
 
 

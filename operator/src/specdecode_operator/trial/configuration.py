@@ -41,6 +41,11 @@ class InForce:
         """The table by which its pods choose depths."""
         return self.built.entries
 
+    @property
+    def tuned_table(self) -> Table:
+        """The table over that of the spec; empty if there is none."""
+        return self.tuned.table if self.tuned else {}
+
 
 def accepted_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a spec that is tried before it counts."""

@@ -12,10 +12,11 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_operator import children
-from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
+from specdecode_operator.kinds import DEPLOYMENT, ChildId
 from specdecode_operator.merge_patch import difference
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource
+from specdecode_operator.rollout import hash_of_template, template_annotations
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.overrides import overrides_of
 from specdecode_operator.trial.record import Record, Tuned
@@ -48,30 +49,18 @@ def recover(
     if not _is_lost(observed, stored, revisions):
         return Recovery(stored)
     live = observed.children.get(ChildId(DEPLOYMENT.kind, resource.name))
-    serving = hash_of_template(live) if live and is_controlled_by(live, observed.uid) else None
+    if live is None or not is_controlled_by(live, observed.uid):
+        return Recovery(stored)
+    serving = hash_of_template(live)
     wanted = children.build(resource, image).config_hash
     # In a block of a trial the pods may run a candidate, which can be the spec's configuration.
-    is_in_force = serving is None or (serving == wanted and not _is_block(live))
+    is_block = names.ANNOTATION_BLOCK in template_annotations(live)
+    is_in_force = serving is None or (serving == wanted and not is_block)
     if is_in_force or wanted == _accepted_hash(observed):
         return Recovery(stored)
     if found := explaining(str(serving), revisions.values()):
         return Recovery(_in_force(observed, resource, stored, found, image))
     return Recovery(stored, _message(resource.name, str(serving), wanted, observed))
-
-
-def hash_of_template(deployment: Manifest) -> str | None:
-    """Config hash of the pods that a Deployment makes."""
-    annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
-    found = annotations.get(names.ANNOTATION_CONFIG_HASH)
-    return str(found) if found else None
-
-
-def _is_block(deployment: Manifest | None) -> bool:
-    """Whether a Deployment makes the pods of a block of a trial."""
-    if deployment is None:
-        return False
-    annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
-    return names.ANNOTATION_BLOCK in annotations
 
 
 def _is_lost(observed: Observed, stored: Record, revisions: Mapping[str, Revision]) -> bool:

@@ -22,7 +22,13 @@ from specdecode_operator.judge.trial_evidence import TurnEvidence, close_pair
 from specdecode_operator.judge.turns import role_in_turn
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.resource import Resource, parse_stored
-from specdecode_operator.rollout import Rollout, condition, rollout
+from specdecode_operator.rollout import (
+    Rollout,
+    condition,
+    hash_of_template,
+    rollout,
+    template_annotations,
+)
 from specdecode_operator.trial.blocks import (
     block_s,
     known_evidence,
@@ -91,7 +97,7 @@ def block_of(trial: Trial, stored: Trial | None, now: InForce, resource: Manifes
     if not in_block(trial):
         return None
     if role_now(trial) is Role.BASELINE:
-        return Block(now.resource, now.tuned.table if now.tuned else {}, stamp_of(trial))
+        return Block(now.resource, now.tuned_table, stamp_of(trial))
     is_stored = stored is not None and stored.target.id == trial.target.id and in_block(stored)
     if not is_stored:
         return None
@@ -139,11 +145,10 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
     live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
     if live is None:
         return False
-    annotations = live["spec"]["template"]["metadata"].get("annotations") or {}
     arm = trial.target.arm if trial.phase is Phase.PROMOTING else trial.old
-    if names.ANNOTATION_BLOCK in annotations:
+    if names.ANNOTATION_BLOCK in template_annotations(live):
         return False
-    if annotations.get(names.ANNOTATION_CONFIG_HASH) != arm.config_hash:
+    if hash_of_template(live) != arm.config_hash:
         return False
     is_late = context.now_s - trial.since_s > context.startup_s
     return is_late or rollout(live) is Rollout.COMPLETE
