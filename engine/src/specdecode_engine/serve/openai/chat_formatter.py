@@ -7,7 +7,7 @@ from typing import Any
 
 from specdecode_engine.batch.request import FinishReason
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
-from specdecode_engine.serve.openai.formatting import ChoiceFormatter, Event, ResponseHead
+from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
 from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB
 from specdecode_engine.serve.parsers.message import MessageDelta, ReasoningDelta, ToolCallDelta
@@ -34,9 +34,7 @@ def tool_call_parts(deltas: Sequence[MessageDelta]) -> list[ToolCallDelta]:
 
 
 def _join(parts: list[ToolCallDelta]) -> ToolCallDelta:
-    return ToolCallDelta(
-        parts[0].index, parts[0].name, "".join(part.arguments for part in parts)
-    )
+    return ToolCallDelta(parts[0].index, parts[0].name, "".join(part.arguments for part in parts))
 
 
 class ChatFormatter(ChoiceFormatter):
@@ -75,7 +73,7 @@ class ChatFormatter(ChoiceFormatter):
 
     def _message(self, whole: OutputProcessor) -> dict[str, Any]:
         reasoning, calls = reasoning_text(whole.deltas), tool_call_parts(whole.deltas)
-        message = {"role": "assistant", "content": whole.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:

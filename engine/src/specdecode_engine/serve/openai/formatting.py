@@ -49,8 +49,8 @@ class ResponseFormatter(Protocol):
 class ChoiceFormatter(ABC):
     """Responses with a list of choices: those of chat and of text completions."""
 
-    has_named_events = False
-    end_marker = "[DONE]"
+    has_named_events: bool = False
+    end_marker: str | None = "[DONE]"
     id_prefix: str
     object_type: str
     chunk_type: str

@@ -20,6 +20,7 @@ from specdecode_engine.serve.text.detokenizer import Detokenizer
 from specdecode_engine.serve.text.stop_strings import StopStringScanner
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
+
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
     """A token of the text with its log-probabilities and the offset in the text where it begins.

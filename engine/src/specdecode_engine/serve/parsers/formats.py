@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from specdecode_api.boot import ServerBoot
+from specdecode_engine.serve.parsers.detection import detect_reasoning_format
 from specdecode_engine.serve.parsers.message import (
     ChainedParser,
     ContentParser,
@@ -9,7 +11,11 @@ from specdecode_engine.serve.parsers.message import (
     ParserContext,
     ReasoningParser,
 )
-from specdecode_engine.serve.parsers.reasoning import ReasoningTags, TaggedReasoningParser
+from specdecode_engine.serve.parsers.reasoning import (
+    REASONING_TAGS,
+    ReasoningTags,
+    TaggedReasoningParser,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +40,11 @@ class MessageFormats:
         if self.tools is None or not context.parameters:
             return reasoning
         return ChainedParser(reasoning, self.tools.make_parser(context))
+
+
+def resolve_formats(template: str, server: ServerBoot) -> MessageFormats:
+    """Return the formats that the boot file names, or that the chat template shows."""
+    name: str | None = server.reasoning_parser
+    if name == "auto":
+        name = detect_reasoning_format(template)
+    return MessageFormats(REASONING_TAGS.get(name or "none"))

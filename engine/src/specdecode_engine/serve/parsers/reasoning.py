@@ -122,10 +122,8 @@ class TaggedReasoningParser:
         if not body:
             self._line_breaks += len(text)
             return []
-        if self._is_at_start:
-            shown = body.lstrip("\n")
-        else:
-            shown = "\n" * self._line_breaks + body
+        before = "\n" * self._line_breaks
+        shown = body.lstrip("\n") if self._is_at_start else before + body
         self._is_at_start = False
         self._line_breaks = len(text) - len(body)
         return [ReasoningDelta(shown)]

@@ -15,9 +15,7 @@ class Detokenizer:
     a text, their spelling.
     """
 
-    def __init__(
-        self, vocabulary: Vocabulary, visible_ids: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, visible_ids: frozenset[int] = frozenset()) -> None:
         self._vocabulary = vocabulary
         self._visible_ids = visible_ids
         self._decoder = _utf8(errors="replace")

@@ -120,8 +120,9 @@ class TextProcessor:
     """Converts between text and token ids.
 
     `chat_template` is the source of the checkpoint's template, or of all its templates; empty
-    without one. `longest_token_chars` is the most characters of a text that one token stands for; None where
-    the vocabulary does not bound it. `longest_token_bytes` is the length of the longest token.
+    without one. `longest_token_chars` is the most characters of a text that one token stands for;
+    None where the vocabulary does not bound it. `longest_token_bytes` is the length of the longest
+    token.
     """
 
     tokenizer: Tokenizer
