@@ -22,7 +22,7 @@ def server(request, write_model, tmp_path_factory) -> Iterator[RunningServer]:
 
 
 def ask(server: RunningServer, text: str, **fields: Any) -> Any:
-    messages = [{"role": "user", "content": text}]
+    messages: Any = [{"role": "user", "content": text}]
     extra = {"chat_template_kwargs": fields.pop("kwargs", {}), **fields.pop("extra", {})}
     client = server.connect(is_strict=False)
     return client.chat.completions.create(

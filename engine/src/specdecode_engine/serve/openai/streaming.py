@@ -171,7 +171,7 @@ class StreamingReply(Response):
 
 
 async def _format(work: Callable[[], T], num_scored: int) -> T:
-    """Format log-probabilities: many of them in a thread, so that other responses go on."""
+    """Format log-probabilities: many of them in a thread, which delays no other response."""
     return work() if num_scored <= MAX_SCORED_ON_LOOP else await asyncio.to_thread(work)
 
 

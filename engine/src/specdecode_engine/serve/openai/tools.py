@@ -59,7 +59,7 @@ class CalledFunction(BaseModel):
     def for_template(self) -> dict[str, object]:
         """Return the call with its arguments decoded, as chat templates expect them.
 
-        Arguments that are no JSON object stay text: a model may have written anything.
+        Arguments that are not a JSON object stay text: a model may have written anything.
         """
         return {"name": self.name, "arguments": self._decoded()}
 
