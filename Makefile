@@ -107,6 +107,9 @@ fuzz: setup ## Send hostile requests to an engine next to 16 running streams for
 soak: setup ## Send mixed requests to an engine for MINUTES and check that memory, pages, threads and descriptors do not grow
 	@PYTHONPATH=bench:. $(RUN) python -m soak --minutes $(or $(MINUTES),10) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
+clients: setup ## Run real clients (openai, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
+	@PYTHONPATH=bench:. $(RUN) python -m clients $(ARGS)
+
 bench-engine: setup ## Compare the engine with transformers and OpenVINO (QUICK=1: one minute; BASE=commit: compare with that commit)
 	@PYTHONPATH=bench $(RUN) python -m $(if $(BASE),base_comparison $(BASE),engine) $(if $(QUICK),--quick) $(ARGS)
 
