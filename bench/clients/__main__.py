@@ -1,7 +1,7 @@
 """`python -m clients [--only NAME …] [--docs]`: run every client and print a table.
 
 The last line is JSON. `--docs` writes the table into docs/clients.md. The exit status is 1 if a
-check failed; a client that cannot be installed here is reported, and is no failure.
+check failed; a client that cannot be installed here does not fail it.
 """
 
 import argparse

@@ -186,3 +186,4 @@ SOAK_KINDS: Weights = {
     _long_prompt: 6,
     _bad_delivery: 5,
 }
+BURST_KINDS: Weights = {_long_prompt: 1}

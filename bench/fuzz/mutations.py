@@ -86,7 +86,7 @@ def encode(rng: random.Random, body: Json) -> bytes:
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
-    """Return bytes that are mostly no JSON: cut, changed, repeated, or nested without end."""
+    """Return bytes that are mostly invalid JSON: cut, changed, repeated, or nested without end."""
     kind = rng.randrange(6)
     at = rng.randrange(len(data) + 1)
     if kind == 0:

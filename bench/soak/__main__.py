@@ -24,7 +24,7 @@ from soak.measures import (
     resident_bytes,
     slope_mb_per_1000,
 )
-from soak.requests import SoakLoad
+from soak.requests import SoakLoad, send_burst
 
 WARM_UP_SHARE = 0.3
 POINTS = 60
@@ -71,6 +71,7 @@ async def soak(engine: ServedEngine, seed: int, seconds: float, distinct: int) -
     """Send the mix once as warm-up, then measure while it is sent again and again."""
     pid, port = engine.server.pid, engine.management_port
     await _send_for(SoakLoad(engine.port, seed, distinct), seconds * WARM_UP_SHARE / 2)
+    await send_burst(engine.port, seed)
     start = await _settled(pid, port)
     load = SoakLoad(engine.port, seed, distinct)
     running = asyncio.create_task(load.run())

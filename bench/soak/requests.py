@@ -5,11 +5,12 @@ import random
 from dataclasses import dataclass, field
 
 from fuzz.attack import find_defect
-from fuzz.cases import SOAK_KINDS, draw_case
+from fuzz.cases import BURST_KINDS, SOAK_KINDS, draw_case
 from fuzz.wire import send
 
 WORKERS = 8
 REPLY_SECONDS = 60.0
+BURST = 48
 
 
 @dataclass(slots=True)
@@ -51,3 +52,15 @@ class SoakLoad:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
             if defect := find_defect(case, reply):
                 self.defects.append(f"request {index} ({case.kind}): {defect}")
+
+
+async def send_burst(port: int, seed: int) -> None:
+    """Send long prompts at the same time, so that every pool of threads has all of its threads."""
+
+    async def send_one(index: int) -> None:
+        case = draw_case(seed, index, BURST_KINDS)
+        await send(case.request, "127.0.0.1", port, random.Random(index), REPLY_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for index in range(BURST):
+            group.create_task(send_one(index))

@@ -33,7 +33,7 @@ def json_schema() -> None:
 def _assert_parsed(mode: instructor.Mode) -> None:
     client = instructor.from_openai(base, mode=mode)
     found = client.chat.completions.create(
-        model="target", messages=MESSAGES, response_model=Weather, max_retries=0, max_tokens=200
+        model="target", messages=MESSAGES, response_model=Weather, max_retries=0, max_tokens=800
     )
     assert isinstance(found, Weather)
 
