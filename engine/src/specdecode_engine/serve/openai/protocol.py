@@ -1,11 +1,12 @@
-"""Request bodies: OpenAI's fields, their ranges, and the extensions of vLLM and SGLang.
+"""Request bodies: the fields that both APIs share, and the body of text completions.
 
-A field that is absent or null has its default. Unknown fields are accepted and ignored.
+They are OpenAI's fields with the extensions of vLLM and SGLang. A field that is absent or null has
+its default. Unknown fields are accepted and ignored.
 """
 
 import re
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.constraints import ConstraintFields
 
 MAX_STOPS = 16
@@ -54,18 +56,8 @@ def _check_keys(biases: dict[str, float]) -> dict[str, float]:
     return biases
 
 
-def _text(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
-            raise ValueError("only parts of type text are supported; remove the others")
-        if not isinstance(part.get(part["type"]), str):
-            raise ValueError("a part of type text needs a string in its field text")
-    return "\n".join(part[part["type"]] for part in content)
-
-
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 TopK = Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda top_k: max(top_k, 0))]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -110,9 +102,11 @@ class GenerationBody(ConstraintFields):
     logit_bias: Annotated[dict[str, Bias], AfterValidator(_check_keys)] | None = None
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     stop: Annotated[
-        list[StopText] | None,
-        Field(max_length=MAX_STOPS),
-        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
+        Stops | None,
+        BeforeValidator(
+            lambda stop: [stop] if isinstance(stop, str) else stop,
+            json_schema_input_type=StopText | Stops | None,
+        ),
     ] = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
@@ -123,13 +117,8 @@ class GenerationBody(ConstraintFields):
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream: true")
+            raise field_error("stream_options", "it needs stream: true")
         return self
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether a field of structured output is set."""
-        return not self.model_fields_set.isdisjoint(ConstraintFields.model_fields)
 
     @property
     def include_usage(self) -> bool:
@@ -162,7 +151,12 @@ class CompletionBody(GenerationBody):
     prompt_field = "prompt"
     default_max_tokens = DEFAULT_COMPLETION_TOKENS
 
-    prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    prompt: Annotated[
+        tuple[Prompt, ...],
+        PlainValidator(
+            _prompts, json_schema_input_type=str | list[str] | list[TokenId] | list[list[TokenId]]
+        ),
+    ]
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
@@ -172,12 +166,12 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _check_available(self) -> Self:
         if self.best_of not in (None, self.n or 1):
-            raise ValueError("a best_of other than n is not supported; remove it")
+            raise field_error("best_of", "a value other than n is not supported; remove it")
         if self.suffix:
-            raise ValueError("suffix is not supported; remove it")
+            raise field_error("suffix", "it is not supported; remove it")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError(
-                "max_tokens 0 generates nothing; set max_tokens to at least 1, or set echo: true"
+            raise field_error(
+                "max_tokens", "0 generates nothing; set it to at least 1, or set echo: true"
             )
         return self
 
@@ -188,52 +182,3 @@ class CompletionBody(GenerationBody):
     @property
     def num_prompt_logprobs(self) -> int | None:
         return self.logprobs if self.echo else None
-
-
-class ChatMessage(BaseModel):
-    """One message of a conversation. The chat template also receives fields not listed here."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_text)] = None
-
-    @model_validator(mode="after")
-    def _check_content(self) -> Self:
-        if self.content is None and self.role != "assistant":
-            raise ValueError(f"a message of role {self.role} needs content")
-        return self
-
-
-class ChatBody(GenerationBody):
-    """Body of POST /v1/chat/completions."""
-
-    prompt_field = "messages"
-
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-
-    @model_validator(mode="after")
-    def _check_available(self) -> Self:
-        if self.tools or self.functions:
-            raise ValueError("tools are not available yet; remove tools and functions")
-        if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
-        return self
-
-    @property
-    def requested_tokens(self) -> int | None:
-        new = self.max_completion_tokens
-        return self.max_tokens if new is None else new
-
-    @property
-    def length_field(self) -> str:
-        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-
-    @property
-    def num_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None

@@ -8,8 +8,9 @@ bytes are what it appends to another token.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,6 +49,11 @@ class Vocabulary:
         if known is None:
             known = self._known[token_id] = self._spell(token_id)
         return known
+
+    def special_tokens(self, spellings: Iterable[str]) -> frozenset[int]:
+        """Return the ids of those special tokens that the vocabulary has."""
+        ids = (self._tokenizer.token_to_id(spelling) for spelling in spellings)
+        return self.special_ids.intersection(ids)
 
     def shown(self, token_id: int) -> str:
         """Return a token as text, with a replacement for an incomplete character."""
@@ -113,17 +119,21 @@ class SamplingDefaults(BaseModel):
 class TextProcessor:
     """Converts between text and token ids.
 
-    `longest_token_chars` is the most characters of a text that one token stands for; None where
-    the vocabulary does not bound it. `longest_token_bytes` is the length of the longest token.
+    `chat_template` is the source of the checkpoint's template, or of all its templates; empty
+    without one. `longest_token_chars` is the most characters of a text that one token stands for;
+    None where the vocabulary does not bound it. `longest_token_bytes` is the length of the longest
+    token. `description` is the checkpoint's tokenizer_config.json with the chat template in use.
     """
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    apply_chat_template: Callable[[list[dict[str, Any]]], str] | None
+    apply_chat_template: Callable[..., str] | None
+    chat_template: str
     defaults: SamplingDefaults
     vocab_size: int
     longest_token_chars: int | None
     longest_token_bytes: int
+    description: Mapping[str, Any]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the ids of a text; safe in any thread."""
@@ -156,16 +166,22 @@ class TextProcessor:
         encode = self.tokenizer.encode_batch_fast
         return encode([text], add_special_tokens=add_special_tokens)[0]
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """Return the prompt for the assistant's next message, by the checkpoint's chat template.
 
-        Raises `HttpError` if there is no template, or it refuses the messages.
+        `variables` are further variables of the template. Raises `HttpError` if there is no
+        template, or it refuses the messages.
         """
         if self.apply_chat_template is None:
             message = "this model has no chat template; use /v1/completions"
             raise errors.invalid("messages", message, "no_chat_template")
         try:
-            return self.apply_chat_template(list(messages))
+            return self.apply_chat_template(list(messages), tools=list(tools) or None, **variables)
         except Exception as error:  # a template is a program and may raise anything
             message = f"the model's chat template refuses the messages: {error}"
             raise errors.invalid("messages", message) from error
@@ -181,13 +197,14 @@ class TextProcessor:
                 field,
             )
 
-    def decode(self, token_ids: tuple[int, ...]) -> str:
-        """Return the text of ids; special and unknown tokens have none.
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids; unknown tokens have none.
 
         A batch of one: only batches are decoded without the GIL.
         """
         known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
-        return str(self.tokenizer.decode_batch([known], skip_special_tokens=True)[0])
+        texts = self.tokenizer.decode_batch([known], skip_special_tokens=skip_special_tokens)
+        return str(texts[0])
 
     def token_bytes(self, eos_ids: frozenset[int]) -> TokenBytes:
         """Return the bytes of every token; takes seconds for a large vocabulary."""
