@@ -1,6 +1,6 @@
 """`python -m rollout --seed N`: a row for each task and, last, one line of JSON.
 
-Trials of equal arms come first, over all cells in rounds, then the other cases. With `--keep FILE`
+Trials of equal arms come first, of all cells in parts, then the other cases. With `--keep FILE`
 results are kept in a file of JSON lines, and a run that was stopped continues there; with
 `--report` nothing runs, and the result of what the file contains is written.
 """
@@ -33,7 +33,7 @@ from specdecode_operator.judge.judgement import Verdict
 
 FULL, QUICK = (500, 100), (10, 2)
 """Trials of equal arms and of each other case, in each cell."""
-ROUNDS = 5
+PARTS = 5
 """Parts that the trials of a cell are run in."""
 
 Found = dict[Task, Outcome]
@@ -73,7 +73,7 @@ def in_order(kinds: list[Kind], seed: int, runs: tuple[int, int]) -> Iterator[Ta
 
 def _parts(count: int) -> Iterator[tuple[int, int]]:
     """First number and length of each part."""
-    borders = [count * part // ROUNDS for part in range(ROUNDS + 1)]
+    borders = [count * part // PARTS for part in range(PARTS + 1)]
     for start, end in pairwise(borders):
         if start < end:
             yield start, end - start
