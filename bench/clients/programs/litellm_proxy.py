@@ -12,7 +12,7 @@ import httpx
 import openai
 from checks import MESSAGES, TOOL, assert_arguments, run
 
-START_SECONDS = 180
+START_SECONDS = 500
 _PORT = socket.create_server(("127.0.0.1", 0))
 port = _PORT.getsockname()[1]
 _PORT.close()
