@@ -65,7 +65,7 @@ def join(deltas: Iterable[MessageDelta]) -> ParsedText:
     return ParsedText(content, reasoning, tuple(calls))
 
 
-def cut(text: str, places: Iterable[int]) -> list[str]:
-    """Cut a text at places, taken modulo its length."""
-    borders = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+def cut(text: str, positions: Iterable[int]) -> list[str]:
+    """Cut a text at positions, taken modulo its length."""
+    borders = sorted({0, len(text), *(position % (len(text) + 1) for position in positions)})
     return [text[start:end] for start, end in pairwise(borders)]

@@ -39,9 +39,9 @@ def _mutated(name: str) -> st.SearchStrategy[str]:
 @given(data=st.data())
 def test_any_split_of_a_text_gives_the_same_message(name, data) -> None:
     text = data.draw(_mutated(name))
-    places = data.draw(st.lists(st.integers(0, 10_000), max_size=20))
+    positions = data.draw(st.lists(st.integers(0, 10_000), max_size=20))
     whole = parse(name, [text])
-    assert parse(name, cut(text, places)) == whole
+    assert parse(name, cut(text, positions)) == whole
     assert parse(name, text) == whole
 
 
