@@ -117,11 +117,6 @@ class GenerationBody(ConstraintFields):
         return self
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether a field of structured output is set."""
-        return not self.model_fields_set.isdisjoint(ConstraintFields.model_fields)
-
-    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)

@@ -49,6 +49,14 @@ class MessageParser(Protocol):
         """Return what was held back: the text has ended."""
 
 
+class ReasoningParser(MessageParser, Protocol):
+    """A parser that also separates reasoning; the first one, or the only one, of a text."""
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether what follows is reasoning, as far as is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParserContext:
     """What a parser needs of the request.
@@ -77,6 +85,8 @@ class MessageFormat:
 class ContentParser:
     """Everything is content."""
 
+    in_reasoning = False
+
     def push(self, piece: str) -> list[MessageDelta]:
         return [ContentDelta(piece)] if piece else []
 
@@ -87,9 +97,13 @@ class ContentParser:
 class ChainedParser:
     """Reads reasoning first; the content that this leaves is read by the parser of tool calls."""
 
-    def __init__(self, reasoning: MessageParser, tools: MessageParser) -> None:
+    def __init__(self, reasoning: ReasoningParser, tools: MessageParser) -> None:
         self._reasoning = reasoning
         self._tools = tools
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._reasoning.in_reasoning
 
     def push(self, piece: str) -> list[MessageDelta]:
         return self._read_content(self._reasoning.push(piece))
