@@ -195,6 +195,8 @@ class RunningServer:
         return httpx.get(self.url + path, timeout=10)
 
     def post(self, path: str, **options: object) -> httpx.Response:
+        if "content" in options:
+            options = {"headers": {"content-type": "application/json"}} | options
         return httpx.post(self.url + path, timeout=30, **options)  # type: ignore[arg-type]
 
     def wait_ready(self, timeout_s: float = 120) -> "RunningServer":

@@ -154,7 +154,7 @@ class Authorization:
 
 def is_client_api(method: str, path: str) -> bool:
     """Whether a request of any method is one of the client API."""
-    return path == "/v1" or path.startswith("/v1/")
+    return path in TOKENIZER_PATHS or path == "/v1" or path.startswith("/v1/")
 
 
 def is_table_change(method: str, path: str) -> bool:

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.constraints import ConstraintFields
 
 MAX_STOPS = 16
@@ -123,7 +124,7 @@ class GenerationBody(ConstraintFields):
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream: true")
+            raise field_error("stream_options", "it needs stream: true")
         return self
 
     @property
@@ -172,12 +173,12 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _check_available(self) -> Self:
         if self.best_of not in (None, self.n or 1):
-            raise ValueError("a best_of other than n is not supported; remove it")
+            raise field_error("best_of", "a value other than n is not supported; remove it")
         if self.suffix:
-            raise ValueError("suffix is not supported; remove it")
+            raise field_error("suffix", "it is not supported; remove it")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError(
-                "max_tokens 0 generates nothing; set max_tokens to at least 1, or set echo: true"
+            raise field_error(
+                "max_tokens", "0 generates nothing; set it to at least 1, or set echo: true"
             )
         return self
 
