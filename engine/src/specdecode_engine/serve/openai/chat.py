@@ -6,8 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from specdecode_engine.serve.openai.admission import EncodedPrompt, generate
+from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
-from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB, ChatBody, ChatMessage
+from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB
 from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
 
 router = APIRouter()
