@@ -137,6 +137,9 @@ class SchedulingBoot(FileRecord):
     )
 
 
+CorsOrigin = Annotated[
+    str, StringConstraints(max_length=255, pattern=f"^({names.CORS_ORIGIN_PATTERN})$")
+]
 RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_PATTERN}$")]
 
 
@@ -201,6 +204,12 @@ class ServerBoot(FileRecord):
         max_length=names.MAX_REQUEST_LABELS,
         description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
         "separately; any other value counts as none.",
+    )
+    cors_origins: tuple[CorsOrigin, ...] = Field(
+        default=(),
+        max_length=names.MAX_CORS_ORIGINS,
+        description="Origins of web pages that may use the API from a browser, such as "
+        "https://chat.example.com; * permits all. None may if empty.",
     )
 
 

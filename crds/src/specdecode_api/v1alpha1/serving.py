@@ -4,7 +4,7 @@ from pydantic import Field
 
 from specdecode_api import names
 from specdecode_api.base import ResourceRecord
-from specdecode_api.v1alpha1.scalars import ObjectName, RequestLabel, SecretKey
+from specdecode_api.v1alpha1.scalars import CorsOrigin, ObjectName, RequestLabel, SecretKey
 
 
 class ApiKeysSpec(ResourceRecord):
@@ -32,4 +32,10 @@ class Serving(ResourceRecord):
         max_length=names.MAX_REQUEST_LABELS,
         description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
         "separately, such as code and chat; any other value counts as none.",
+    )
+    cors_origins: list[CorsOrigin] = Field(
+        default=[],
+        max_length=names.MAX_CORS_ORIGINS,
+        description="Origins of web pages that may use the API from a browser, such as "
+        "https://chat.example.com; * permits all. None may if empty.",
     )

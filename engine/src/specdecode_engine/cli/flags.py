@@ -127,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cuda-graph-bs", dest=place, type=int, nargs="*", metavar="SIZE", help=_help(place)
     )
+    place = "server.cors_origins"
+    parser.add_argument("--cors-origins", dest=place, nargs="*", metavar="URL", help=_help(place))
     return parser
 
 

@@ -13,6 +13,7 @@ from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTo
 from specdecode_engine.serve.engine.core import EngineFailed
 
 INVALID = "invalid_request_error"
+TOO_LONG = "context_length_exceeded"
 SHOWN_VALUE_CHARS = 80
 _FIELD_ERROR = "field_error"
 
@@ -53,7 +54,7 @@ def invalid(param: str, message: str, code: str | None = None) -> HttpError:
 
 
 def too_long(message: str, param: str) -> HttpError:
-    return invalid(param, message, "context_length_exceeded")
+    return invalid(param, message, TOO_LONG)
 
 
 def model_not_found(model: str, served_name: str) -> HttpError:

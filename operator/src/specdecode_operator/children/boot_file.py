@@ -71,6 +71,7 @@ def boot_file(
             # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
+            cors_origins=tuple(spec.serving.cors_origins),
         ),
         device="cpu" if spec.engine.device == "CPU" else "cuda",
         attention_backend=_BACKENDS[spec.engine.attention_backend],

@@ -16,12 +16,13 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
-    return await generate(request, ChatBody, _read_prompts, ChatFormatter)
+    return await generate(request, ChatBody, read_prompts, ChatFormatter)
 
 
-def _read_prompts(
+def read_prompts(
     body: ChatBody, text: TextProcessor, context_length: int
 ) -> tuple[EncodedPrompt, ...]:
+    """Return the prompt of a conversation; the arguments are those of `admission.generate`."""
     rendered = text.render_chat([_for_template(message) for message in body.messages])
     ids = text.encode_prompt(rendered, body.prompt_field, context_length, add_special_tokens=False)
     return ((ids, ""),)
