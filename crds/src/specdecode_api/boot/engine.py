@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints, field_validator
 from specdecode_api import names
 from specdecode_api.base import FileRecord
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
+from specdecode_api.parsers import ReasoningFormat, ToolFormat
 from specdecode_api.speculation import MAX_PAGE_SIZE
 
 CPU_LIST = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
@@ -137,14 +138,19 @@ class SchedulingBoot(FileRecord):
     )
 
 
+HttpUrl = Annotated[
+    str, StringConstraints(max_length=2048, pattern=f"^{names.HTTP_URL_PATTERN}$")
+]
 CorsOrigin = Annotated[
     str, StringConstraints(max_length=255, pattern=f"^({names.CORS_ORIGIN_PATTERN})$")
 ]
 RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_PATTERN}$")]
+ToolParserName = Literal["auto", "none", ToolFormat]
+ReasoningParserName = Literal["auto", "none", ReasoningFormat]
 
 
 class ServerBoot(FileRecord):
-    """Addresses, drain time and authorization of the HTTP server."""
+    """Addresses, drain time, authorization and parsers of the HTTP server."""
 
     host: str = Field(default="0.0.0.0", description="Address of the API to listen on.")
     port: int = Field(
@@ -210,6 +216,22 @@ class ServerBoot(FileRecord):
         max_length=names.MAX_CORS_ORIGINS,
         description="Origins of web pages that may use the API from a browser, such as "
         "https://chat.example.com; * permits all. None may if empty.",
+    )
+    tracing_endpoint: HttpUrl | None = Field(
+        default=None,
+        description="Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318, to "
+        "which spans of requests are sent. If null, OTEL_EXPORTER_OTLP_ENDPOINT of the environment "
+        "names it, and without that no spans are made.",
+    )
+    tool_parser: ToolParserName = Field(
+        default="auto",
+        description="Format in which the model writes tool calls; auto detects it from the chat "
+        "template, none returns them as content. openai is harmony (gpt-oss).",
+    )
+    reasoning_parser: ReasoningParserName = Field(
+        default="auto",
+        description="Format in which the model writes its reasoning; auto detects it from the chat "
+        "template, none returns it as content. openai_gptoss is harmony.",
     )
 
 

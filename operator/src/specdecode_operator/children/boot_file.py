@@ -13,10 +13,12 @@ from specdecode_api.boot import (
     GraphsBoot,
     MemoryBoot,
     ModelBoot,
+    ReasoningParserName,
     SchedulingBoot,
     ServerBoot,
     SpeculationBoot,
     TableEntry,
+    ToolParserName,
 )
 from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
@@ -72,6 +74,9 @@ def boot_file(
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
             cors_origins=tuple(spec.serving.cors_origins),
+            tracing_endpoint=spec.serving.tracing.endpoint if spec.serving.tracing else None,
+            tool_parser=_tool_parser(spec),
+            reasoning_parser=_reasoning_parser(spec),
         ),
         device="cpu" if spec.engine.device == "CPU" else "cuda",
         attention_backend=_BACKENDS[spec.engine.attention_backend],
@@ -91,6 +96,20 @@ def threads(spec: Spec) -> int | None:
     if spec.engine.device != "CPU" or limit is None:
         return None
     return max(1, math.floor(amount(limit)))
+
+
+def _tool_parser(spec: Spec) -> ToolParserName:
+    chosen = spec.serving.tool_parser
+    if chosen == "Auto":
+        return "auto"
+    return "none" if chosen == "None" else chosen
+
+
+def _reasoning_parser(spec: Spec) -> ReasoningParserName:
+    chosen = spec.serving.reasoning_parser
+    if chosen == "Auto":
+        return "auto"
+    return "none" if chosen == "None" else chosen
 
 
 def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) -> SpeculationBoot:
