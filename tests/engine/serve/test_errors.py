@@ -156,7 +156,9 @@ def test_a_field_is_named_by_its_path_without_the_types_of_unions(echo_server, f
     assert error["param"] == (param or "stream_options.include_usage")
 
 
-@pytest.mark.parametrize("fields", [{"logit_bias": {"k" * 9000: "x"}}, {"prompt": {"a": "b" * 9000}}])
+@pytest.mark.parametrize(
+    "fields", [{"logit_bias": {"k" * 9000: "x"}}, {"prompt": {"a": "b" * 9000}}]
+)
 def test_no_message_repeats_what_the_client_sent(echo_server, fields):
     error = echo_server.post(PATH, json=GOOD | fields).json()["error"]
     assert len(error["message"]) < 400

@@ -138,9 +138,7 @@ class SchedulingBoot(FileRecord):
     )
 
 
-HttpUrl = Annotated[
-    str, StringConstraints(max_length=2048, pattern=f"^{names.HTTP_URL_PATTERN}$")
-]
+HttpUrl = Annotated[str, StringConstraints(max_length=2048, pattern=f"^{names.HTTP_URL_PATTERN}$")]
 CorsOrigin = Annotated[
     str, StringConstraints(max_length=255, pattern=f"^({names.CORS_ORIGIN_PATTERN})$")
 ]

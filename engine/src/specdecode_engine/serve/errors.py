@@ -98,8 +98,8 @@ def from_validation(error: ValidationError, document: object) -> HttpError:
 def _place(location: tuple[int | str, ...], document: object, is_missing: bool) -> str:
     """Return a path as in `messages[0].content`.
 
-    Pydantic's locations also contain the names of the types of unions, which are left out: they
-    are no keys of the document.
+    Pydantic's locations also contain the names of the types of unions. They are not keys of the
+    document and are left out.
     """
     text, value = "", document
     for depth, part in enumerate(location, start=1):
@@ -116,10 +116,8 @@ def _place(location: tuple[int | str, ...], document: object, is_missing: bool) 
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
+    if isinstance(value, dict | list | tuple) and value:
+        return "an object" if isinstance(value, dict) else "a list"
     if not isinstance(value, str):
         return json.dumps(value, default=str)[:SHOWN_VALUE_CHARS]
     text = json.dumps(value[: SHOWN_VALUE_CHARS + 1], ensure_ascii=False)

@@ -4,8 +4,9 @@ Only digests are kept, all of the same length, and a request's key is compared w
 so that the time of a refusal reveals nothing about any key. No key is ever logged or shown.
 
 Protected are the client API, `/v1/…` and the tokenizer, and changes of the speculation table; the
-operator changes the table without a key by naming the custom resource that owns the engine. Reading the management
-port requires no key, because the kubelet and Prometheus have none; a NetworkPolicy restricts it.
+operator changes the table without a key by naming the custom resource that owns the engine. Reading
+the management port requires no key, because the kubelet and Prometheus have none; a NetworkPolicy
+restricts it.
 """
 
 import asyncio

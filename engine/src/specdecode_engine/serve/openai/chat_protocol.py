@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.protocol import GenerationBody
 
 
@@ -18,18 +19,29 @@ def _text(content: object) -> object:
     return "\n".join(part[part["type"]] for part in content)
 
 
+class TextPart(BaseModel):
+    """A part of a message's content, in the OpenAPI document; `type` names the other field."""
+
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+
 class ChatMessage(BaseModel):
     """One message of a conversation. The chat template also receives fields not listed here."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_text)] = None
+    content: Annotated[
+        str | None,
+        BeforeValidator(_text, json_schema_input_type=str | list[TextPart] | None),
+    ] = None
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
         if self.content is None and self.role != "assistant":
-            raise ValueError(f"a message of role {self.role} needs content")
+            raise field_error("content", f"a message of role {self.role} needs content")
         return self
 
 
@@ -50,7 +62,7 @@ class ChatBody(GenerationBody):
         if self.tools or self.functions:
             raise ValueError("tools are not available yet; remove tools and functions")
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise field_error("top_logprobs", "it needs logprobs: true")
         return self
 
     @property

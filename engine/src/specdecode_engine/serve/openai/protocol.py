@@ -57,6 +57,7 @@ def _check_keys(biases: dict[str, float]) -> dict[str, float]:
 
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 TopK = Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda top_k: max(top_k, 0))]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -101,9 +102,11 @@ class GenerationBody(ConstraintFields):
     logit_bias: Annotated[dict[str, Bias], AfterValidator(_check_keys)] | None = None
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     stop: Annotated[
-        list[StopText] | None,
-        Field(max_length=MAX_STOPS),
-        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
+        Stops | None,
+        BeforeValidator(
+            lambda stop: [stop] if isinstance(stop, str) else stop,
+            json_schema_input_type=StopText | Stops | None,
+        ),
     ] = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
@@ -153,7 +156,12 @@ class CompletionBody(GenerationBody):
     prompt_field = "prompt"
     default_max_tokens = DEFAULT_COMPLETION_TOKENS
 
-    prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    prompt: Annotated[
+        tuple[Prompt, ...],
+        PlainValidator(
+            _prompts, json_schema_input_type=str | list[str] | list[TokenId] | list[list[TokenId]]
+        ),
+    ]
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
