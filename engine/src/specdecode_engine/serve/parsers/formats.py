@@ -67,6 +67,6 @@ def resolve_formats(template: str, server: ServerBoot) -> MessageFormats:
         reasoning = detect_reasoning_format(template)
     if tools == "auto":
         tools = detect_tool_format(template)
-    if HARMONY_REASONING == reasoning or HARMONY_TOOLS == tools:
+    if reasoning == HARMONY_REASONING or tools == HARMONY_TOOLS:
         return MessageFormats(tools=TOOL_FORMATS[HARMONY_TOOLS])
     return MessageFormats(REASONING_TAGS.get(reasoning or ""), TOOL_FORMATS.get(tools or ""))

@@ -45,11 +45,6 @@ class HarmonyParser(StreamingParser):
         """Whether what follows is reasoning, as far as is known."""
         return self._kind is _Kind.REASONING
 
-    @property
-    def in_reasoning(self) -> bool:
-        """Whether what follows is reasoning, as far as is known."""
-        return self._kind is _Kind.REASONING
-
     def read(self) -> Steps[None]:
         end = yield from self.read_until(_BODY_END, self._write)
         while end:
