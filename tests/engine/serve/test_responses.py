@@ -29,15 +29,15 @@ def server(request, write_model, tmp_path_factory) -> Iterator[RunningServer]:
         yield running
 
 
-def ask(server: RunningServer, text: Any, **fields: Any) -> Any:
-    options: dict[str, Any] = {"model": "echo", "input": text} | fields
+def ask(server: RunningServer, value: Any, /, **fields: Any) -> Any:
+    options: dict[str, Any] = {"model": "echo", "input": value} | fields
     return server.client.responses.create(**options)
 
 
-def seen(server: RunningServer, text: Any, **fields: Any) -> Any:
+def seen(server: RunningServer, value: Any, **fields: Any) -> Any:
     """Return the messages that the template got."""
     shown = {"chat_template_kwargs": {"show": "messages"}}
-    return json.loads(ask(server, text, extra_body=shown, **fields).output_text)
+    return json.loads(ask(server, value, extra_body=shown, **fields).output_text)
 
 
 def without_ids(response: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_effort_reaches_the_template(server: RunningServer) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id", "earlier items"),
         ({"conversation": "conv_1"}, "conversation", "earlier items"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'function'"),
-        ({"tool_choice": "required"}, "tool_choice", "tools is empty"),
+        ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"tools": [TOOL, TOOL]}, "tools", "twice"),
         ({"include": ["message.output_text.logprobs"]}, "include", "/v1/chat/completions"),
         ({"truncation": "auto"}, "truncation", '"disabled"'),

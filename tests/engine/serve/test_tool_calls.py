@@ -160,11 +160,11 @@ def test_calls_and_results_reach_the_template(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"tools": [], "tool_choice": "required"}, "tool_choice", "tools is empty"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are no tools"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice",
-            "f is not in tools",
+            "f, which is not in tools",
         ),
         ({"tools": [TIME, TIME]}, "tools", "get_time is there twice"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'function'"),

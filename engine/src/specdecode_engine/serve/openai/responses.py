@@ -86,7 +86,7 @@ def chat_messages(body: ResponsesBody) -> list[ChatMessage]:
     messages: list[dict[str, Any]] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
-    for item in body.items:
+    for item in body.input:
         part = _part(item)
         if part["role"] == "assistant" and messages and _continues(messages[-1], part):
             calls = [*messages[-1].get("tool_calls", ()), *part.pop("tool_calls", ())]

@@ -105,6 +105,10 @@ InputItem = Annotated[
 ]
 
 
+def _items(value: object) -> object:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
 class ResponsesTool(_Item):
     """One entry of `tools`: a function, without an object of its own."""
 
@@ -169,7 +173,11 @@ class ResponsesBody(GenerationBody):
 
     prompt_field = "input"
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    input: Annotated[
+        list[InputItem],
+        Field(min_length=1),
+        BeforeValidator(_items, json_schema_input_type=str | list[InputItem]),
+    ]
     instructions: str | None = None
     tools: Annotated[list[ResponsesTool] | None, Field(max_length=1024)] = None
     tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
@@ -203,13 +211,6 @@ class ResponsesBody(GenerationBody):
         if self.response_format is not None:
             raise field_error("response_format", "send text.format instead")
         return self
-
-    @property
-    def items(self) -> list[InputItem]:
-        """The input as items."""
-        if isinstance(self.input, str):
-            return [MessageItem(role="user", content=self.input)]
-        return self.input
 
     @property
     def chat_tools(self) -> list[FunctionTool] | None:

@@ -122,8 +122,7 @@ class TextProcessor:
     `chat_template` is the source of the checkpoint's template, or of all its templates; empty
     without one. `longest_token_chars` is the most characters of a text that one token stands for;
     None where the vocabulary does not bound it. `longest_token_bytes` is the length of the longest
-    token.
-    `description` is the checkpoint's tokenizer_config.json with the chat template in use.
+    token. `description` is the checkpoint's tokenizer_config.json with the chat template in use.
     """
 
     tokenizer: Tokenizer
