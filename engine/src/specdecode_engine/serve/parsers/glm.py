@@ -14,7 +14,7 @@ VALUE, VALUE_END = "<arg_value>", "</arg_value>"
 _BEGIN = Markers(BEGIN)
 _HEADER = Markers(KEY, END, BEGIN)
 _KEY_END = Markers(KEY_END, END, BEGIN)
-_VALUE_END = Markers(VALUE_END, END)
+_VALUE_END = Markers(VALUE_END)
 _JSON_TYPES: dict[type, frozenset[str]] = {
     str: frozenset({"string"}),
     bool: frozenset({"boolean"}),
