@@ -19,8 +19,9 @@ class ChatPrompt:
 def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
     """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
     tools = [tool.model_dump(exclude_none=True) for tool in body.offered_tools]
-    rendered = text.render_chat(_messages(body.messages), tools, template_variables(body))
-    ids = text.encode_prompt(rendered, body.prompt_field, context_length, add_special_tokens=False)
+    field, messages = body.prompt_field, _messages(body.messages)
+    rendered = text.render_chat(messages, tools, template_variables(body), field)
+    ids = text.encode_prompt(rendered, field, context_length, add_special_tokens=False)
     return ChatPrompt(rendered, ids)
 
 

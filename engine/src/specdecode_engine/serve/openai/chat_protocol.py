@@ -38,6 +38,14 @@ def _text(content: object) -> object:
     return "\n".join(part[part["type"]] for part in content)
 
 
+class TextPart(BaseModel):
+    """A part of a message's content, in the OpenAPI document; `type` names the other field."""
+
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+
 def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
     reserved = sorted(RESERVED_VARIABLES.intersection(variables))
     if reserved:
@@ -49,14 +57,6 @@ def _refuse_functions(value: object) -> object:
     if value:
         raise ValueError("it is deprecated and not supported; use tools and tool_choice")
     return None
-
-
-class TextPart(BaseModel):
-    """A part of a message's content, in the OpenAPI document; `type` names the other field."""
-
-    type: Literal["text", "refusal"]
-    text: str | None = None
-    refusal: str | None = None
 
 
 class ChatMessage(BaseModel):
@@ -109,12 +109,17 @@ class ChatBody(ToolFields, GenerationBody):
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise field_error("tools", f"the function {twice} is there twice; rename or remove one")
+            raise field_error(
+                "tools", f"the function {twice[:80]} is there twice; rename or remove one"
+            )
         wanted = self.tool_choice
         if not names and wanted not in (None, "none", "auto"):
-            raise field_error("tool_choice", "it requires a call and tools is empty; add one")
+            raise field_error(
+                "tool_choice", "it requires a call and there are no tools; send tools"
+            )
         if isinstance(wanted, NamedToolChoice) and wanted.function.name not in names:
-            raise field_error("tool_choice", f"{wanted.function.name} is not in tools; add it")
+            named = wanted.function.name[:80]
+            raise field_error("tool_choice", f"it names {named}, which is not in tools")
         return self
 
     @property

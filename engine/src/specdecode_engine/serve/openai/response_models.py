@@ -126,7 +126,7 @@ class ChatLogprobs(BaseModel):
     refusal: None
 
 
-class CalledFunction(BaseModel):
+class FunctionResponse(BaseModel):
     """Name and arguments, which are JSON text; in a delta each may be absent."""
 
     name: str | None = None
@@ -139,7 +139,7 @@ class ToolCallResponse(BaseModel):
     index: int | None = None
     id: str | None = None
     type: Literal["function"] | None = None
-    function: CalledFunction
+    function: FunctionResponse
 
 
 class MessageResponse(BaseModel):

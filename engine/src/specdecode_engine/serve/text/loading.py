@@ -65,10 +65,6 @@ def load_text_model(folder: Path) -> TextProcessor:
     )
 
 
-def _template_source(template: str | dict[str, str] | None) -> str:
-    return "\n".join(template.values()) if isinstance(template, dict) else template or ""
-
-
 def _describe(wrapped: Any, folder: Path) -> dict[str, Any]:
     """Return what clients that render or tokenize themselves need, as vLLM's /tokenizer_info."""
     named = {name: str(token) for name, token in wrapped.special_tokens_map.items() if token}
@@ -79,6 +75,10 @@ def _describe(wrapped: Any, folder: Path) -> dict[str, Any]:
         "tokenizer_class": type(wrapped).__name__,
         "chat_template": template if isinstance(template, str | dict) else None,
     }
+
+
+def _template_source(template: str | dict[str, str] | None) -> str:
+    return "\n".join(template.values()) if isinstance(template, dict) else template or ""
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
