@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 
+from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
+from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.scripted import scripted_server
 
@@ -155,6 +158,42 @@ def test_calls_and_results_reach_the_template(server: RunningServer) -> None:
     assert seen[2]["content"] == "sun"
     assert seen[3]["content"] == ""
     assert seen[3]["tool_calls"][0]["function"]["arguments"] == '{"city": '
+
+
+def test_arguments_that_no_prompt_could_contain_stay_text(server: RunningServer) -> None:
+    arguments = [r'{"city": "\ud800"}', "[" * 5000, '{"days": 1' + "0" * 5000 + "}", "[1]", "NaN"]
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": each}}
+        for each in arguments
+    ]
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    answer = ask(server, "", messages=[message, {"role": "user", "content": "the fox"}])
+    assert answer.choices[0].message.content == "the fox"
+    body = ChatMessage.model_validate(message)
+    decoded = [call.function.for_template()["arguments"] for call in body.tool_calls or ()]
+    assert decoded == arguments
+
+
+def test_ids_are_short_where_the_template_wants_that(server: RunningServer) -> None:
+    text = replace(
+        server.service.text,
+        chat_template="Tool call IDs should be alphanumeric strings with length 9!",
+        longest_token_chars=None,
+    )
+    long = "call_0123456789abcdef01234567"
+    call = {"id": long, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = ChatBody.model_validate(
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [call, call | {"id": "a-1"}]},
+                {"role": "tool", "tool_call_id": long, "content": "sun"},
+            ],
+            "chat_template_kwargs": {"show": "messages"},
+        }
+    )
+    seen = json.loads(read_chat_prompt(body, text, 4096).text.removesuffix("<|end|>"))
+    assert [each["id"] for each in seen[0]["tool_calls"]] == ["f01234567", "0000000a1"]
+    assert seen[1]["tool_call_id"] == "f01234567"
 
 
 @pytest.mark.parametrize(
