@@ -1,4 +1,4 @@
-"""The load of the acts: bursts that are the same for a seed, content that sticks to a connection."""
+"""The load of the acts: bursts that are the same for a seed, content that sticks to pods."""
 
 from itertools import pairwise
 
