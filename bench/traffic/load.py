@@ -25,7 +25,7 @@ class Client:
     is_stream: bool
     keeps_connections: bool
     questions: tuple[Question, ...] = QUESTIONS
-    """What it asks, in turn; a kept connection leads all of it to one pod."""
+    """What it sends, in turn; a kept connection leads all of it to one pod."""
 
 
 CLIENTS = tuple(

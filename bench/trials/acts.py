@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo.checkpoints import HOST_FOLDER, MODELS
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
+from traffic.reading import NAMESPACE
 from traffic.scene import NAME, Scene
+from traffic.seen import Seen
 from traffic.victims import kill_container
 from trials.bursts import Bursts, sticky_clients
 from trials.foreign import write_foreign_draft
@@ -163,7 +165,7 @@ def _trial(name: str, candidate: Manifest) -> Manifest:
 
 def _ended(scene: Scene, names: list[str]) -> list[Manifest]:
     """Statuses of the trials that have ended."""
-    found = [scene.cluster.get("sdt", name).get("status") or {} for name in names]
+    found = [_trial_status(scene, name) for name in names]
     return [each for each in found if each.get("phase") == "Ended"]
 
 
@@ -222,8 +224,8 @@ def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
     before = (_status(scene).get("lastTrial") or {}).get("name")
     started = time.monotonic()
 
-    def has_ended(_: object) -> bool:
-        last = _status(scene).get("lastTrial") or {}
+    def has_ended(seen: Seen) -> bool:
+        last = (seen.resource.get("status") or {}).get("lastTrial") or {}
         return last.get("name") not in (None, before)
 
     scene.wait("verdict", has_ended, wait_s)
@@ -237,7 +239,11 @@ def _latest(scene: Scene) -> Manifest:
     deployment = _status(scene)
     last = deployment.get("lastTrial") or {}
     name = deployment.get("activeTrial") or last.get("name")
-    status: Manifest = (scene.cluster.get("sdt", name).get("status") or {}) if name else {}
+    return _trial_status(scene, name) if name else {}
+
+
+def _trial_status(scene: Scene, name: str) -> Manifest:
+    status: Manifest = scene.reader.get(TRIAL.path(NAMESPACE, name)).get("status") or {}
     return status
 
 
@@ -246,12 +252,12 @@ def _measures(trial: Manifest) -> bool:
 
 
 def _status(scene: Scene) -> Manifest:
-    status: Manifest = scene.cluster.get("sdd", NAME).get("status") or {}
+    status: Manifest = scene.reader.get(RESOURCE.path(NAMESPACE, NAME)).get("status") or {}
     return status
 
 
 def _spec(scene: Scene) -> Manifest:
-    spec: Manifest = scene.cluster.get("sdd", NAME)["spec"]
+    spec: Manifest = scene.reader.get(RESOURCE.path(NAMESPACE, NAME))["spec"]
     return spec
 
 

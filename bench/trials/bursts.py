@@ -9,7 +9,7 @@ from traffic.load import CLIENTS, Client
 from traffic.questions import QUESTIONS
 
 TIMES = 4
-"""Clients in a burst, as a multiple of those that always ask."""
+"""Clients in a burst, as a multiple of the permanent ones."""
 MEAN_DWELL_S = 15.0
 """A burst, and a pause between two, lasts so long on average: some turns of a short trial."""
 _BORDERS = 2000
@@ -37,7 +37,7 @@ class Bursts:
 def sticky_clients() -> tuple[Client, ...]:
     """The further clients of a burst.
 
-    Each keeps its connection, and with it its pod, and asks a single question, so that pods get
+    Each keeps its connection, and with it its pod, and sends a single question, so that pods get
     different content for as long as the connections last.
     """
     count = (TIMES - 1) * len(CLIENTS)

@@ -32,7 +32,7 @@ def read_list(text: str) -> Manifest:
 
 
 def _read_items(text: str, at: int) -> tuple[list[Any], int]:
-    """The items from a position behind the opening bracket, and where the list ends."""
+    """The items from a position after the opening bracket, and where the list ends."""
     if text[at : at + 1] == "]":
         return [], at + 1
     items, decode = [], json.JSONDecoder().raw_decode

@@ -38,7 +38,7 @@ CERTAINTY = 1.5
 TIME_OF_DOUBLE = 1.5
 """Factor of decode time that a batch of twice the size explains."""
 AGREEING_PAIRS = 2
-"""Pairs that show a doubled decode time each by itself."""
+"""Pairs that show a doubled decode time, each alone."""
 SAME_LOAD = 1.5
 """Requests of the candidate for each of the baseline, above which its load was higher."""
 
