@@ -47,8 +47,8 @@ _BOTH = tuple(PLATFORMS)
 _ENGINE = ("api", "kernels", "engine")
 RELEASED_IMAGES = (
     ReleasedImage("operator", "operator", None, (), ("api", "operator"), _BOTH),
-    ReleasedImage("engine", "engine", "gpu", ("gpu",), _ENGINE, ("linux/amd64",)),
-    ReleasedImage("engine-cpu", "engine", "cpu", (), _ENGINE, _BOTH, suffix="-cpu"),
+    ReleasedImage("engine", "engine", "gpu", ("tracing", "gpu"), _ENGINE, ("linux/amd64",)),
+    ReleasedImage("engine-cpu", "engine", "cpu", ("tracing",), _ENGINE, _BOTH, suffix="-cpu"),
 )
 """FlashInfer's kernels are compiled in the image `engine`, which an emulated processor cannot do
 in any useful time: it is built for amd64 alone."""

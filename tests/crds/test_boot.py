@@ -78,6 +78,8 @@ EVERYTHING = {
         "api_key_path": "/keys",
         "owner": "3f6c",
         "request_labels": ["code"],
+        "tool_parser": "hermes",
+        "reasoning_parser": "none",
     },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "device": "cpu",

@@ -73,6 +73,8 @@ OTHERS = {
     ("engine", "upgradePolicy"): "Roll",
     ("engine", "threads"): 2,
     ("serving", "requestLabels"): ["code"],
+    ("serving", "toolParser"): "hermes",
+    ("serving", "reasoningParser"): "None",
     ("lifecycle", "preStop"): "1s",
     ("lifecycle", "drainTimeout"): "30s",
     ("lifecycle", "terminationGracePeriod"): "2m",

@@ -43,7 +43,7 @@ def test_the_operator_has_no_torch_and_the_gpu_image_has_flashinfer() -> None:
         for image in RELEASED_IMAGES
     }
     assert "torch" not in names["operator"]
-    assert {"torch", "triton"} <= names["engine-cpu"] < names["engine"]
+    assert {"torch", "triton", "opentelemetry-sdk"} <= names["engine-cpu"] < names["engine"]
     assert any(name.startswith("flashinfer") for name in names["engine"] - names["engine-cpu"])
 
 

@@ -87,7 +87,7 @@ def test_a_model_without_template_cannot_chat_but_complete(start_server, write_m
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools are not available"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "set serving.toolParser"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
         ({"messages": []}, "messages is []"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),

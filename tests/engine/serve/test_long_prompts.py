@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from specdecode_engine.serve.errors import HttpError
-from specdecode_engine.serve.openai.output_processor import Detokenizer
+from specdecode_engine.serve.text.detokenizer import Detokenizer
 from specdecode_engine.serve.text.loading import load_text_model, longest_token_chars
 
 TEXT = "the quick brown fox größer naïve 北京 😀 12345 and <|turn|> STOP\n"

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from specdecode_engine.grammar import GrammarCompiler, GrammarKind, GrammarSource, TokenBytes
-from specdecode_engine.serve.openai.output_processor import Detokenizer
+from specdecode_engine.serve.text.detokenizer import Detokenizer
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 MESSAGES = [

@@ -10,8 +10,10 @@ from specdecode_api.boot.engine import (
     GraphsBoot,
     MemoryBoot,
     ModelBoot,
+    ReasoningParserName,
     SchedulingBoot,
     ServerBoot,
+    ToolParserName,
 )
 from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
@@ -23,8 +25,10 @@ __all__ = [
     "GraphsBoot",
     "MemoryBoot",
     "ModelBoot",
+    "ReasoningParserName",
     "SchedulingBoot",
     "ServerBoot",
     "SpeculationBoot",
     "TableEntry",
+    "ToolParserName",
 ]

@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints, field_validator
 from specdecode_api import names
 from specdecode_api.base import FileRecord
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
+from specdecode_api.parsers import ReasoningFormat, ToolFormat
 from specdecode_api.speculation import MAX_PAGE_SIZE
 
 CPU_LIST = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
@@ -138,10 +139,12 @@ class SchedulingBoot(FileRecord):
 
 
 RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_PATTERN}$")]
+ToolParserName = Literal["auto", "none", ToolFormat]
+ReasoningParserName = Literal["auto", "none", ReasoningFormat]
 
 
 class ServerBoot(FileRecord):
-    """Addresses, drain time and authorization of the HTTP server."""
+    """Addresses, drain time, authorization and parsers of the HTTP server."""
 
     host: str = Field(default="0.0.0.0", description="Address of the API to listen on.")
     port: int = Field(
@@ -201,6 +204,16 @@ class ServerBoot(FileRecord):
         max_length=names.MAX_REQUEST_LABELS,
         description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
         "separately; any other value counts as none.",
+    )
+    tool_parser: ToolParserName = Field(
+        default="auto",
+        description="Format in which the model writes tool calls; auto detects it from the chat "
+        "template, none returns them as content. openai is harmony (gpt-oss).",
+    )
+    reasoning_parser: ReasoningParserName = Field(
+        default="auto",
+        description="Format in which the model writes its reasoning; auto detects it from the chat "
+        "template, none returns it as content. openai_gptoss is harmony.",
     )
 
 

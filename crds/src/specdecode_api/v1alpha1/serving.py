@@ -1,9 +1,12 @@
-"""The endpoint of a deployment: who may call it, and how its requests are counted."""
+"""The endpoint of a deployment: who may call it, what it parses, how requests are counted."""
+
+from typing import Literal
 
 from pydantic import Field
 
 from specdecode_api import names
 from specdecode_api.base import ResourceRecord
+from specdecode_api.parsers import ReasoningFormat, ToolFormat
 from specdecode_api.v1alpha1.scalars import ObjectName, RequestLabel, SecretKey
 
 
@@ -20,7 +23,7 @@ class ApiKeysSpec(ResourceRecord):
 
 
 class Serving(ResourceRecord):
-    """Authorization of requests, and labels by which they are counted."""
+    """Authorization of requests, parsers of responses, and labels by which requests are counted."""
 
     api_keys: ApiKeysSpec | None = Field(
         default=None,
@@ -32,4 +35,14 @@ class Serving(ResourceRecord):
         max_length=names.MAX_REQUEST_LABELS,
         description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
         "separately, such as code and chat; any other value counts as none.",
+    )
+    tool_parser: Literal["Auto", "None", ToolFormat] = Field(
+        default="Auto",
+        description="Format in which the model writes tool calls; Auto detects it from the chat "
+        "template, None returns them as content. openai is harmony (gpt-oss).",
+    )
+    reasoning_parser: Literal["Auto", "None", ReasoningFormat] = Field(
+        default="Auto",
+        description="Format in which the model writes its reasoning; Auto detects it from the chat "
+        "template, None returns it as content. openai_gptoss is harmony.",
     )

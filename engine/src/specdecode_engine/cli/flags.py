@@ -48,6 +48,8 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--max-body-bytes", "server.max_body_bytes", int),
     ("--watchdog-timeout", "server.step_timeout_seconds", float),
     ("--api-key-file", "server.api_key_path", str),
+    ("--tool-call-parser", "server.tool_parser", str),
+    ("--reasoning-parser", "server.reasoning_parser", str),
     ("--device", "device", str),
     ("--attention-backend", "attention_backend", str),
     ("--threads", "threads", int),

@@ -16,6 +16,7 @@ from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.lifecycle import ServerLifecycle
 from specdecode_engine.serve.limits import max_body_bytes
+from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
@@ -57,6 +58,7 @@ class Service:
         self._on_failure = on_failure
         self._is_step_late = False
         self._text: TextProcessor | None = None
+        self.formats = MessageFormats()
         self.facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
         self.grammars = Grammars(lambda: self.text.token_bytes(self._eos_token_ids))
@@ -140,6 +142,7 @@ class Service:
         loaded = self._load(self._note_progress)
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
+        self.formats = resolve_formats(self._text.chat_template, self.boot.server)
         self.tables.start(loaded.core)
         self.facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids

@@ -13,10 +13,12 @@ from specdecode_api.boot import (
     GraphsBoot,
     MemoryBoot,
     ModelBoot,
+    ReasoningParserName,
     SchedulingBoot,
     ServerBoot,
     SpeculationBoot,
     TableEntry,
+    ToolParserName,
 )
 from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
@@ -71,6 +73,8 @@ def boot_file(
             # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
+            tool_parser=_tool_parser(spec),
+            reasoning_parser=_reasoning_parser(spec),
         ),
         device="cpu" if spec.engine.device == "CPU" else "cuda",
         attention_backend=_BACKENDS[spec.engine.attention_backend],
@@ -90,6 +94,20 @@ def threads(spec: Spec) -> int | None:
     if spec.engine.device != "CPU" or limit is None:
         return None
     return max(1, math.floor(amount(limit)))
+
+
+def _tool_parser(spec: Spec) -> ToolParserName:
+    chosen = spec.serving.tool_parser
+    if chosen == "Auto":
+        return "auto"
+    return "none" if chosen == "None" else chosen
+
+
+def _reasoning_parser(spec: Spec) -> ReasoningParserName:
+    chosen = spec.serving.reasoning_parser
+    if chosen == "Auto":
+        return "auto"
+    return "none" if chosen == "None" else chosen
 
 
 def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) -> SpeculationBoot:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdecode_engine.serve.openai.output_processor import Detokenizer
+from specdecode_engine.serve.text.detokenizer import Detokenizer
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 REPLACEMENT = "\ufffd"

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdecode_engine.batch.request import FinishReason, Output
-from specdecode_engine.serve.openai.output_processor import OutputProcessor, StopStringScanner
+from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.text.stop_strings import StopStringScanner
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3).map(tuple)

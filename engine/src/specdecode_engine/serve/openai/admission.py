@@ -8,9 +8,10 @@ import hashlib
 import logging
 import re
 import secrets
+import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
@@ -19,12 +20,14 @@ from pydantic import ValidationError
 
 from specdecode_api import names
 from specdecode_engine.batch.request import Request, SamplingParams
-from specdecode_engine.grammar import Grammar
+from specdecode_engine.grammar import Grammar, GrammarSource
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.limits import read_limited
-from specdecode_engine.serve.openai.constraints import read_constraint
+from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
+from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
-from specdecode_engine.serve.openai.streaming import ResponseFormatter, StreamingReply
+from specdecode_engine.serve.openai.streaming import StreamingReply
+from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
 from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
 
@@ -44,34 +47,70 @@ EncodedPrompt = tuple[tuple[int, ...], str]
 """A prompt's token ids, and its text where choices begin with it, else an empty string."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A body made ready for the engine.
+
+    `constraint` is a grammar for every choice and the field to name in its errors. `make_parser`
+    makes the parser of one choice's text, which reads the special tokens `visible_ids`.
+    """
+
+    prompts: tuple[EncodedPrompt, ...]
+    constraint: tuple[str, GrammarSource] | None
+    make_parser: Callable[[], ReasoningParser] = ContentParser
+    visible_ids: frozenset[int] = frozenset()
+
+
 async def generate(
     http_request: HttpRequest,
     body_type: type[Body],
-    read_prompts: Callable[[Body, TextProcessor, int], tuple[EncodedPrompt, ...]],
-    make_formatter: Callable[[Body, Vocabulary], ResponseFormatter],
+    prepare: Callable[[Body, Service], PreparedCall],
+    make_formatter: Callable[[Body, ResponseHead, Vocabulary], ResponseFormatter],
 ) -> Response:
     """Read and admit a request, or raise `HttpError`; the reply runs it.
 
-    `read_prompts` encodes the body's prompts in a thread, and checks them against a context length.
+    `prepare` runs in a thread; it encodes prompts and checks their length.
     """
     service = service_of(http_request)
     service.lifecycle.check_admission()
     started_s = service.clock()
     body = await read_body(http_request, body_type, service.max_body_bytes)
-    text, context_length = service.text, service.engine.context_length
     if body.model not in (None, service.served_name):
         raise errors.model_not_found(str(body.model), service.served_name)
-    prompts = await asyncio.to_thread(read_prompts, body, text, context_length)
-    constraint = read_constraint(body) if body.is_constrained else None
-    grammar = await service.grammars.compile(*constraint) if constraint else None
+    call = await asyncio.to_thread(prepare, body, service)
+    grammar = await service.grammars.compile(*call.constraint) if call.constraint else None
     label = http_request.headers.get(names.HEADER_LABEL, "").strip()
     if label not in service.boot.server.request_labels:
         label = ""  # clients may invent any number, and each has metric series of its own
     max_steps = _max_steps(body, http_request)
-    requests = _admit(body, prompts, service, grammar, label, max_steps)
-    prompt_texts = [echo for _, echo in prompts for _ in range(body.n or 1)]
-    formatter = make_formatter(body, text.vocabulary)
-    return StreamingReply(service, body, requests, prompt_texts, formatter, started_s)
+    requests = _admit(body, call.prompts, service, grammar, label, max_steps)
+    vocabulary = service.text.vocabulary
+    head = ResponseHead(requests[0].request_id, int(time.time()), service.served_name)
+    choices = _choices(body, call, requests, vocabulary)
+    formatter = make_formatter(body, head, vocabulary)
+    return StreamingReply(service, body, requests, choices, formatter, started_s)
+
+
+def _choices(
+    body: GenerationBody,
+    call: PreparedCall,
+    requests: tuple[Request, ...],
+    vocabulary: Vocabulary,
+) -> list[OutputProcessor]:
+    """Return the processors of the outputs of `requests`."""
+    count, stop = body.n or 1, tuple(body.stop or ())
+    return [
+        OutputProcessor(
+            index,
+            vocabulary,
+            stop,
+            call.prompts[index // count][1],
+            request.prompt_ids,
+            call.make_parser(),
+            call.visible_ids,
+        )
+        for index, request in enumerate(requests)
+    ]
 
 
 async def read_body(http_request: HttpRequest, body_type: type[Body], max_bytes: int) -> Body:

@@ -5,22 +5,24 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request, Response
 
 from specdecode_engine.batch.request import TokenLogprobs
-from specdecode_engine.serve.openai.admission import EncodedPrompt, generate
+from specdecode_engine.serve.openai.admission import EncodedPrompt, PreparedCall, generate
+from specdecode_engine.serve.openai.constraints import read_constraint
+from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
 from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB, CompletionBody
-from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
+from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 router = APIRouter()
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
-    return await generate(request, CompletionBody, _read_prompts, CompletionFormatter)
+    return await generate(request, CompletionBody, _prepare, CompletionFormatter)
 
 
-def _read_prompts(
-    body: CompletionBody, text: TextProcessor, context_length: int
-) -> tuple[EncodedPrompt, ...]:
+def _prepare(body: CompletionBody, service: Service) -> PreparedCall:
+    text, context_length = service.text, service.engine.context_length
     prompts: list[EncodedPrompt] = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
@@ -28,22 +30,24 @@ def _read_prompts(
             prompts.append((ids, prompt if body.echo else ""))
         else:
             prompts.append((prompt, text.decode(prompt) if body.echo else ""))
-    return tuple(prompts)
+    return PreparedCall(tuple(prompts), read_constraint(body))
 
 
-class CompletionFormatter:
+class CompletionFormatter(ChoiceFormatter):
     """OpenAI's `text_completion` objects."""
 
     id_prefix = "cmpl"
     object_type = "text_completion"
     chunk_type = "text_completion"
 
-    def __init__(self, body: CompletionBody, vocabulary: Vocabulary) -> None:
+    def __init__(self, body: CompletionBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
+        num_choices = len(body.prompt) * (body.n or 1)
+        super().__init__(head, num_choices, body.include_usage)
         self._vocabulary = vocabulary
         self._has_logprobs = body.logprobs is not None
 
     def first_choice(self, index: int) -> None:
-        """Return None: a stream begins with text."""
+        """A stream begins with text."""
 
     def choice(self, whole: OutputProcessor) -> dict[str, object]:
         return {

@@ -1,16 +1,24 @@
-"""The text of one sequence: an echo of its prompt, then its tokens as they arrive.
+"""The message of one sequence: an echo of its prompt, then its tokens as they arrive.
 
-Tokens become text without incomplete characters, and stop strings are found across tokens.
+Tokens become text without incomplete characters, a parser splits the text into the parts of a
+message, and stop strings are found in its content, across tokens.
 """
 
-import codecs
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from specdecode_engine.batch.request import FinishReason, Output, TokenLogprobs
+from specdecode_engine.serve.parsers.message import (
+    ContentDelta,
+    ContentParser,
+    MessageDelta,
+    ReasoningParser,
+    ToolCallDelta,
+)
+from specdecode_engine.serve.text.detokenizer import Detokenizer
+from specdecode_engine.serve.text.stop_strings import StopStringScanner
 from specdecode_engine.serve.text.tokenizer import Vocabulary
-
-_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +34,17 @@ class ScoredToken:
 
 
 class OutputProcessor:
-    """One choice of a response: turns the outputs of its sequence into text.
+    """One choice of a response: turns the outputs of its sequence into parts of a message.
 
-    `text` and `scored` are what was added since `clear`. Tokens are processed one at a time and in
-    order, so that text, end and token count do not depend on how many tokens a step adds. `echo` is
-    the prompt's text where the choice begins with it.
+    `deltas` and `scored` are what was added since `clear`. Tokens are processed one at a time and
+    in order, so that parts, end and token counts do not depend on how many tokens a step adds.
+
+    Args:
+        stop: strings that end the text where they begin in its content; reasoning and the
+            arguments of calls may contain them.
+        echo: the prompt's text where the choice begins with it.
+        parser: splits the text; without one, all of it is content.
+        visible_ids: the special tokens whose spelling the parser reads.
     """
 
     def __init__(
@@ -40,34 +54,42 @@ class OutputProcessor:
         stop: tuple[str, ...] = (),
         echo: str = "",
         prompt_ids: tuple[int, ...] = (),
+        parser: ReasoningParser | None = None,
+        visible_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.index = index
+        self.deltas: list[MessageDelta] = []
         self.scored: list[ScoredToken] = []
         self.finish_reason: FinishReason | None = None
+        self.has_tool_calls = False
         self.grammar_fault: str | None = None
-        self.completion_tokens = 0
+        self.completion_tokens = self.reasoning_tokens = 0
         self.decode_steps = self.drafts = self.drafted = self.emitted = 0  # of decode steps
         self.accepted_at: list[int] = []  # accepted draft tokens by position
         self.echo = echo
         self._vocabulary = vocabulary
         self._prompt_ids = prompt_ids
-        self._detokenizer = Detokenizer(vocabulary)
+        self._detokenizer = Detokenizer(vocabulary, visible_ids)
+        self._parser = parser or ContentParser()
         self._scanner = StopStringScanner(stop) if stop else None
         self._text_offset = len(echo)
-        self._pieces: list[str] = []
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
+        """The content that was added."""
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, ContentDelta))
 
     def clear(self) -> None:
-        """Drop text and log-probabilities: they were sent."""
-        self._pieces = []
+        """Drop parts and log-probabilities: they were sent."""
+        self.deltas = []
         self.scored = []
 
     def add_echo(self, logprobs: tuple[TokenLogprobs, ...] | None = None) -> None:
-        """Add the echo of the prompt; `logprobs`, where given, begin with its second token."""
-        self._pieces.append(self.echo)
+        """Add the echo of the prompt; `logprobs`, where given, begin with its second token.
+
+        The log-probabilities of a long prompt take long.
+        """
+        self.deltas.append(ContentDelta(self.echo))
         if logprobs is not None:
             columns = zip(self._prompt_ids, self._prompt_offsets(), (None, *logprobs), strict=True)
             self.scored += (ScoredToken(*column) for column in columns)
@@ -88,7 +110,13 @@ class OutputProcessor:
         self.drafts += output.drafted > 0
         self._count_accepted(output.accepted)
         self.emitted += output.decode_steps * len(output.token_ids)
-        is_stopped = False
+        is_stopped = self._push_tokens(output)
+        if output.finish_reason is not None and not is_stopped:
+            is_stopped = self._flush()
+        self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
+
+    def _push_tokens(self, output: Output) -> bool:
+        """Process tokens one at a time; return whether a stop string ends the text in one."""
         for position, token_id in enumerate(output.token_ids):
             self.completion_tokens += 1
             is_last = position == len(output.token_ids) - 1
@@ -97,14 +125,21 @@ class OutputProcessor:
             if output.logprobs is not None:
                 logprobs = output.logprobs[position]
                 self.scored.append(ScoredToken(token_id, self._text_offset, logprobs))
-            is_stopped = self._append(self._detokenizer.push(token_id))
-            if is_stopped:
-                break
-        if output.finish_reason is not None and not is_stopped:
-            is_stopped = self._append(self._detokenizer.flush())
-            if self._scanner is not None:
-                self._pieces.append(self._scanner.flush())
-        self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
+            was_in_reasoning = self._parser.in_reasoning
+            deltas = self._parser.push(self._detokenizer.push(token_id))
+            self.reasoning_tokens += was_in_reasoning and self._parser.in_reasoning
+            if self._append(deltas):
+                return True
+        return False
+
+    def _flush(self) -> bool:
+        """Release what is held back; return whether a stop string ends the text in it."""
+        last = self._parser.push(self._detokenizer.flush())
+        if self._append([*last, *self._parser.flush()]):
+            return True
+        if self._scanner is not None and (held := self._scanner.flush()):
+            self.deltas.append(ContentDelta(held))
+        return False
 
     def _count_accepted(self, accepted: int) -> None:
         """Count the first `accepted` positions of a draft."""
@@ -112,13 +147,23 @@ class OutputProcessor:
         for position in range(accepted):
             self.accepted_at[position] += 1
 
-    def _append(self, piece: str) -> bool:
-        """Add a piece of text; return whether a stop string ends the text in it."""
-        self._text_offset += len(piece)
+    def _append(self, deltas: Sequence[MessageDelta]) -> bool:
+        """Add parts of the message; return whether a stop string ends the text in them."""
+        for delta in deltas:
+            self.has_tool_calls |= isinstance(delta, ToolCallDelta)
+            if not isinstance(delta, ContentDelta):
+                self.deltas.append(delta)
+            elif self._append_content(delta):
+                return True
+        return False
+
+    def _append_content(self, delta: ContentDelta) -> bool:
+        self._text_offset += len(delta.text)
         if self._scanner is None:
-            self._pieces.append(piece)
+            self.deltas.append(delta)
             return False
-        self._pieces.append(self._scanner.push(piece))
+        if released := self._scanner.push(delta.text):
+            self.deltas.append(ContentDelta(released))
         return self._scanner.is_stopped
 
     def _prompt_offsets(self) -> list[int]:
@@ -133,60 +178,3 @@ class OutputProcessor:
         surplus = len(decoded) - len(self.echo) if decoded.endswith(self.echo) else 0
         starts = accumulate((len(piece) for piece in pieces[:-1]), initial=-surplus)
         return [min(max(start, 0), len(self.echo)) for start in starts]
-
-
-class Detokenizer:
-    """The text of one sequence so far.
-
-    The pieces of all tokens, then that of `flush`, join to the whole text. Bytes that are not
-    valid UTF-8 become U+FFFD as soon as that is certain.
-    """
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._decoder = _utf8(errors="replace")
-
-    def push(self, token_id: int) -> str:
-        """Return the characters that this token completes."""
-        return self._decoder.decode(self._vocabulary.text_bytes(token_id))
-
-    def flush(self) -> str:
-        """Return the replacement of an incomplete character at the end, if there is one."""
-        return self._decoder.decode(b"", final=True)
-
-
-class StopStringScanner:
-    """Searches a text that arrives in pieces for the earliest stop string.
-
-    Holds back the longest end of the text that could still become a stop string. `is_stopped` is
-    set once a stop string ended the text.
-    """
-
-    def __init__(self, stop: tuple[str, ...]) -> None:
-        assert all(stop), "an empty stop string would end every text"
-        self.is_stopped = False
-        self._stop = stop
-        self._held = ""
-
-    def push(self, piece: str) -> str:
-        """Add the next piece; return the text that can be released now."""
-        text = self._held + piece
-        starts = [start for stop in self._stop if (start := text.find(stop)) >= 0]
-        if starts:
-            self.is_stopped = True
-            self._held = ""
-            return text[: min(starts)]
-        released = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
-        self._held = text[released:]
-        return text[:released]
-
-    def flush(self) -> str:
-        """Release the text that is held back: the text has ended without a stop string."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest proper prefix of `stop` that the text ends with."""
-    lengths = range(min(len(stop) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if text.endswith(stop[:length])), 0)

@@ -1,11 +1,12 @@
-"""Request bodies: OpenAI's fields, their ranges, and the extensions of vLLM and SGLang.
+"""Request bodies: the fields that both APIs share, and the body of text completions.
 
-A field that is absent or null has its default. Unknown fields are accepted and ignored.
+They are OpenAI's fields with the extensions of vLLM and SGLang. A field that is absent or null has
+its default. Unknown fields are accepted and ignored.
 """
 
 import re
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -52,17 +53,6 @@ def _check_keys(biases: dict[str, float]) -> dict[str, float]:
     if wrong is not None:
         raise ValueError(f"the key {wrong!r} is not a token id; keys are decimal token ids")
     return biases
-
-
-def _text(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
-            raise ValueError("only parts of type text are supported; remove the others")
-        if not isinstance(part.get(part["type"]), str):
-            raise ValueError("a part of type text needs a string in its field text")
-    return "\n".join(part[part["type"]] for part in content)
 
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -127,11 +117,6 @@ class GenerationBody(ConstraintFields):
         return self
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether a field of structured output is set."""
-        return not self.model_fields_set.isdisjoint(ConstraintFields.model_fields)
-
-    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -188,52 +173,3 @@ class CompletionBody(GenerationBody):
     @property
     def num_prompt_logprobs(self) -> int | None:
         return self.logprobs if self.echo else None
-
-
-class ChatMessage(BaseModel):
-    """One message of a conversation. The chat template also receives fields not listed here."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_text)] = None
-
-    @model_validator(mode="after")
-    def _check_content(self) -> Self:
-        if self.content is None and self.role != "assistant":
-            raise ValueError(f"a message of role {self.role} needs content")
-        return self
-
-
-class ChatBody(GenerationBody):
-    """Body of POST /v1/chat/completions."""
-
-    prompt_field = "messages"
-
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-
-    @model_validator(mode="after")
-    def _check_available(self) -> Self:
-        if self.tools or self.functions:
-            raise ValueError("tools are not available yet; remove tools and functions")
-        if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
-        return self
-
-    @property
-    def requested_tokens(self) -> int | None:
-        new = self.max_completion_tokens
-        return self.max_tokens if new is None else new
-
-    @property
-    def length_field(self) -> str:
-        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-
-    @property
-    def num_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None

@@ -3,20 +3,20 @@
 import asyncio
 import json
 import logging
-import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from itertools import zip_longest
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import Response
-from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.engine.async_engine import RequestStream
+from specdecode_engine.serve.openai.formatting import Event, ResponseFormatter
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.usage import usage_of
 from specdecode_engine.serve.service import Service
 from specdecode_engine.stats.prometheus import RequestLatency
 
@@ -24,28 +24,16 @@ log = logging.getLogger(__name__)
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
+# Formatting the log-probabilities of more tokens takes over a millisecond.
+MAX_SCORED_ON_LOOP = 16
+
+T = TypeVar("T")
+
 EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-
-
-class ResponseFormatter(Protocol):
-    """The objects that one API answers with."""
-
-    id_prefix: str
-    object_type: str
-    chunk_type: str
-
-    def first_choice(self, index: int) -> dict[str, object] | None:
-        """Return the choice that opens a stream before any text; None where there is none."""
-
-    def choice(self, whole: OutputProcessor) -> dict[str, object]:
-        """Return a choice of a response in one piece."""
-
-    def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
-        """Return a choice of a chunk: what was added since the last one."""
 
 
 class StreamingReply(Response):
@@ -55,8 +43,7 @@ class StreamingReply(Response):
     has its own status.
 
     Args:
-        requests: the engine's requests; choice i of the response is that of `requests[i]`.
-        prompt_texts: the text that each choice begins with: its prompt, or nothing.
+        requests: the engine's requests; `choices[i]` processes the outputs of `requests[i]`.
         started_s: when the HTTP request arrived, on the service's clock.
     """
 
@@ -65,7 +52,7 @@ class StreamingReply(Response):
         service: Service,
         body: GenerationBody,
         requests: tuple[Request, ...],
-        prompt_texts: Sequence[str],
+        choices: Sequence[OutputProcessor],
         formatter: ResponseFormatter,
         started_s: float,
     ) -> None:
@@ -74,16 +61,9 @@ class StreamingReply(Response):
         self._body = body
         self._requests = requests
         self._formatter = formatter
-        self._created = int(time.time())
-        vocabulary, stop = service.text.vocabulary, tuple(body.stop or ())
-        choices = enumerate(zip(requests, prompt_texts, strict=True))
-        self._choices = {
-            request.request_id: OutputProcessor(index, vocabulary, stop, echo, request.prompt_ids)
-            for index, (request, echo) in choices
-        }
-        self._latencies = {
-            request.request_id: RequestLatency(service.metrics, started_s) for request in requests
-        }
+        ids = [request.request_id for request in requests]
+        self._choices = dict(zip(ids, choices, strict=True))
+        self._latencies = {each: RequestLatency(service.metrics, started_s) for each in ids}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not await _run_until_disconnect(receive, self._respond(scope, receive, send)):
@@ -97,54 +77,52 @@ class StreamingReply(Response):
                     if self._body.stream:
                         await self._send_events(outputs, send)
                     else:
-                        await JSONResponse(await self._whole(outputs))(scope, receive, send)
+                        content = await self._whole(outputs)
+                        whole = Response(content, media_type="application/json")
+                        await whole(scope, receive, send)
                 finally:
                     unfinished = sum(not each.finish_reason for each in self._choices.values())
                     self._service.metrics.count_call(*self._count_tokens(), unfinished)
 
-    async def _whole(self, outputs: RequestStream) -> dict[str, object]:
+    async def _whole(self, outputs: RequestStream) -> bytes:
         async for _ in self._changed_choices(outputs):
             pass
-        choices = [self._formatter.choice(choice) for choice in self._choices.values()]
-        head = self._head(self._formatter.object_type)
-        return head | {"choices": choices, "usage": self._usage()}
+        choices = [*self._choices.values()]
+
+        def encode() -> bytes:
+            return _encode(self._formatter.whole(choices, self._usage())).encode()
+
+        return await _format(encode, sum(len(choice.scored) for choice in choices))
 
     async def _send_events(self, outputs: RequestStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         try:
             await self._send_chunks(outputs, send)
-            await _send_event(send, "[DONE]")
         except Exception as error:
             response = errors.from_exception(error)
             if response.code == "internal_error":
                 log.error("a streamed response failed", exc_info=error)
             self._service.metrics.count_error(response.status)
-            await _send_event(send, _encode(response.body))
+            await _send_part(send, self._encode([self._formatter.error_event(response.body)]))
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_chunks(self, outputs: RequestStream, send: Send) -> None:
-        formatter, include_usage = self._formatter, self._body.include_usage
-        head = self._head(formatter.chunk_type)
-        if include_usage:
-            head["usage"] = None
-        for index in range(len(self._requests)):
-            if (first := formatter.first_choice(index)) is not None:
-                await _send_event(send, _encode(head | {"choices": [first]}))
+        formatter = self._formatter
+        await _send_part(send, self._encode(formatter.first_events()))
         async for choice in self._changed_choices(outputs):
-            chunk = head | {"choices": [formatter.chunk_choice(choice)]}
-            choice.clear()
-            await _send_event(send, _encode(chunk))
-        if include_usage:
-            await _send_event(send, _encode(head | {"choices": [], "usage": self._usage()}))
 
-    def _head(self, object_type: str) -> dict[str, object]:
-        """Return the fields that every object of the response begins with."""
-        return {
-            "id": f"{self._formatter.id_prefix}-{self._requests[0].request_id}",
-            "object": object_type,
-            "created": self._created,
-            "model": self._service.served_name,
-        }
+            def encode(choice: OutputProcessor = choice) -> bytes:
+                return self._encode(formatter.events(choice))
+
+            part = await _format(encode, len(choice.scored))
+            choice.clear()
+            await _send_part(send, part)
+        end = formatter.end_marker
+        last = b"" if end is None else f"data: {end}\n\n".encode()
+        await _send_part(send, self._encode(formatter.last_events(self._usage())) + last)
+
+    def _encode(self, events: Iterable[Event]) -> bytes:
+        return b"".join(encode_event(event, self._formatter.has_named_events) for event in events)
 
     async def _changed_choices(self, outputs: RequestStream) -> AsyncIterator[OutputProcessor]:
         """Yield each choice that was added to, until all have ended.
@@ -160,10 +138,11 @@ class StreamingReply(Response):
         async for output in outputs:
             choice = self._choices[output.request_id]
             if output.prompt_logprobs is not None:
-                choice.add_echo(output.prompt_logprobs)
+                add_echo = partial(choice.add_echo, output.prompt_logprobs)
+                await _format(add_echo, len(output.prompt_logprobs))
                 yield choice
             self._process(output, choice, outputs)
-            if choice.text or choice.scored or choice.finish_reason:
+            if choice.deltas or choice.scored or choice.finish_reason:
                 yield choice
 
     def _process(self, output: Output, choice: OutputProcessor, outputs: RequestStream) -> None:
@@ -188,37 +167,12 @@ class StreamingReply(Response):
         return sum(len(request.prompt_ids) for request in prompts), completion_tokens
 
     def _usage(self) -> dict[str, object]:
-        """Return OpenAI's usage, extended by the figures of speculation in `specdecode`.
+        return usage_of(self._count_tokens()[0], [*self._choices.values()])
 
-        The names are those of vLLM's metrics. `accept_length` is generated tokens per sequence and
-        decode step, the target's own included; None without a decode step. The first token comes
-        from prefill.
-        """
-        choices = self._choices.values()
-        steps = sum(choice.decode_steps for choice in choices)
-        drafted = sum(choice.drafted for choice in choices)
-        by_position = zip_longest(*(choice.accepted_at for choice in choices), fillvalue=0)
-        accepted_at = [sum(position) for position in by_position]
-        accepted = sum(accepted_at)
-        emitted = sum(choice.emitted for choice in choices)
-        prompt_tokens, completion_tokens = self._count_tokens()
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "completion_tokens_details": {
-                "accepted_prediction_tokens": accepted,
-                "rejected_prediction_tokens": drafted - accepted,
-            },
-            "specdecode": {
-                "decode_steps": steps,
-                "num_drafts": sum(choice.drafts for choice in choices),
-                "num_draft_tokens": drafted,
-                "num_accepted_tokens": accepted,
-                "num_accepted_tokens_per_pos": accepted_at,
-                "accept_length": emitted / steps if steps else None,
-            },
-        }
+
+async def _format(work: Callable[[], T], num_scored: int) -> T:
+    """Format log-probabilities: many of them in a thread, which delays no other response."""
+    return work() if num_scored <= MAX_SCORED_ON_LOOP else await asyncio.to_thread(work)
 
 
 async def _run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
@@ -241,6 +195,12 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _send_event(send: Send, data: str) -> None:
-    body = f"data: {data}\n\n".encode()
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+def encode_event(event: Event, is_named: bool) -> bytes:
+    """Return a server-sent event; `is_named` names it by its field `type`."""
+    name = f"event: {event['type']}\n" if is_named else ""
+    return f"{name}data: {_encode(event)}\n\n".encode()
+
+
+async def _send_part(send: Send, body: bytes) -> None:
+    if body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})

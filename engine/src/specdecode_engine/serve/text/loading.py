@@ -56,11 +56,16 @@ def load_text_model(folder: Path) -> TextProcessor:
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
         apply_chat_template=render if wrapped.chat_template else None,
+        chat_template=_template_source(wrapped.chat_template),
         defaults=SamplingDefaults.model_validate(_read_json(folder / "generation_config.json")),
         vocab_size=size if isinstance(size, int) else tokenizer.get_vocab_size(),
         longest_token_chars=longest_token_chars(tokenizer),
         longest_token_bytes=longest_token_bytes(tokenizer),
     )
+
+
+def _template_source(template: str | dict[str, str] | None) -> str:
+    return "\n".join(template.values()) if isinstance(template, dict) else template or ""
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:

@@ -8,8 +8,9 @@ bytes are what it appends to another token.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,6 +49,11 @@ class Vocabulary:
         if known is None:
             known = self._known[token_id] = self._spell(token_id)
         return known
+
+    def special_tokens(self, spellings: Iterable[str]) -> frozenset[int]:
+        """Return the ids of those special tokens that the vocabulary has."""
+        ids = (self._tokenizer.token_to_id(spelling) for spelling in spellings)
+        return self.special_ids.intersection(ids)
 
     def shown(self, token_id: int) -> str:
         """Return a token as text, with a replacement for an incomplete character."""
@@ -113,13 +119,16 @@ class SamplingDefaults(BaseModel):
 class TextProcessor:
     """Converts between text and token ids.
 
-    `longest_token_chars` is the most characters of a text that one token stands for; None where
-    the vocabulary does not bound it. `longest_token_bytes` is the length of the longest token.
+    `chat_template` is the source of the checkpoint's template, or of all its templates; empty
+    without one. `longest_token_chars` is the most characters of a text that one token stands for;
+    None where the vocabulary does not bound it. `longest_token_bytes` is the length of the longest
+    token.
     """
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    apply_chat_template: Callable[[list[dict[str, Any]]], str] | None
+    apply_chat_template: Callable[..., str] | None
+    chat_template: str
     defaults: SamplingDefaults
     vocab_size: int
     longest_token_chars: int | None
@@ -156,16 +165,22 @@ class TextProcessor:
         encode = self.tokenizer.encode_batch_fast
         return encode([text], add_special_tokens=add_special_tokens)[0]
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """Return the prompt for the assistant's next message, by the checkpoint's chat template.
 
-        Raises `HttpError` if there is no template, or it refuses the messages.
+        `variables` are further variables of the template. Raises `HttpError` if there is no
+        template, or it refuses the messages.
         """
         if self.apply_chat_template is None:
             message = "this model has no chat template; use /v1/completions"
             raise errors.invalid("messages", message, "no_chat_template")
         try:
-            return self.apply_chat_template(list(messages))
+            return self.apply_chat_template(list(messages), tools=list(tools) or None, **variables)
         except Exception as error:  # a template is a program and may raise anything
             message = f"the model's chat template refuses the messages: {error}"
             raise errors.invalid("messages", message) from error

@@ -1,0 +1,126 @@
+"""OpenAI's `chat.completion` and `chat.completion.chunk` objects."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from specdecode_engine.batch.request import FinishReason
+from specdecode_engine.serve.openai.chat_protocol import ChatBody
+from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseHead
+from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
+from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB
+from specdecode_engine.serve.parsers.message import MessageDelta, ReasoningDelta, ToolCallDelta
+from specdecode_engine.serve.text.tokenizer import Vocabulary
+
+TOOL_CALLS = "tool_calls"
+
+
+def tool_call_id(request_id: str, choice: int, index: int) -> str:
+    """Return the id of a call: the same one for the same request, choice and call."""
+    digest = hashlib.sha256(f"{request_id}/{choice}/{index}".encode()).hexdigest()
+    return f"call_{digest[:24]}"
+
+
+def reasoning_text(deltas: Sequence[MessageDelta]) -> str:
+    """Return the reasoning in parts of a message."""
+    return "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
+
+
+def tool_call_parts(deltas: Sequence[MessageDelta]) -> list[ToolCallDelta]:
+    """Return one delta for each call: all that the parts contain of it."""
+    calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+    return [_join(list(parts)) for _, parts in groupby(calls, key=lambda call: call.index)]
+
+
+def _join(parts: list[ToolCallDelta]) -> ToolCallDelta:
+    return ToolCallDelta(parts[0].index, parts[0].name, "".join(part.arguments for part in parts))
+
+
+class ChatFormatter(ChoiceFormatter):
+    """Formats the message of each choice: content, reasoning and tool calls."""
+
+    id_prefix = "chatcmpl"
+    object_type = "chat.completion"
+    chunk_type = "chat.completion.chunk"
+
+    def __init__(self, body: ChatBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
+        super().__init__(head, body.n or 1, body.include_usage)
+        self._vocabulary = vocabulary
+        self._has_logprobs = bool(body.logprobs)
+
+    def first_choice(self, index: int) -> dict[str, Any]:
+        first = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": first, "logprobs": None, "finish_reason": None}
+
+    def choice(self, whole: OutputProcessor) -> dict[str, Any]:
+        return {
+            "index": whole.index,
+            "message": self._message(whole),
+            "logprobs": self._logprobs(whole.scored),
+            "finish_reason": _finish_reason(whole),
+            **whole.error_field,
+        }
+
+    def chunk_choice(self, new: OutputProcessor) -> dict[str, Any]:
+        return {
+            "index": new.index,
+            "delta": self._delta(new),
+            "logprobs": self._logprobs(new.scored),
+            "finish_reason": _finish_reason(new),
+            **new.error_field,
+        }
+
+    def _message(self, whole: OutputProcessor) -> dict[str, Any]:
+        reasoning, calls = reasoning_text(whole.deltas), tool_call_parts(whole.deltas)
+        message: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [self._call(whole.index, call) for call in calls]
+        if (reasoning or calls) and not whole.text:
+            message["content"] = None
+        return message
+
+    def _delta(self, new: OutputProcessor) -> dict[str, Any]:
+        calls = tool_call_parts(new.deltas)
+        parts = {
+            "reasoning_content": reasoning_text(new.deltas),
+            "content": new.text,
+            TOOL_CALLS: [{"index": call.index} | self._call(new.index, call) for call in calls],
+        }
+        return {name: part for name, part in parts.items() if part}
+
+    def _call(self, choice: int, call: ToolCallDelta) -> dict[str, Any]:
+        """Return a call, or what follows of one: that has no id, type and name."""
+        if call.name is None:
+            return {"function": {"arguments": call.arguments}}
+        return {
+            "id": tool_call_id(self._head.request_id, choice, call.index),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+
+    def _logprobs(self, scored: Sequence[ScoredToken]) -> dict[str, Any] | None:
+        if not self._has_logprobs:
+            return None
+        content = [
+            self._token(record.token_id, record.logprob)
+            | {"top_logprobs": [self._token(*likely) for likely in record.top]}
+            for record in (token.logprobs for token in scored)
+            if record is not None
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": self._vocabulary.shown(token_id),
+            "logprob": max(logprob, LOWEST_LOGPROB),
+            "bytes": list(self._vocabulary.text_bytes(token_id)) or None,
+        }
+
+
+def _finish_reason(choice: OutputProcessor) -> str | None:
+    if choice.finish_reason is FinishReason.STOP and choice.has_tool_calls:
+        return TOOL_CALLS
+    return choice.finish_reason

@@ -1,0 +1,50 @@
+"""The prompt of a conversation: what the chat template of the checkpoint gets, and makes of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
+from specdecode_engine.serve.text.tokenizer import TextProcessor
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The text and the token ids of a rendered conversation."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
+    """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
+    tools = [tool.model_dump(exclude_none=True) for tool in body.offered_tools]
+    rendered = text.render_chat(_messages(body.messages), tools, template_variables(body))
+    ids = text.encode_prompt(rendered, body.prompt_field, context_length, add_special_tokens=False)
+    return ChatPrompt(rendered, ids)
+
+
+def template_variables(body: ChatBody) -> dict[str, Any]:
+    """Return the variables of the template that the body sets.
+
+    Templates of different families turn reasoning off by `enable_thinking` (Qwen3, GLM-4.5) or
+    `thinking` (DeepSeek-V3.1), which is what `reasoning_effort: "none"` sets.
+    """
+    effort = body.reasoning_effort
+    variables: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if effort == "none":
+        variables |= {"enable_thinking": False, "thinking": False}
+    return variables | (body.chat_template_kwargs or {})
+
+
+def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    return [_for_template(message) for message in messages]
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    """Return a message with what templates expect: text as content, decoded arguments of calls."""
+    role = "system" if message.role == "developer" else message.role
+    fields = message.model_dump(exclude={"tool_calls"}, exclude_none=True)
+    if message.tool_calls:
+        fields["tool_calls"] = [call.for_template() for call in message.tool_calls]
+    return {"content": ""} | fields | {"role": role}

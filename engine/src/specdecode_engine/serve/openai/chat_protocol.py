@@ -1,0 +1,124 @@
+"""Body of POST /v1/chat/completions: messages, tools and the fields that only chat has."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.tools import (
+    FunctionTool,
+    NamedToolChoice,
+    ToolCall,
+    ToolFields,
+)
+
+# Parameters of transformers' `apply_chat_template` that are not variables of the template, or that
+# the body has as fields of their own.
+RESERVED_VARIABLES = frozenset(
+    {
+        "self", "conversation", "conversations", "messages", "tools", "chat_template",
+        "add_generation_prompt", "continue_final_message", "tokenize", "sanitize_control_tokens",
+        "padding", "truncation", "max_length", "return_tensors", "return_dict",
+        "return_assistant_tokens_mask", "tokenizer_kwargs", "kwargs",
+    }
+)  # fmt: skip
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+def _text(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
+            raise ValueError("only parts of type text are supported; remove the others")
+        if not isinstance(part.get(part["type"]), str):
+            raise ValueError("a part of type text needs a string in its field text")
+    return "\n".join(part[part["type"]] for part in content)
+
+
+def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
+    reserved = sorted(RESERVED_VARIABLES.intersection(variables))
+    if reserved:
+        raise ValueError(f"{reserved[0]} is not a variable of chat templates; remove it")
+    return variables
+
+
+def _refuse_functions(value: object) -> object:
+    if value:
+        raise ValueError("it is deprecated and not supported; use tools and tool_choice")
+    return None
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation. The chat template also receives fields not listed here."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_text)] = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role} needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role} has no tool_calls; remove them")
+        return self
+
+
+class ChatBody(ToolFields, GenerationBody):
+    """Body of POST /v1/chat/completions."""
+
+    prompt_field = "messages"
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, AfterValidator(lambda kwargs: kwargs and _check_variables(kwargs))
+    ] = None
+    functions: Annotated[object, AfterValidator(_refuse_functions)] = None
+    function_call: Annotated[object, AfterValidator(_refuse_functions)] = None
+
+    @model_validator(mode="after")
+    def _check_available(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tool_choice(self) -> Self:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"tools has the function {twice} twice; rename or remove one")
+        wanted = self.tool_choice
+        if not names and wanted not in (None, "none", "auto"):
+            raise ValueError("tool_choice requires a call and there are no tools; send tools")
+        if isinstance(wanted, NamedToolChoice) and wanted.function.name not in names:
+            raise ValueError(f"tool_choice names {wanted.function.name}, which is not in tools")
+        return self
+
+    @property
+    def offered_tools(self) -> tuple[FunctionTool, ...]:
+        """The tools that the model may call: none with `tool_choice: "none"`."""
+        return () if self.tool_choice == "none" else tuple(self.tools or ())
+
+    @property
+    def requested_tokens(self) -> int | None:
+        new = self.max_completion_tokens
+        return self.max_tokens if new is None else new
+
+    @property
+    def length_field(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None

@@ -1,0 +1,105 @@
+"""What a call is answered with: one object, or the events of a stream."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from specdecode_engine.serve.openai.output_processor import OutputProcessor
+
+Event = dict[str, Any]
+"""The JSON object of one server-sent event."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What every object of a response contains; `created` is a Unix time in seconds."""
+
+    request_id: str
+    created: int
+    model: str
+
+
+class ResponseFormatter(Protocol):
+    """The objects that one API answers a call with; one formatter for each call.
+
+    `has_named_events` names each event by the field `type` of its object; `end_marker` is the data
+    of a last event after them.
+    """
+
+    has_named_events: bool
+    end_marker: str | None
+
+    def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
+        """Return the response in one piece."""
+
+    def first_events(self) -> Iterable[Event]:
+        """Return the events that open a stream before any output."""
+
+    def events(self, choice: OutputProcessor) -> Iterable[Event]:
+        """Return the events for what was added to a choice."""
+
+    def last_events(self, usage: dict[str, Any]) -> Iterable[Event]:
+        """Return the events that end a stream after every choice has ended."""
+
+    def error_event(self, body: dict[str, Any]) -> Event:
+        """Return the event that ends a stream that failed; `body` is that of `HttpError`."""
+
+
+class ChoiceFormatter(ABC):
+    """Responses with a list of choices: those of chat and of text completions."""
+
+    has_named_events: bool = False
+    end_marker: str | None = "[DONE]"
+    id_prefix: str
+    object_type: str
+    chunk_type: str
+
+    def __init__(self, head: ResponseHead, num_choices: int, include_usage: bool) -> None:
+        self._head = head
+        self._num_choices = num_choices
+        self._include_usage = include_usage
+
+    @abstractmethod
+    def first_choice(self, index: int) -> dict[str, Any] | None:
+        """Return the choice that opens a stream before any text; None where there is none."""
+
+    @abstractmethod
+    def choice(self, whole: OutputProcessor) -> dict[str, Any]:
+        """Return a choice of a response in one piece."""
+
+    @abstractmethod
+    def chunk_choice(self, new: OutputProcessor) -> dict[str, Any]:
+        """Return a choice of a chunk: what was added since the last one."""
+
+    def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
+        objects = [self.choice(choice) for choice in choices]
+        return self._object(self.object_type) | {"choices": objects, "usage": usage}
+
+    def first_events(self) -> Iterable[Event]:
+        firsts = map(self.first_choice, range(self._num_choices))
+        return [self._chunk(first) for first in firsts if first is not None]
+
+    def events(self, choice: OutputProcessor) -> Iterable[Event]:
+        return [self._chunk(self.chunk_choice(choice))]
+
+    def last_events(self, usage: dict[str, Any]) -> Iterable[Event]:
+        if not self._include_usage:
+            return []
+        return [self._object(self.chunk_type) | {"choices": [], "usage": usage}]
+
+    def error_event(self, body: dict[str, Any]) -> Event:
+        return body
+
+    def _chunk(self, choice: dict[str, Any]) -> Event:
+        usage = {"usage": None} if self._include_usage else {}
+        return self._object(self.chunk_type) | usage | {"choices": [choice]}
+
+    def _object(self, object_type: str) -> Event:
+        head = self._head
+        return {
+            "id": f"{self.id_prefix}-{head.request_id}",
+            "object": object_type,
+            "created": head.created,
+            "model": head.model,
+        }

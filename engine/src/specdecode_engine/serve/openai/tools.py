@@ -1,0 +1,94 @@
+"""Tools of a request and calls in its messages: OpenAI's objects of type `function`."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
+class FunctionDefinition(BaseModel):
+    """A function that the model may call; `parameters` is a JSON schema of an object."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(BaseModel):
+    """One entry of `tools`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionReference(BaseModel):
+    """The name of a function."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    name: FunctionName
+
+
+class NamedToolChoice(BaseModel):
+    """A `tool_choice` that requires a call of one function."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    type: Literal["function"]
+    function: FunctionReference
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+
+
+class CalledFunction(BaseModel):
+    """A call that the model made: `arguments` is JSON text as the model wrote it."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    name: str
+    arguments: str = ""
+
+    def for_template(self) -> dict[str, object]:
+        """Return the call with its arguments decoded, as chat templates expect them.
+
+        Arguments that are not a JSON object stay text: a model may have written anything.
+        """
+        return {"name": self.name, "arguments": self._decoded()}
+
+    def _decoded(self) -> object:
+        if not self.arguments.strip():
+            return {}
+        try:
+            decoded = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return self.arguments
+        return decoded if isinstance(decoded, dict) else self.arguments
+
+
+class ToolCall(BaseModel):
+    """One entry of `tool_calls` in a message of the assistant."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def for_template(self) -> dict[str, object]:
+        return {"id": self.id, "type": self.type, "function": self.function.for_template()}
+
+
+class ToolFields(BaseModel):
+    """The fields of tools that a body of chat has."""
+
+    tools: Annotated[list[FunctionTool] | None, Field(max_length=1024)] = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None

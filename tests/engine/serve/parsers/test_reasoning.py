@@ -1,0 +1,144 @@
+"""Reasoning between tags: separated wherever the text is cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdecode_engine.serve.parsers.message import (
+    ChainedParser,
+    ContentDelta,
+    ContentParser,
+    MessageDelta,
+    ReasoningDelta,
+    ReasoningParser,
+)
+from specdecode_engine.serve.parsers.reasoning import (
+    MAX_LEADING_SPACE,
+    REASONING_TAGS,
+    THINK,
+    HiddenReasoning,
+    ReasoningTags,
+    TaggedReasoningParser,
+)
+
+PIECES = st.sampled_from(["<think>", "</think>", "<", "think", ">", "/", "\n", " ", "a", "bc"])
+TEXTS = st.lists(PIECES, max_size=14).map("".join)
+
+
+def split(text: str, sizes: list[int]) -> list[str]:
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(text[start : start + size])
+        start += size
+    return [*pieces, text[start:]]
+
+
+def parts(parser: ReasoningParser, pieces: list[str]) -> tuple[str, str]:
+    """Return reasoning and content."""
+    deltas: list[MessageDelta] = []
+    for piece in pieces:
+        deltas += parser.push(piece)
+    deltas += parser.flush()
+    reasoning = "".join(each.text for each in deltas if isinstance(each, ReasoningDelta))
+    content = "".join(each.text for each in deltas if isinstance(each, ContentDelta))
+    return reasoning, content
+
+
+def parse(text: str, is_open: bool = False, tags: ReasoningTags = THINK) -> tuple[str, str]:
+    return parts(TaggedReasoningParser(tags, is_open), [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("<think>\nwhy\n\nnot\n</think>\n\nyes", "why\n\nnot", "yes"),
+        ("\n<think>why</think>yes</think>", "why", "yes</think>"),
+        ("<think></think>yes", "", "yes"),
+        ("<think>\n\n</think>\n\nyes\n", "", "yes\n"),
+        ("<think>why", "why", ""),
+        ("<think>why</thi", "why</thi", ""),
+        ("the tag <think>is shown</think>", "", "the tag <think>is shown</think>"),
+        ("  <thin", "", "  <thin"),
+        ("\n\nyes", "", "\n\nyes"),
+        ("", "", ""),
+    ],
+)
+def test_reasoning_at_the_beginning_is_separated(text: str, reasoning: str, content: str) -> None:
+    assert parse(text) == (reasoning, content)
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("\nwhy\n</think>\n\nyes", "why", "yes"),
+        ("<think>why</think>yes", "why", "yes"),
+        ("why <think> twice</think>yes", "why <think> twice", "yes"),
+        ("</think>yes", "", "yes"),
+        ("  <thin", "  <thin", ""),
+    ],
+)
+def test_a_prompt_that_opens_reasoning_needs_no_tag(
+    text: str, reasoning: str, content: str
+) -> None:
+    assert parse(text, is_open=True) == (reasoning, content)
+
+
+@pytest.mark.parametrize("name", REASONING_TAGS)
+def test_each_family_has_its_tags(name: str) -> None:
+    tags = REASONING_TAGS[name]
+    assert parse(f"{tags.start}why{tags.end}yes", tags=tags) == ("why", "yes")
+    other = REASONING_TAGS["qwen3" if name == "mistral" else "mistral"]
+    assert parse(f"{other.start}why{other.end}yes", tags=tags)[0] == ""
+
+
+@given(text=TEXTS, sizes=st.lists(st.integers(0, 6), max_size=20), is_open=st.booleans())
+def test_the_parts_do_not_depend_on_the_pieces(text: str, sizes: list[int], is_open: bool) -> None:
+    pieces = split(text, sizes)
+    assert parts(TaggedReasoningParser(THINK, is_open), pieces) == parse(text, is_open)
+
+
+@given(text=TEXTS, is_open=st.booleans())
+def test_nothing_but_tags_and_line_breaks_is_lost(text: str, is_open: bool) -> None:
+    def letters(text: str) -> str:
+        return text.replace("<think>", "").replace("</think>", "").replace("\n", "")
+
+    reasoning, content = parse(text, is_open)
+    assert letters(reasoning) + letters(content) == letters(text)
+
+
+def test_white_space_without_end_is_content() -> None:
+    space = " " * (MAX_LEADING_SPACE + 1)
+    assert parse(f"{space}<think>why") == ("", f"{space}<think>why")
+    parser = TaggedReasoningParser(THINK, is_open=False)
+    released = [parser.push(" ") for _ in space]
+    assert released[-1] == [ContentDelta(space)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "continued", "is_open"),
+    [
+        ("<|im_start|>assistant\n<think>\n", "", True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "", False),
+        ("what is <think>?<|im_end|>\n<|im_start|>assistant\n", "", False),
+        ("assistant\n<think>\nfirst", "<think>\nfirst", True),
+        ("assistant\n<think>\nfirst</think>then", "<think>\nfirst</think>then", False),
+    ],
+)
+def test_only_the_end_of_a_prompt_opens_reasoning(
+    prompt: str, continued: str, is_open: bool
+) -> None:
+    assert THINK.are_open(prompt, continued) is is_open
+
+
+def test_hidden_reasoning_leaves_the_content() -> None:
+    parser = HiddenReasoning(TaggedReasoningParser(THINK, is_open=False))
+    assert parts(parser, ["<think>wh", "y</think>ye", "s"]) == ("", "yes")
+
+
+def test_the_parser_of_calls_reads_the_content_alone() -> None:
+    class Shouting(ContentParser):
+        def push(self, piece: str) -> list[MessageDelta]:
+            return super().push(piece.upper())
+
+    parser = ChainedParser(TaggedReasoningParser(THINK, is_open=False), Shouting())
+    assert parts(parser, ["<think>why</think>yes", " sir"]) == ("why", "YES SIR")
