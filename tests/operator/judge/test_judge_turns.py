@@ -94,16 +94,8 @@ def test_load_that_fills_larger_batches_in_one_turn_is_no_loss():
     assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
-def test_a_factor_of_two_at_equal_batch_sizes_is_rolled_back_after_two_pairs():
-    slow = counts(new_time=2.6)
-    assert verdict([slow, slow], elapsed_s=300.0) == (Verdict.ROLL_BACK, "HeavyLoss")
-
-
-@pytest.mark.parametrize("other", [1.0, 1.7])
-def test_one_turn_on_a_machine_that_others_slow_down_is_no_heavy_loss(other):
-    """Measured on a node with 15 runnable programs on two cores, between equal tables."""
-    pairs = [counts(new_time=other), counts(new_time=6.0)]
-    assert verdict(pairs, elapsed_s=300.0)[0] is Verdict.CONTINUE
+def test_a_factor_of_two_at_equal_batch_sizes_is_rolled_back_after_one_pair():
+    assert verdict([counts(new_time=2.6)], elapsed_s=300.0) == (Verdict.ROLL_BACK, "HeavyLoss")
 
 
 def test_a_draft_that_does_not_fit_is_found_within_the_first_turn_of_two_pods():

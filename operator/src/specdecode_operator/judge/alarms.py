@@ -3,8 +3,8 @@
 The bounds of `randomization` need some nine pairs. Before, a candidate is rolled back only for a
 factor of `FACTOR` or more within equal strata (batch size included), which neither load nor
 content brings about: tokens per step at most half, with slower decoding; or decode time per token
-at least double in two pairs, with slower steps, which content does not bring about. Only the first
-`PAIRS` pairs are looked at; later the bounds are as quick.
+at least double, with slower steps, which content does not bring about. Only the first `PAIRS` pairs
+are looked at; later the bounds are as quick.
 
 A broken draft is slow, so requests pile up: its batches are larger than those of the baseline, and
 equal strata are rare. So tokens per step are compared across batch sizes as well, if the candidate
@@ -37,8 +37,6 @@ CERTAINTY = 1.5
 """Standard errors beyond the factor."""
 TIME_OF_DOUBLE = 1.5
 """Factor of decode time that a batch of twice the size explains."""
-AGREEING_PAIRS = 2
-"""Pairs that show a doubled decode time, each alone."""
 SAME_LOAD = 1.5
 """Requests of the candidate for each of the baseline, above which its load was higher."""
 
@@ -96,8 +94,7 @@ def find_alarm(
     for counts in pairs:
         complete = add_counts(complete, counts)
     everything = add_counts(complete, running)
-    each = [match(counts, strata) for counts in pairs]
-    return _find_fall(everything, strata) or _find_heavy_loss(match(complete, strata), each)
+    return _find_fall(everything, strata) or _find_heavy_loss(match(complete, strata))
 
 
 def _find_fall(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
@@ -117,19 +114,12 @@ def _find_fall(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
     return None
 
 
-def _find_heavy_loss(matched: Matched | None, each: Sequence[Matched | None]) -> Reason | None:
-    """Decode time at least doubled, with slower steps, in all pairs together and in several alone.
-
-    Requests of one turn share its moment: other programs on the machine make a whole turn slow.
-    """
+def _find_heavy_loss(matched: Matched | None) -> Reason | None:
     if matched is None:
         return None
     time, sure = matched.decode_time_per_token, CERTAINTY * matched.error
     has_slow_steps = time - matched.steps_per_token - sure >= math.log(TIME_OF_DOUBLE)
     if time - sure < math.log(FACTOR) or not has_slow_steps:
-        return None
-    alone = [found for found in each if found and found.decode_time_per_token >= math.log(FACTOR)]
-    if len(alone) < AGREEING_PAIRS:
         return None
     return "HeavyLoss", f"decode time per token {math.expm1(time):+.0%} at equal batch sizes"
 
