@@ -78,6 +78,8 @@ EVERYTHING = {
         "api_key_path": "/keys",
         "owner": "3f6c",
         "request_labels": ["code"],
+        "cors_origins": ["https://chat.example.com", "http://localhost:3000"],
+        "tracing_endpoint": "http://127.0.0.1:4318",
         "tool_parser": "hermes",
         "reasoning_parser": "none",
     },
@@ -139,6 +141,14 @@ BAD = {
         "server.xyzzy: no such field; remove it, or use one of host, port, management_port, "
         "management_host, drain_socket, drain_seconds, max_body_bytes, "
         "step_timeout_seconds",
+    ),
+    "origin with a path": (
+        {"server": {"cors_origins": ["https://a.example/"]}},
+        "server.cors_origins[0]: string should match pattern",
+    ),
+    "receiver of spans without a scheme": (
+        {"server": {"tracing_endpoint": "collector:4318"}},
+        "server.tracing_endpoint: string should match pattern",
     ),
     "another version": ({"version": 2}, "version: input should be 1; got 2"),
     "type": (

@@ -73,6 +73,8 @@ OTHERS = {
     ("engine", "upgradePolicy"): "Roll",
     ("engine", "threads"): 2,
     ("serving", "requestLabels"): ["code"],
+    ("serving", "corsOrigins"): ["*"],
+    ("serving", "tracing", "endpoint"): "http://collector:4318",
     ("serving", "toolParser"): "hermes",
     ("serving", "reasoningParser"): "None",
     ("lifecycle", "preStop"): "1s",

@@ -93,4 +93,9 @@ MAX_CONFIG_HASH_LENGTH: Final = 63
 REQUEST_LABEL_PATTERN: Final = "[a-z0-9]([a-z0-9._-]{0,30}[a-z0-9])?"
 """One to 32 characters."""
 
+MAX_CORS_ORIGINS: Final = 16
+CORS_ORIGIN_PATTERN: Final = "[*]|https?://[a-z0-9.-]+(:[0-9]{1,5})?"
+"""Scheme, host and port of a web page, in lower case and without a path, or * for all."""
+HTTP_URL_PATTERN: Final = "https?://[!-~]+"
+
 METRIC_PREFIX: Final = "specdecode_"

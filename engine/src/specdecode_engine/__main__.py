@@ -74,8 +74,10 @@ def _serve(given: Sequence[str]) -> int:
         leave,
         termination_message_for,
     )
+    from specdecode_engine.serve.request_id import log_request_ids
     from specdecode_engine.serve.server import serve
 
+    log_request_ids()
     try:
         boot = parse_flags(given, log_warnings=True)
     except ConfigurationError as error:

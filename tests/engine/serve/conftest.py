@@ -195,6 +195,8 @@ class RunningServer:
         return httpx.get(self.url + path, timeout=10)
 
     def post(self, path: str, **options: object) -> httpx.Response:
+        if "content" in options:
+            options = {"headers": {"content-type": "application/json"}} | options
         return httpx.post(self.url + path, timeout=30, **options)  # type: ignore[arg-type]
 
     def wait_ready(self, timeout_s: float = 120) -> "RunningServer":
@@ -255,11 +257,12 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
         api_key_path: Path | None = None,
         owner: str | None = None,
         management_port: int = 0,
+        options: Mapping[str, object] = MappingProxyType({}),
         **core: object,
     ) -> RunningServer:
         keys = {} if api_key_path is None else {"api_key_path": str(api_key_path), "owner": owner}
         boot = echo_boot(
-            folder, drain_seconds=drain_seconds, management_port=management_port, **keys
+            folder, drain_seconds=drain_seconds, management_port=management_port, **keys, **options
         )
         server = RunningServer(
             boot,

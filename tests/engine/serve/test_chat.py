@@ -88,7 +88,7 @@ def test_a_model_without_template_cannot_chat_but_complete(start_server, write_m
     ("fields", "words"),
     [
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "set serving.toolParser"),
-        ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs: it needs logprobs"),
         ({"messages": []}, "messages is []"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "type text"),

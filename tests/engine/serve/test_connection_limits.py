@@ -15,7 +15,7 @@ from specdecode_engine.serve import connection, server
 from specdecode_engine.serve.limits import max_body_bytes
 
 PATH = "/v1/completions"
-POST = f"POST {PATH} HTTP/1.1\r\nhost: a\r\n".encode()
+POST = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
 GOOD = json.dumps({"model": "echo", "prompt": "the fox"}).encode()
 
 

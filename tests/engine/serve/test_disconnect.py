@@ -16,6 +16,7 @@ BODY = {
     "ignore_eos": True,
     "n": 2,
 }
+HEAD = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
 def send_raw(url, body):
@@ -23,7 +24,7 @@ def send_raw(url, body):
     address = urlparse(url)
     sock = socket.create_connection((address.hostname, address.port))
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+    head = f"{HEAD}content-length: {len(data)}\r\n\r\n"
     sock.sendall(head.encode() + data)
     return sock
 
@@ -63,7 +64,7 @@ def test_leaving_before_an_answer_in_one_piece_aborts_its_requests(slow, eventua
 def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
     address = urlparse(slow.url)
     with socket.create_connection((address.hostname, address.port)) as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+        sock.sendall(f"{HEAD}content-length: 99\r\n\r\n{{".encode())
     assert slow.get("/live").status_code == 200
     error = f'http_errors_total{{status="499",table="{slow.service.tables.table_hash}"}} 1.0'
     eventually(lambda: error in slow.get("/metrics").text)

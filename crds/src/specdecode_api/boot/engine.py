@@ -138,6 +138,10 @@ class SchedulingBoot(FileRecord):
     )
 
 
+HttpUrl = Annotated[str, StringConstraints(max_length=2048, pattern=f"^{names.HTTP_URL_PATTERN}$")]
+CorsOrigin = Annotated[
+    str, StringConstraints(max_length=255, pattern=f"^({names.CORS_ORIGIN_PATTERN})$")
+]
 RequestLabel = Annotated[str, StringConstraints(pattern=f"^{names.REQUEST_LABEL_PATTERN}$")]
 ToolParserName = Literal["auto", "none", ToolFormat]
 ReasoningParserName = Literal["auto", "none", ReasoningFormat]
@@ -204,6 +208,18 @@ class ServerBoot(FileRecord):
         max_length=names.MAX_REQUEST_LABELS,
         description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
         "separately; any other value counts as none.",
+    )
+    cors_origins: tuple[CorsOrigin, ...] = Field(
+        default=(),
+        max_length=names.MAX_CORS_ORIGINS,
+        description="Origins of web pages that may use the API from a browser, such as "
+        "https://chat.example.com; * permits all. None may if empty.",
+    )
+    tracing_endpoint: HttpUrl | None = Field(
+        default=None,
+        description="Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318, to "
+        "which spans of requests are sent. If null, OTEL_EXPORTER_OTLP_ENDPOINT of the environment "
+        "names it, and without that no spans are made.",
     )
     tool_parser: ToolParserName = Field(
         default="auto",

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from specdecode_api.duration import DURATION_PATTERN, PERCENT_PATTERN, duration_s
 from specdecode_api.model_uri import PVC_PATTERN, URI_RULES
-from specdecode_api.names import REQUEST_LABEL_PATTERN
+from specdecode_api.names import CORS_ORIGIN_PATTERN, HTTP_URL_PATTERN, REQUEST_LABEL_PATTERN
 from specdecode_api.quantity import MAX_QUANTITY_LENGTH, QUANTITY_PATTERN, amount, is_quantity
 from specdecode_api.rules import Checked, Rule, as_validations
 
@@ -139,6 +139,20 @@ Percent = Annotated[
 ]
 
 
+CorsOrigin = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=255),
+    matches(
+        CORS_ORIGIN_PATTERN,
+        "an origin is a scheme and a host in lower case, with a port if it is not the usual one, "
+        "and without a path, such as https://chat.example.com; * permits all",
+    ),
+]
+HttpUrl = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2048),
+    matches(HTTP_URL_PATTERN, "a URL begins with http:// or https://"),
+]
 RequestLabel = Annotated[
     str,
     StringConstraints(min_length=1, max_length=32),

@@ -7,7 +7,7 @@ from pydantic import Field
 from specdecode_api import names
 from specdecode_api.base import ResourceRecord
 from specdecode_api.parsers import ReasoningFormat, ToolFormat
-from specdecode_api.v1alpha1.scalars import ObjectName, RequestLabel, SecretKey
+from specdecode_api.v1alpha1.scalars import CorsOrigin, HttpUrl, ObjectName, RequestLabel, SecretKey
 
 
 class ApiKeysSpec(ResourceRecord):
@@ -22,8 +22,17 @@ class ApiKeysSpec(ResourceRecord):
     )
 
 
+class TracingSpec(ResourceRecord):
+    """A receiver of OpenTelemetry's protocol OTLP over HTTP, such as a collector."""
+
+    endpoint: HttpUrl = Field(
+        description="Its base URL, such as http://collector.observability:4318; spans go to "
+        "v1/traces below it."
+    )
+
+
 class Serving(ResourceRecord):
-    """Authorization of requests, parsers of responses, and labels by which requests are counted."""
+    """Who may use the endpoint, how responses are parsed, and how requests are counted."""
 
     api_keys: ApiKeysSpec | None = Field(
         default=None,
@@ -36,6 +45,12 @@ class Serving(ResourceRecord):
         description=f"Values of the header {names.HEADER_LABEL} by which requests are counted "
         "separately, such as code and chat; any other value counts as none.",
     )
+    cors_origins: list[CorsOrigin] = Field(
+        default=[],
+        max_length=names.MAX_CORS_ORIGINS,
+        description="Origins of web pages that may use the API from a browser, such as "
+        "https://chat.example.com; * permits all. None may if empty.",
+    )
     tool_parser: Literal["Auto", "None", ToolFormat] = Field(
         default="Auto",
         description="Format in which the model writes tool calls; Auto detects it from the chat "
@@ -45,4 +60,9 @@ class Serving(ResourceRecord):
         default="Auto",
         description="Format in which the model writes its reasoning; Auto detects it from the chat "
         "template, None returns it as content. openai_gptoss is harmony.",
+    )
+    tracing: TracingSpec | None = Field(
+        default=None,
+        description="Where the engine sends OpenTelemetry spans of its requests; it sends none "
+        "where absent, unless its environment has OTEL_EXPORTER_OTLP_ENDPOINT.",
     )

@@ -50,6 +50,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--api-key-file", "server.api_key_path", str),
     ("--tool-call-parser", "server.tool_parser", str),
     ("--reasoning-parser", "server.reasoning_parser", str),
+    ("--otlp-traces-endpoint", "server.tracing_endpoint", str),
     ("--device", "device", str),
     ("--attention-backend", "attention_backend", str),
     ("--threads", "threads", int),
@@ -129,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cuda-graph-bs", dest=place, type=int, nargs="*", metavar="SIZE", help=_help(place)
     )
+    place = "server.cors_origins"
+    parser.add_argument("--cors-origins", dest=place, nargs="*", metavar="URL", help=_help(place))
     return parser
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdecode_engine.batch.request import RequestRefused
-from specdecode_engine.serve import errors, health, management
+from specdecode_engine.serve import errors, health, management, openapi, request_id, tokenization
 from specdecode_engine.serve.control.api_keys import (
     Authorization,
     is_client_api,
@@ -17,9 +18,17 @@ from specdecode_engine.serve.control.api_keys import (
 from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.serve.lifecycle import ServerLifecycle
 from specdecode_engine.serve.openai import chat, completions, models
+from specdecode_engine.serve.request_id import RequestIds
 from specdecode_engine.serve.service import Service
 
-API = (completions.router, chat.router, models.router, health.api_router)
+API = (
+    completions.router,
+    chat.router,
+    models.router,
+    tokenization.router,
+    health.api_router,
+    openapi.router,
+)
 MANAGEMENT = (health.router, management.router)
 CLOSE = (b"connection", b"close")
 
@@ -38,7 +47,7 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
 
 def _build(
     service: Service, routers: Sequence[APIRouter], needs_key: Callable[[str, str], bool]
-) -> FastAPI:
+) -> ASGIApp:
     app = FastAPI(title="specdecode", openapi_url=None)
     app.state.service = service
     app.add_middleware(ConnectionDrain, lifecycle=service.lifecycle)
@@ -50,7 +59,21 @@ def _build(
     if service.keys is not None:
         owner = service.boot.server.owner
         app.add_middleware(Authorization, keys=service.keys, needs_key=needs_key, owner=owner)
-    return app
+    return _with_headers(app, service)
+
+
+def _with_headers(app: ASGIApp, service: Service) -> ASGIApp:
+    """Wrap what concerns every response, that of an internal error included."""
+    app = HeadRequests(app)
+    if origins := service.boot.server.cors_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=(request_id.HEADER, "Retry-After"),
+        )
+    return RequestIds(app, service.metrics.count_error)
 
 
 class PortRouter:
@@ -66,6 +89,18 @@ class PortRouter:
         is_management = server is not None and server[1] == self._port
         app = self._management if is_management else self._api
         await app(scope, receive, send)
+
+
+class HeadRequests:
+    """ASGI middleware that answers HEAD as GET; the server omits the body of the response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class ConnectionDrain:

@@ -5,6 +5,7 @@ import json
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -12,7 +13,9 @@ from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTo
 from specdecode_engine.serve.engine.core import EngineFailed
 
 INVALID = "invalid_request_error"
+TOO_LONG = "context_length_exceeded"
 SHOWN_VALUE_CHARS = 80
+_FIELD_ERROR = "field_error"
 
 
 class HttpError(Exception):
@@ -36,12 +39,14 @@ class HttpError(Exception):
         self.code = code
         error = {"message": message, "type": kind, "param": param, "code": code}
         self.body: dict[str, object] = {"error": error}
-        self._headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+        self.headers: dict[str, str] = {}
+        if retry_after_s is not None:
+            self.headers["retry-after"] = str(retry_after_s)
         if closes:
-            self._headers["connection"] = "close"
+            self.headers["connection"] = "close"
 
     def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status, self._headers)
+        return JSONResponse(self.body, self.status, self.headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> HttpError:
@@ -49,7 +54,7 @@ def invalid(param: str, message: str, code: str | None = None) -> HttpError:
 
 
 def too_long(message: str, param: str) -> HttpError:
-    return invalid(param, message, "context_length_exceeded")
+    return invalid(param, message, TOO_LONG)
 
 
 def model_not_found(model: str, served_name: str) -> HttpError:
@@ -61,30 +66,61 @@ def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
     return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
-def from_validation(error: ValidationError) -> HttpError:
-    """Name the first field that pydantic refused, with its value and what is allowed."""
-    first = error.errors(include_url=False, include_context=False)[0]
+def field_error(field: str, message: str) -> PydanticCustomError:
+    """Return what a validator of a whole body raises, so that the response names the field."""
+    return PydanticCustomError(_FIELD_ERROR, "{message}", {"field": field, "message": message})
+
+
+def from_validation(error: ValidationError, document: object) -> HttpError:
+    """Name the first field that pydantic refused, by its path in the document, and the remedy.
+
+    The value is shown if it is short: objects and lists never are.
+    """
+    first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid" and "recursion limit" in first["msg"]:
         message = f"the body has too many levels of JSON ({first['msg']}); at most 200 are accepted"
         return HttpError(400, message, code="json_too_deep")
     if first["type"] == "json_invalid":
         return HttpError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
-    field = _field(first["loc"])
-    if first["type"] == "missing":
-        return invalid(field, f"{field} is missing; it is required")
+    place = _place(first["loc"], document, is_missing=first["type"] == "missing")
+    if first["type"] == _FIELD_ERROR:
+        context = first["ctx"]
+        field = ".".join(filter(None, (place, context["field"])))
+        return invalid(field, f"{field}: {context['message']}")
     message = first["msg"].removeprefix("Value error, ")
-    return invalid(field, f"{field} is {_shown(first['input'])}: {message}")
+    if not place:
+        return HttpError(400, f"the body is {_shown(first['input'])}: {message}")
+    if first["type"] == "missing":
+        return invalid(place, f"{place} is missing; it is required")
+    return invalid(place, f"{place} is {_shown(first['input'])}: {message}")
 
 
-def _field(location: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".") or "body"
+def _place(location: tuple[int | str, ...], document: object, is_missing: bool) -> str:
+    """Return a path as in `messages[0].content`.
+
+    Pydantic's locations also contain the names of the types of unions. They are not keys of the
+    document and are left out.
+    """
+    text, value = "", document
+    for depth, part in enumerate(location, start=1):
+        if isinstance(part, int):
+            if isinstance(value, list) and part < len(value):
+                value = value[part]
+            text += f"[{part}]"
+        elif not isinstance(value, dict):
+            continue
+        elif part in value or (is_missing and depth == len(location)):
+            value = value.get(part)
+            text += f".{part[:SHOWN_VALUE_CHARS]}"
+    return text.removeprefix(".")
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, dict | list | tuple) and value:
+        return "an object" if isinstance(value, dict) else "a list"
+    if not isinstance(value, str):
+        return json.dumps(value, default=str)[:SHOWN_VALUE_CHARS]
+    text = json.dumps(value[: SHOWN_VALUE_CHARS + 1], ensure_ascii=False)
     return text if len(text) <= SHOWN_VALUE_CHARS else text[:SHOWN_VALUE_CHARS] + "…"
 
 
@@ -104,7 +140,9 @@ def from_exception(error: Exception) -> HttpError:
         case HTTPException():
             codes = {404: "not_found", 405: "method_not_allowed"}
             code = codes.get(error.status_code, "http_error")
-            return HttpError(error.status_code, str(error.detail), code=code)
+            http_error = HttpError(error.status_code, str(error.detail), code=code)
+            http_error.headers |= error.headers or {}  # Allow
+            return http_error
         case EngineFailed():
             return HttpError(500, f"{error}; it restarts", "server_error", code="engine_failed")
         case _:

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specdecode_api import names
 from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.json_body import parse_json
 from specdecode_engine.serve.limits import read_limited
 from specdecode_engine.serve.service import service_of
 
@@ -74,10 +75,7 @@ async def put_table(request: Request) -> dict[str, object]:
     service = service_of(request)
     service.lifecycle.check_admission()
     data = await read_limited(request, MAX_TABLE_BYTES, "a table has one entry per batch size")
-    try:
-        offer = TableOffer.model_validate_json(data)
-    except ValidationError as error:
-        raise errors.from_validation(error) from None
+    offer = parse_json(TableOffer, data)
     try:
         await service.tables.apply_document(offer.table, TABLE_SOURCE, offer.expires_after_s)
     except TableError as error:

@@ -73,6 +73,8 @@ def boot_file(
             # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
+            cors_origins=tuple(spec.serving.cors_origins),
+            tracing_endpoint=spec.serving.tracing.endpoint if spec.serving.tracing else None,
             tool_parser=_tool_parser(spec),
             reasoning_parser=_reasoning_parser(spec),
         ),

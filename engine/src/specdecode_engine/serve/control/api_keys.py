@@ -3,9 +3,10 @@
 Only digests are kept, all of the same length, and a request's key is compared with each of them,
 so that the time of a refusal reveals nothing about any key. No key is ever logged or shown.
 
-Protected are the client API, `/v1/…`, and changes of the speculation table; the operator changes
-the table without a key by naming the custom resource that owns the engine. Reading the management
-port requires no key, because the kubelet and Prometheus have none; a NetworkPolicy restricts it.
+Protected are the client API, `/v1/…` and the tokenizer, and changes of the speculation table; the
+operator changes the table without a key by naming the custom resource that owns the engine. Reading
+the management port requires no key, because the kubelet and Prometheus have none; a NetworkPolicy
+restricts it.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from specdecode_engine.serve import errors
 log = logging.getLogger(__name__)
 
 _SCHEME = "bearer "
+_TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/tokenizer_info"})
 _REMEDY = (
     "write the keys to it, one per line; in Kubernetes to the Secret that serving.apiKeys names, "
     "for example with: kubectl create secret generic NAME --from-literal=keys=KEY"
@@ -154,7 +156,7 @@ class Authorization:
 
 def is_client_api(method: str, path: str) -> bool:
     """Whether a request of any method is one of the client API."""
-    return path == "/v1" or path.startswith("/v1/")
+    return path in _TOKENIZER_PATHS or path == "/v1" or path.startswith("/v1/")
 
 
 def is_table_change(method: str, path: str) -> bool:

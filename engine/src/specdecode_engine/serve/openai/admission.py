@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
-from pydantic import ValidationError
 
 from specdecode_api import names
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.grammar import Grammar, GrammarSource
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.limits import read_limited
+from specdecode_engine.serve.json_body import read_json
 from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
@@ -32,9 +31,6 @@ from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
 
 log = logging.getLogger(__name__)
-
-# Validating a larger body takes long enough to delay other requests.
-THREAD_BODY_BYTES = 64 * 2**10
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
@@ -74,7 +70,9 @@ async def generate(
     service = service_of(http_request)
     service.lifecycle.check_admission()
     started_s = service.clock()
-    body = await read_body(http_request, body_type, service.max_body_bytes)
+    body = await read_json(http_request, body_type, service.max_body_bytes)
+    if body.model_extra:
+        log.debug("ignored unknown fields: %s", sorted(body.model_extra))
     if body.model not in (None, service.served_name):
         raise errors.model_not_found(str(body.model), service.served_name)
     call = await asyncio.to_thread(prepare, body, service)
@@ -111,22 +109,6 @@ def _choices(
         )
         for index, request in enumerate(requests)
     ]
-
-
-async def read_body(http_request: HttpRequest, body_type: type[Body], max_bytes: int) -> Body:
-    """Return the validated body, or raise `HttpError`."""
-    remedy = "split it into several requests, or raise server.max_body_bytes (--max-body-bytes)"
-    data = await read_limited(http_request, max_bytes, remedy)
-    try:
-        if len(data) > THREAD_BODY_BYTES:
-            body = await asyncio.to_thread(body_type.model_validate_json, data)
-        else:
-            body = body_type.model_validate_json(data)
-    except ValidationError as error:
-        raise errors.from_validation(error) from None
-    if body.model_extra:
-        log.debug("ignored unknown fields: %s", sorted(body.model_extra))
-    return body
 
 
 def _admit(

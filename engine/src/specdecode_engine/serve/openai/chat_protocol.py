@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.tools import (
     FunctionTool,
@@ -37,6 +38,14 @@ def _text(content: object) -> object:
     return "\n".join(part[part["type"]] for part in content)
 
 
+class TextPart(BaseModel):
+    """A part of a message's content, in the OpenAPI document; `type` names the other field."""
+
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+
 def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
     reserved = sorted(RESERVED_VARIABLES.intersection(variables))
     if reserved:
@@ -56,16 +65,19 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_text)] = None
+    content: Annotated[
+        str | None,
+        BeforeValidator(_text, json_schema_input_type=str | list[TextPart] | None),
+    ] = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
         if self.content is None and self.role != "assistant":
-            raise ValueError(f"a message of role {self.role} needs content")
+            raise field_error("content", f"a message of role {self.role} needs content")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError(f"a message of role {self.role} has no tool_calls; remove them")
+            raise field_error("tool_calls", f"a message of role {self.role} has none; remove them")
         return self
 
 
@@ -89,7 +101,7 @@ class ChatBody(ToolFields, GenerationBody):
     @model_validator(mode="after")
     def _check_available(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise field_error("top_logprobs", "it needs logprobs: true")
         return self
 
     @model_validator(mode="after")
@@ -97,12 +109,17 @@ class ChatBody(ToolFields, GenerationBody):
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"tools has the function {twice} twice; rename or remove one")
+            raise field_error(
+                "tools", f"the function {twice[:80]} is there twice; rename or remove one"
+            )
         wanted = self.tool_choice
         if not names and wanted not in (None, "none", "auto"):
-            raise ValueError("tool_choice requires a call and there are no tools; send tools")
+            raise field_error(
+                "tool_choice", "it requires a call and there are no tools; send tools"
+            )
         if isinstance(wanted, NamedToolChoice) and wanted.function.name not in names:
-            raise ValueError(f"tool_choice names {wanted.function.name}, which is not in tools")
+            named = wanted.function.name[:80]
+            raise field_error("tool_choice", f"it names {named}, which is not in tools")
         return self
 
     @property

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.constraints import ConstraintFields
 
 MAX_STOPS = 16
@@ -56,6 +57,7 @@ def _check_keys(biases: dict[str, float]) -> dict[str, float]:
 
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 TopK = Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda top_k: max(top_k, 0))]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -100,9 +102,11 @@ class GenerationBody(ConstraintFields):
     logit_bias: Annotated[dict[str, Bias], AfterValidator(_check_keys)] | None = None
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     stop: Annotated[
-        list[StopText] | None,
-        Field(max_length=MAX_STOPS),
-        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
+        Stops | None,
+        BeforeValidator(
+            lambda stop: [stop] if isinstance(stop, str) else stop,
+            json_schema_input_type=StopText | Stops | None,
+        ),
     ] = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
@@ -113,7 +117,7 @@ class GenerationBody(ConstraintFields):
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream: true")
+            raise field_error("stream_options", "it needs stream: true")
         return self
 
     @property
@@ -147,7 +151,12 @@ class CompletionBody(GenerationBody):
     prompt_field = "prompt"
     default_max_tokens = DEFAULT_COMPLETION_TOKENS
 
-    prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    prompt: Annotated[
+        tuple[Prompt, ...],
+        PlainValidator(
+            _prompts, json_schema_input_type=str | list[str] | list[TokenId] | list[list[TokenId]]
+        ),
+    ]
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
@@ -157,12 +166,12 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _check_available(self) -> Self:
         if self.best_of not in (None, self.n or 1):
-            raise ValueError("a best_of other than n is not supported; remove it")
+            raise field_error("best_of", "a value other than n is not supported; remove it")
         if self.suffix:
-            raise ValueError("suffix is not supported; remove it")
+            raise field_error("suffix", "it is not supported; remove it")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError(
-                "max_tokens 0 generates nothing; set max_tokens to at least 1, or set echo: true"
+            raise field_error(
+                "max_tokens", "0 generates nothing; set it to at least 1, or set echo: true"
             )
         return self
 

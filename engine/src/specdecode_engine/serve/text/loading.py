@@ -61,7 +61,20 @@ def load_text_model(folder: Path) -> TextProcessor:
         vocab_size=size if isinstance(size, int) else tokenizer.get_vocab_size(),
         longest_token_chars=longest_token_chars(tokenizer),
         longest_token_bytes=longest_token_bytes(tokenizer),
+        description=_describe(wrapped, folder),
     )
+
+
+def _describe(wrapped: Any, folder: Path) -> dict[str, Any]:
+    """Return what clients that render or tokenize themselves need, as vLLM's /tokenizer_info."""
+    named = {name: str(token) for name, token in wrapped.special_tokens_map.items() if token}
+    template = wrapped.chat_template
+    return {
+        **_read_json(folder / "tokenizer_config.json"),
+        **named,
+        "tokenizer_class": type(wrapped).__name__,
+        "chat_template": template if isinstance(template, str | dict) else None,
+    }
 
 
 def _template_source(template: str | dict[str, str] | None) -> str:

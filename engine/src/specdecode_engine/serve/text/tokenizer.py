@@ -122,7 +122,7 @@ class TextProcessor:
     `chat_template` is the source of the checkpoint's template, or of all its templates; empty
     without one. `longest_token_chars` is the most characters of a text that one token stands for;
     None where the vocabulary does not bound it. `longest_token_bytes` is the length of the longest
-    token.
+    token. `description` is the checkpoint's tokenizer_config.json with the chat template in use.
     """
 
     tokenizer: Tokenizer
@@ -133,6 +133,7 @@ class TextProcessor:
     vocab_size: int
     longest_token_chars: int | None
     longest_token_bytes: int
+    description: Mapping[str, Any]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the ids of a text; safe in any thread."""
@@ -196,13 +197,14 @@ class TextProcessor:
                 field,
             )
 
-    def decode(self, token_ids: tuple[int, ...]) -> str:
-        """Return the text of ids; special and unknown tokens have none.
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids; unknown tokens have none.
 
         A batch of one: only batches are decoded without the GIL.
         """
         known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
-        return str(self.tokenizer.decode_batch([known], skip_special_tokens=True)[0])
+        texts = self.tokenizer.decode_batch([known], skip_special_tokens=skip_special_tokens)
+        return str(texts[0])
 
     def token_bytes(self, eos_ids: frozenset[int]) -> TokenBytes:
         """Return the bytes of every token; takes seconds for a large vocabulary."""

@@ -1,0 +1,49 @@
+"""A body of JSON: read with a limit, checked against its model, refused by the name of a field."""
+
+import asyncio
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from specdecode_engine.serve import errors
+from specdecode_engine.serve.limits import read_limited
+
+Model = TypeVar("Model", bound=BaseModel)
+
+THREAD_BODY_BYTES = 16 * 2**10
+"""Validating a larger body takes long enough to delay other requests."""
+MEDIA_TYPE = "application/json"
+REMEDY = "split it into several requests, or raise server.max_body_bytes (--max-body-bytes)"
+
+
+async def read_json(request: Request, model: type[Model], max_bytes: int) -> Model:
+    """Return the validated body of a POST, or raise `HttpError`.
+
+    Only `application/json` is read: a page of another origin may send any other type, or none,
+    without asking this server first.
+    """
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != MEDIA_TYPE:
+        message = f"the body has to be JSON; send the header 'Content-Type: {MEDIA_TYPE}'"
+        raise errors.HttpError(415, message, code="unsupported_media_type")
+    data = await read_limited(request, max_bytes, REMEDY)
+    if len(data) > THREAD_BODY_BYTES:
+        return await asyncio.to_thread(parse_json, model, data)
+    return parse_json(model, data)
+
+
+def parse_json(model: type[Model], data: bytes) -> Model:
+    """Return the validated document, or raise `HttpError`."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        raise errors.from_validation(error, _document(data)) from None
+
+
+def _document(data: bytes) -> object:
+    try:
+        return from_json(data)
+    except ValueError:
+        return None

@@ -1,0 +1,162 @@
+"""GET /openapi.json: the paths of the API with the schemas of their bodies and responses."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from specdecode_api import names
+from specdecode_engine.serve import tokenization
+from specdecode_engine.serve.json_body import MEDIA_TYPE
+from specdecode_engine.serve.openai import response_models as models
+from specdecode_engine.serve.openai.chat_protocol import ChatBody
+from specdecode_engine.serve.openai.protocol import CompletionBody
+from specdecode_engine.serve.request_id import HEADER as REQUEST_ID
+
+router = APIRouter()
+
+PATH = "/openapi.json"
+EVENT_STREAM = "text/event-stream"
+_REF = "#/components/schemas/{model}"
+
+_ALWAYS = {400: "not valid", 401: "no valid API key", 408: "not sent in time", 431: "headers"}
+_LOADED = {503: "loading or stopping; retry after the seconds in Retry-After"}
+_WITH_BODY = {413: "the body is too large", 415: "the body is not JSON"}
+_NAMED = {404: "the model is not served here"}
+_GENERATING = {429: "the queue is full; retry later", 500: "the engine failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A method of a path: its models, and the errors it has apart from those of every path."""
+
+    method: str
+    path: str
+    summary: str
+    response: type[BaseModel]
+    errors: dict[int, str]
+    body: type[BaseModel] | None = None
+    event: type[BaseModel] | None = None
+    needs_key: bool = True
+
+
+_GENERATION = _LOADED | _WITH_BODY | _NAMED | _GENERATING
+_TOKENIZER = _LOADED | _WITH_BODY | _NAMED
+
+OPERATIONS = (
+    Operation(
+        "post", "/v1/completions", "Complete texts", models.CompletionResponse, _GENERATION,
+        CompletionBody, models.CompletionResponse,
+    ),
+    Operation(
+        "post", "/v1/chat/completions", "Generate the next message", models.ChatResponse,
+        _GENERATION, ChatBody, models.ChatChunk,
+    ),
+    Operation("get", "/v1/models", "The model that is served", models.ModelList, _LOADED),
+    Operation(
+        "get", "/v1/models/{name}", "A model by its name", models.ModelCard, _LOADED | _NAMED
+    ),
+    Operation(
+        "post", "/tokenize", "Ids of a text or a conversation", tokenization.TokenizeResponse,
+        _TOKENIZER, tokenization.TokenizeBody,
+    ),
+    Operation(
+        "post", "/detokenize", "Text of ids", tokenization.DetokenizeResponse, _TOKENIZER,
+        tokenization.DetokenizeBody,
+    ),
+    Operation(
+        "get", "/tokenizer_info", "The tokenizer's configuration", tokenization.TokenizerInfo,
+        _LOADED,
+    ),
+    Operation(
+        "get", names.PATH_HEALTH, "Whether to send requests", models.HealthResponse, {},
+        needs_key=False,
+    ),
+    Operation(
+        "get", names.PATH_PING, "Whether to send requests", models.HealthResponse, {},
+        needs_key=False,
+    ),
+    Operation(
+        "get", names.PATH_VERSION, "Version of the engine", models.VersionResponse, {},
+        needs_key=False,
+    ),
+    Operation("get", PATH, "This document", models.OpenApiDocument, {}, needs_key=False),
+)  # fmt: skip
+
+
+@router.get(PATH)
+async def get_openapi() -> Response:
+    return Response(await asyncio.to_thread(_document_json), media_type=MEDIA_TYPE)
+
+
+@cache
+def _document_json() -> bytes:
+    return json.dumps(build_document(), ensure_ascii=False).encode()
+
+
+def build_document() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the API port."""
+    wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = [(models.ErrorResponse, "serialization")]
+    for each in OPERATIONS:
+        wanted += [(model, "serialization") for model in (each.response, each.event) if model]
+        wanted += [(each.body, "validation")] if each.body else []
+    references, definitions = models_json_schema(list(dict.fromkeys(wanted)), ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for each in OPERATIONS:
+        paths.setdefault(each.path, {})[each.method] = _operation(each, references)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "specdecode", "version": version("specdecode-engine")},
+        "paths": paths,
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(each: Operation, references: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": references[each.response, "serialization"]}}
+    if each.event is not None:
+        content[EVENT_STREAM] = {"schema": references[each.event, "serialization"]}
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": content}}
+    if each.response is models.HealthResponse:
+        responses["503"] = {"description": "not ready", "content": content}
+    refusal = {MEDIA_TYPE: {"schema": references[models.ErrorResponse, "serialization"]}}
+    for status, description in sorted((_ALWAYS | each.errors).items()):
+        responses[str(status)] = {"description": description, "content": refusal}
+    operation: dict[str, Any] = {
+        "summary": each.summary,
+        "operationId": f"{each.method}_{each.path.strip('/').replace('/', '_')}",
+        "parameters": [*_path_parameters(each.path), *_HEADERS],
+        "responses": responses,
+    }
+    if each.needs_key:
+        operation["security"] = [{}, {"key": []}]
+    if each.body is not None:
+        schema = references[each.body, "validation"]
+        operation["requestBody"] = {"required": True, "content": {MEDIA_TYPE: {"schema": schema}}}
+    return operation
+
+
+_HEADERS = [
+    {
+        "name": REQUEST_ID,
+        "in": "header",
+        "description": "returned with the response and written to the log",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+    }
+]
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    if "{name}" not in path:
+        return []
+    schema = {"type": "string", "minLength": 1}
+    return [{"name": "name", "in": "path", "required": True, "schema": schema}]
