@@ -122,8 +122,8 @@ gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
-bench-rollout: setup ## Measure the error rates of the judge in simulated worlds (SEED: random seed; QUICK=1: minutes)
-	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick)
+bench-rollout: setup ## Measure the error rates of the judge in simulated worlds (SEED: random seed; QUICK=1: minutes; KEEP=file: continue a run; REPORT=1: only its result)
+	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick) $(if $(KEEP),--keep $(KEEP)) $(if $(REPORT),--report)
 
 bench-operator: setup ## Measure latency, writes and load of the operator on a real API server (QUICK=1: shorter)
 	@PYTHONPATH=cluster:bench $(RUN) python -m operator_bench $(if $(QUICK),--quick)

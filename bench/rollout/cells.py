@@ -62,37 +62,54 @@ PODS = {Kind.TURNS: (1, 2, 4, 8), Kind.RESTART: (1, 2, 4), Kind.SEPARATE_PODS: (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One case of one cell."""
+    """Some trials of one case of one cell: `runs` of them, from number `first` on."""
 
     kind: Kind
-
     world: World
     pods: int
     case: Case
     seed: int
     runs: int
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Verdicts of one task by name, reasons of all trials, and medians."""
+    """Verdicts and reasons by name, and length and candidate's requests of each trial."""
 
-    runs: int
     verdicts: Mapping[str, int]
     reasons: Mapping[str, int]
-    minutes: float
-    requests: float  # of the candidate, until the verdict
+    minutes: tuple[float, ...]
+    requests: tuple[int, ...]
+
+    @property
+    def runs(self) -> int:
+        """Number of trials."""
+        return len(self.minutes)
+
+    def count(self, verdict: Verdict) -> int:
+        """Trials with this verdict."""
+        return self.verdicts.get(verdict.value, 0)
 
     def share(self, verdict: Verdict) -> float:
         """Share of trials with this verdict."""
-        return self.verdicts.get(verdict.value, 0) / self.runs
+        return self.count(verdict) / self.runs
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        return Outcome(
+            dict(Counter(self.verdicts) + Counter(other.verdicts)),
+            dict(Counter(self.reasons) + Counter(other.reasons)),
+            self.minutes + other.minutes,
+            self.requests + other.requests,
+        )
 
 
 def run_task(task: Task) -> Outcome:
-    """Run all trials of a task; they depend on the seed and on what is run only."""
+    """Run all trials of a task; each depends on the seed, its number and what is run only."""
     name = zlib.crc32(f"{task.kind} {task.world.name} {task.pods} {task.case.name}".encode())
+    numbers = range(task.first, task.first + task.runs)
     return summarize(
-        [_run(task, np.random.default_rng([task.seed, name, run])) for run in range(task.runs)]
+        [_run(task, np.random.default_rng([task.seed, name, number])) for number in numbers]
     )
 
 
@@ -107,12 +124,14 @@ def _run(task: Task, rng: np.random.Generator) -> End:
 def summarize(ends: list[End]) -> Outcome:
     """Count verdicts and reasons."""
     return Outcome(
-        runs=len(ends),
         verdicts=dict(Counter(end.verdict.value for end in ends)),
         reasons=dict(Counter(end.reason for end in ends)),
-        minutes=float(np.median([end.elapsed_s for end in ends])) / 60.0,
-        requests=float(np.median([end.candidate_requests for end in ends])),
+        minutes=tuple(round(end.elapsed_s / 60.0, 1) for end in ends),
+        requests=tuple(end.candidate_requests for end in ends),
     )
+
+
+NOTHING = Outcome({}, {}, (), ())
 
 
 def arrangement(kind: Kind, pods: int) -> str:
@@ -123,39 +142,46 @@ def arrangement(kind: Kind, pods: int) -> str:
 
 
 def cell(kind: Kind, world: World, pods: int, found: Mapping[str, Outcome]) -> dict[str, object]:
-    """The figures of a cell. `minutes` and `reasons`: of equal arms.
+    """The figures of a cell; None for what has not run. `minutes` and `reasons`: of equal arms.
 
     `cannot_tell`: a real effect, 10 % in a nasty world, is undecided.
     """
-    equal, edit = found["equal"], found["equal_edit"]
+    equal = found.get("equal", NOTHING)
     loss, gain = ("loss_10pct", "gain_10pct") if world.is_nasty else ("loss_3pct", "gain_5pct")
-    undecided = [found[name].share(Verdict.INCONCLUSIVE) for name in (loss, gain)]
+    undecided = [_share(found, name, Verdict.INCONCLUSIVE) for name in (loss, gain)]
+    known = [share for share in undecided if share is not None]
+    broken = found.get("broken", NOTHING)
     return {
         "arrangement": arrangement(kind, pods),
         "n": equal.runs,
-        "false_rollback": round(equal.share(Verdict.ROLL_BACK), 4),
-        "false_rollback_upper": round(wilson_upper(equal, Verdict.ROLL_BACK), 4),
-        "false_promote": round(equal.share(Verdict.PROMOTE), 4),
-        "false_promote_upper": round(wilson_upper(equal, Verdict.PROMOTE), 4),
-        "cannot_tell": round(sum(undecided) / 2.0, 4),
+        "false_rollback": _share(found, "equal", Verdict.ROLL_BACK),
+        "false_rollback_upper": _upper(equal, Verdict.ROLL_BACK),
+        "false_promote": _share(found, "equal", Verdict.PROMOTE),
+        "false_promote_upper": _upper(equal, Verdict.PROMOTE),
+        "cannot_tell": round(sum(known) / 2.0, 4) if len(known) == 2 else None,
         **{
-            f"{case.name}_{'found' if case.right is Verdict.ROLL_BACK else 'promoted'}": round(
-                found[case.name].share(case.right), 4
+            f"{case.name}_{'found' if case.right is Verdict.ROLL_BACK else 'promoted'}": _share(
+                found, case.name, case.right
             )
             for case in CASES[2:6]
         },
-        "equal_edit_promoted": round(edit.share(Verdict.PROMOTE), 4),
-        "equal_edit_rolled_back": round(edit.share(Verdict.ROLL_BACK), 4),
-        "broken_requests": round(found["broken"].requests),
-        "power_n": found[loss].runs,
-        "minutes": round(equal.minutes),
+        "equal_edit_promoted": _share(found, "equal_edit", Verdict.PROMOTE),
+        "equal_edit_rolled_back": _share(found, "equal_edit", Verdict.ROLL_BACK),
+        "broken_requests": round(float(np.median(broken.requests))) if broken.runs else None,
+        "power_n": {case.name: found.get(case.name, NOTHING).runs for case in CASES[1:]},
+        "minutes": round(float(np.median(equal.minutes))) if equal.runs else None,
         "reasons": dict(sorted(equal.reasons.items())),
     }
 
 
-def wilson_upper(found: Outcome, verdict: Verdict) -> float:
+def _share(found: Mapping[str, Outcome], case: str, verdict: Verdict) -> float | None:
+    outcome = found.get(case, NOTHING)
+    return round(outcome.share(verdict), 4) if outcome.runs else None
+
+
+def _upper(found: Outcome, verdict: Verdict) -> float | None:
     """Upper end of Wilson's 95 % interval of a share."""
-    return wilson(found.verdicts.get(verdict.value, 0), found.runs)
+    return round(wilson(found.count(verdict), found.runs), 4) if found.runs else None
 
 
 def wilson(count: int, runs: int) -> float:

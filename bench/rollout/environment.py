@@ -14,7 +14,10 @@ SLOT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All [slots, pods]. `accept`: mean accept length of unlabelled content; 0: by class."""
+    """All [slots, pods]. `accept`: mean accept length of unlabelled content; 0: by class.
+
+    `load` is a multiple of the usual number of requests; `speed` is a factor of step time.
+    """
 
     load: Floats
     accept: Floats
@@ -24,7 +27,7 @@ class Environment:
 def draw_environment(
     world: World, pods: int, hours_s: float, rng: np.random.Generator
 ) -> Environment:
-    """Draw the environment of a trial. `load` has mean 1; `speed` is a factor of step time."""
+    """Draw the environment of a trial."""
     slots = int(hours_s / SLOT_S)
     accept = np.zeros((slots, pods))
     if world.content:
@@ -33,17 +36,36 @@ def draw_environment(
     keep = np.exp(-SLOT_S / world.drift_s)
     drift = _autoregressive(world.drift, keep, slots, pods, rng)
     speed = np.exp(drift + rng.normal(0.0, 0.01, pods) + rng.normal(0.0, 0.02, (slots, pods)))
-    load = _load(world, slots, pods, rng)
+    if world.slowdown != 1.0:
+        is_slow = telegraph(world.slow_s, slots, 1, rng, world.calm_s)
+        speed = speed * np.where(is_slow, world.slowdown, 1.0)
+    load = world.level * _load(world, slots, pods, rng)
     return Environment(*(part.astype(np.float32) for part in (load, accept, speed)))
 
 
 def telegraph(
-    dwell_s: float, slots: int, columns: int, rng: np.random.Generator
+    dwell_s: float,
+    slots: int,
+    columns: int,
+    rng: np.random.Generator,
+    other_dwell_s: float | None = None,
 ) -> NDArray[np.bool_]:
-    """A state that flips after exponential times, [slots, columns]."""
-    flips = rng.random((slots, columns)) < -np.expm1(-SLOT_S / dwell_s)
-    flipped = np.cumsum(flips, axis=0) + rng.integers(0, 2, columns)
-    return np.asarray(flipped % 2 == 1)
+    """A state that flips after exponential times, [slots, columns].
+
+    `dwell_s` and `other_dwell_s` are the mean times in the state and out of it; equal by default.
+    """
+    dwells_s = np.array([other_dwell_s or dwell_s, dwell_s])  # out of the state, in it
+    leaves = -np.expm1(-SLOT_S / dwells_s)
+    drawn = rng.random((slots, columns))
+    if other_dwell_s is None:
+        flipped = np.cumsum(drawn < leaves[1], axis=0) + rng.integers(0, 2, columns)
+        return np.asarray(flipped % 2 == 1)
+    states = np.empty((slots, columns), np.bool_)
+    state = rng.random(columns) < dwell_s / dwells_s.sum()
+    for slot in range(slots):
+        state = state ^ (drawn[slot] < leaves[state.astype(np.int64)])
+        states[slot] = state
+    return states
 
 
 def _load(world: World, slots: int, pods: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from specdecode_operator.judge.turns import (
     pods_in_pair,
     role_in_turn,
     turn_stretch,
+    washout_stretch,
 )
 
 FIRST_BOUNDS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -60,20 +61,26 @@ class Timeline:
     seed: int
     arrangement: Arrangement
     ends_s: NDArray[np.float64] = field(init=False)
+    counts_from_s: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        lengths: list[float] = []
+        washouts, lengths = list[float](), list[float]()
         while sum(lengths) < self.arrangement.hours_s:
-            lengths += [self._length_s(len(lengths) // 2)] * 2
-        object.__setattr__(self, "ends_s", np.cumsum(lengths))
+            washout_s, block_s = self._turn_s(len(lengths) // 2)
+            washouts += [washout_s] * 2
+            lengths += [washout_s + block_s] * 2
+        ends_s = np.cumsum(lengths)
+        object.__setattr__(self, "ends_s", ends_s)
+        object.__setattr__(self, "counts_from_s", ends_s - lengths + washouts)
 
-    def _length_s(self, pair: int) -> float:
+    def _turn_s(self, pair: int) -> tuple[float, float]:
+        """Washout and counted length of both turns of a pair."""
         plan = self.arrangement
         if plan.is_restart:  # no probes, and no block below its least length
-            return plan.washout_s + plan.block_s * (
-                1.0 + turn_stretch(self.seed, pair + PROBE_PAIRS) - SHORTEST
-            )
-        return plan.washout_s + plan.block_s * turn_stretch(self.seed, pair)
+            stretch = 1.0 + turn_stretch(self.seed, pair + PROBE_PAIRS) - SHORTEST
+            return plan.washout_s, plan.block_s * stretch
+        washout_s = plan.washout_s * washout_stretch(pair)
+        return washout_s, plan.block_s * turn_stretch(self.seed, pair)
 
     def runs_candidate(self) -> NDArray[np.bool_]:
         """[turns, pods]; pods that do not take part run the baseline."""
@@ -114,7 +121,6 @@ def watch(
     line = Timeline(int(rng.integers(2**31)), plan)
     around = draw_environment(world, plan.pods, plan.hours_s, rng)
     turns, slots = len(line.ends_s), len(around.load)
-    starts_s = np.concatenate([[0.0], line.ends_s[:-1]])
     is_new, takes_part = line.runs_candidate(), line.takes_part()
     pairs = np.zeros((turns // 2, WIDTH), np.int64)
     firsts = np.zeros((PAIRS, WIDTH), np.int64)
@@ -126,7 +132,7 @@ def watch(
         at = turn, arrivals.pod
         seen = serve(world, candidate, around, arrivals, is_new[at], turn, rng)
         served += np.bincount(turn[seen.is_new], minlength=turns)
-        counted = seen.where(takes_part[at] & (arrivals.at_s - starts_s[turn] >= plan.washout_s))
+        counted = seen.where(takes_part[at] & (arrivals.at_s >= line.counts_from_s[turn]))
         if part.start == 0:
             tails, slow_s = _tails(counted)
         firsts += _first_turns(counted, slow_s)

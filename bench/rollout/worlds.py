@@ -21,6 +21,10 @@ class World:
     is_sticky: bool = False  # content changes by pod, not for the whole fleet
     drift: float = 0.02  # standard deviation of a pod's speed, AR(1)
     drift_s: float = 140.0  # its time constant
+    level: float = 1.0  # mean load
+    slowdown: float = 1.0  # of the whole machine by other processes, at random
+    slow_s: float = 70.0  # dwell in this state
+    calm_s: float = 140.0  # and between
     pareto: float = 0.0  # index of the tail of output lengths; 0: exponential
 
 
@@ -34,6 +38,9 @@ WORLDS = (
     World("ar1", drift=0.2, drift_s=300.0),
     World("pareto", pareto=1.3),
 )
+
+DISTURBED = World("disturbed", level=0.25, slowdown=3.0)
+"""A machine that is not the engines' alone: all pods are three times as slow for a turn or so."""
 
 
 @dataclass(frozen=True, slots=True)

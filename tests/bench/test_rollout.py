@@ -11,13 +11,15 @@ from statistics import median
 import numpy as np
 import pytest
 
-from rollout.cells import CASES, PODS, Kind, Outcome, cell, wilson
+from rollout import kept
+from rollout.__main__ import in_order, result
+from rollout.cells import CASES, PODS, Kind, Outcome, Task, cell, run_task, wilson
 from rollout.months import try_for_months
 from rollout.pods import run_on_pods
 from rollout.requests import REQUESTS_PER_S
 from rollout.traffic import Timeline, by_restart, in_turns, watch
 from rollout.trials import ENDS, look, looks, run_in_turns
-from rollout.worlds import BROKEN, EQUAL, GAIN_10, LOSS_10, WORLDS
+from rollout.worlds import BROKEN, DISTURBED, EQUAL, GAIN_10, LOSS_10, WORLDS
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.trial_evidence import ROLES, column_of, row_of
@@ -91,6 +93,17 @@ def test_equal_arms_survive_load_that_changes_within_pairs(world):
     assert sum(end.verdict in (Verdict.ROLL_BACK, Verdict.PROMOTE) for end in found) <= 1
 
 
+def test_a_disturbed_machine_rolls_no_equal_arms_back():
+    found = [
+        run_in_turns(DISTURBED, EQUAL, in_turns(pods), Aim.GAIN, np.random.default_rng([seed, 5]))
+        for pods in (1, 2)
+        for seed in range(20)
+    ]
+    wrong = [end.reason for end in found if end.verdict in (Verdict.ROLL_BACK, Verdict.PROMOTE)]
+    assert len(wrong) <= 1, wrong
+    assert "HeavyLoss" not in wrong
+
+
 def test_restarts_have_long_blocks_in_which_all_pods_run_one_configuration():
     plan = by_restart(4, start_s=30.0)
     line = Timeline(5, plan)
@@ -127,7 +140,9 @@ def test_looks_that_are_skipped_would_not_have_ended_the_trial(candidate):
 
 def test_a_cell_reports_shares_with_their_upper_bounds():
     found = {
-        case.name: Outcome(100, {case.right.value: 90, "Inconclusive": 10}, {}, 30.0, 80.0)
+        case.name: Outcome(
+            {case.right.value: 90, "Inconclusive": 10}, {}, (30.0,) * 100, (80,) * 100
+        )
         for case in CASES
     }
     figures = cell(Kind.TURNS, BY_NAME["mix"], 4, found)
@@ -141,6 +156,37 @@ def test_a_cell_reports_shares_with_their_upper_bounds():
 def test_months_of_equal_candidates_stay_within_the_alpha_budget():
     assert try_for_months(20, 1, has_budget=True).any_wrong <= 0.15
     assert try_for_months(20, 1, has_budget=False).any_wrong > 0.1
+
+
+def test_a_run_that_was_stopped_continues_with_what_is_missing(tmp_path):
+    file = tmp_path / "kept.jsonl"
+    tasks = list(in_order([Kind.TURNS], 7, (5, 0)))
+    assert len(tasks) == 5 * len(PODS[Kind.TURNS]) * len(WORLDS)
+    assert {(task.first, task.runs) for task in tasks} == {(first, 1) for first in range(5)}
+    outcomes = {task: run_task(task) for task in tasks[:2]}
+    for task, outcome in outcomes.items():
+        kept.append(file, task, outcome)
+    with file.open("a") as stream:
+        stream.write('{"code": "cut off')
+    assert kept.read(file) == outcomes
+    kept.append(file, tasks[2], outcomes[tasks[0]])
+    assert kept.read(file).keys() == set(tasks[:3])
+    other = file.read_text().replace(kept.code_digest(), "other")
+    file.write_text(other)
+    assert kept.read(file) == {}
+    file.write_text(other + '{"code": 1}\n')
+    with pytest.raises(ValueError, match=f"{file}:4: .*remove the line"):
+        kept.read(file)
+
+
+def test_figures_of_what_has_not_run_are_missing():
+    task = Task(Kind.TURNS, BY_NAME["wave"], 1, CASES[0], 3, 2)
+    found = result({task: Outcome({"Inconclusive": 2}, {}, (30.0, 40.0), (9, 9))})
+    assert json.loads(json.dumps(found))["pooled"]["worlds"]["n"] == 2
+    figures = cell(Kind.TURNS, BY_NAME["wave"], 1, {})
+    assert figures["false_rollback"] is None
+    assert figures["broken_requests"] is None
+    assert figures["cannot_tell"] is None
 
 
 def test_the_last_line_is_the_result():

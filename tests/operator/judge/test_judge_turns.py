@@ -94,8 +94,18 @@ def test_load_that_fills_larger_batches_in_one_turn_is_no_loss():
     assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
-def test_a_factor_of_two_at_equal_batch_sizes_is_rolled_back_after_one_pair():
-    assert verdict([counts(new_time=2.6)], elapsed_s=300.0) == (Verdict.ROLL_BACK, "HeavyLoss")
+def test_a_factor_of_two_at_equal_batch_sizes_is_rolled_back_after_three_pairs():
+    slow = [counts(new_time=2.6)] * 3
+    assert verdict(slow, elapsed_s=300.0) == (Verdict.ROLL_BACK, "HeavyLoss")
+    assert verdict(slow[:2], elapsed_s=300.0)[0] is Verdict.CONTINUE
+
+
+@pytest.mark.parametrize("disturbed", [1, 2])
+def test_another_process_on_the_machine_in_the_turn_of_the_candidate_is_no_heavy_loss(disturbed):
+    """Equal arms on a machine whose processors another process took during `disturbed` turns."""
+    pairs = [counts(new_time=6.0)] * disturbed + [counts(new_time=1.0)] * (4 - disturbed)
+    for number in range(1, len(pairs) + 1):
+        assert verdict(pairs[:number], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
 def test_a_draft_that_does_not_fit_is_found_within_the_first_turn_of_two_pods():

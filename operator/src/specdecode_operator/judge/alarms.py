@@ -3,8 +3,10 @@
 The bounds of `randomization` need some nine pairs. Before, a candidate is rolled back only for a
 factor of `FACTOR` or more within equal strata (batch size included), which neither load nor
 content brings about: tokens per step at most half, with slower decoding; or decode time per token
-at least double, with slower steps, which content does not bring about. Only the first `PAIRS` pairs
-are looked at; later the bounds are as quick.
+at least double, with slower steps, which content does not bring about. Another process on the
+machine can double decode time as well, so each of `SLOW_PAIRS` pairs or more has to show that loss:
+if the arms are equal, chance brings it about in p of the pairs for either arm, and in p³ of the
+trials for the candidate. Only the first `PAIRS` pairs are looked at; later the bounds are as quick.
 
 A broken draft is slow, so requests pile up: its batches are larger than those of the baseline, and
 equal strata are rare. So tokens per step are compared across batch sizes as well, if the candidate
@@ -29,6 +31,7 @@ from specdecode_operator.judge.trial_evidence import (
 
 FACTOR = 2.0
 PAIRS = 4
+SLOW_PAIRS = 3
 FEWEST = 4.0
 """Requests of each role in comparable strata."""
 REQUEST_SPREAD = 0.2
@@ -90,11 +93,10 @@ def find_alarm(
     """
     if len(pairs) > PAIRS:
         return None
-    complete: Counts = ()
+    everything = running
     for counts in pairs:
-        complete = add_counts(complete, counts)
-    everything = add_counts(complete, running)
-    return _find_fall(everything, strata) or _find_heavy_loss(match(complete, strata))
+        everything = add_counts(everything, counts)
+    return _find_fall(everything, strata) or _find_heavy_loss(pairs, strata)
 
 
 def _find_fall(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
@@ -114,14 +116,23 @@ def _find_fall(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
     return None
 
 
-def _find_heavy_loss(matched: Matched | None) -> Reason | None:
-    if matched is None:
+def _find_heavy_loss(pairs: Sequence[Counts], strata: Sequence[Stratum]) -> Reason | None:
+    """Decode time per token at least double in each comparable pair, of `SLOW_PAIRS` or more."""
+    found = [matched for matched in (match(counts, strata) for counts in pairs) if matched]
+    if len(found) < SLOW_PAIRS or not all(_is_heavy_loss(matched) for matched in found):
         return None
+    least = math.expm1(min(matched.decode_time_per_token for matched in found))
+    pairs_text = f"in each of {len(found)} pairs"
+    return (
+        "HeavyLoss",
+        f"decode time per token {least:+.0%} or more at equal batch sizes, {pairs_text}",
+    )
+
+
+def _is_heavy_loss(matched: Matched) -> bool:
     time, sure = matched.decode_time_per_token, CERTAINTY * matched.error
     has_slow_steps = time - matched.steps_per_token - sure >= math.log(TIME_OF_DOUBLE)
-    if time - sure < math.log(FACTOR) or not has_slow_steps:
-        return None
-    return "HeavyLoss", f"decode time per token {math.expm1(time):+.0%} at equal batch sizes"
+    return time - sure >= math.log(FACTOR) and has_slow_steps
 
 
 def _has_same_load(counts: Counts) -> bool:

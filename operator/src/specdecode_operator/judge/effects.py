@@ -25,12 +25,38 @@ FEWEST_REQUESTS = 10
 """Of each role, for a pair to count."""
 FEWEST_TOKENS = 20
 """Observations of each role, for a latency of a pair to count."""
-DECODE_STEEPEST, FIRST_TOKEN_STEEPEST = 0.1, 1.5
-"""Largest slopes on the load: of decode time within a batch bucket, and of time to first token."""
-LOAD_PRIOR = 0.05
-"""Weight of "load explains nothing" in the slope, as a sum of squared load differences."""
-
 Pair = tuple[RoleRow, RoleRow]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSlope:
+    """How a latency follows the load, both on the logarithmic scale.
+
+    `typical` counts as much as pairs with squared load differences of `weight` in sum; slopes are
+    between 0 and `steepest`. Load differences saturate at `reach`.
+    """
+
+    typical: float
+    weight: float
+    steepest: float
+    reach: float
+
+    def saturated(self, load: float) -> float:
+        """The part of a difference in load that explains a latency."""
+        if math.isinf(self.reach):
+            return load
+        return self.reach * math.tanh(load / self.reach)
+
+    def estimate(self, covariance: float, variance: float) -> float:
+        """The slope from sums over earlier pairs."""
+        slope = (covariance + self.typical * self.weight) / (variance + self.weight)
+        return min(max(slope, 0.0), self.steepest)
+
+
+DECODE_SLOPE = LoadSlope(0.15, 0.1, 0.25, 0.4)
+"""Within a batch bucket: what the strata leave. Of pairs that differ by more than half a bucket,
+only requests of the same buckets are compared, so a larger difference explains no more."""
+FIRST_TOKEN_SLOPE = LoadSlope(0.0, 0.05, 1.5, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +70,18 @@ class PairEffects:
     """
 
     pairs: tuple[tuple[float, float], ...]
-    steepest: float
+    slope: LoadSlope
 
     def shifted(self, assumed: float) -> list[float]:
         """Effects at equal load, minus the assumed effect."""
         count = effects = loads = products = squares = 0.0
         shifted = []
-        for effect, load in self.pairs:
-            slope = 0.0
-            if count:
-                covariance = products - effects * loads / count
-                slope = covariance / (squares - loads * loads / count + LOAD_PRIOR)
-            shifted.append(effect - assumed - min(max(slope, 0.0), self.steepest) * load)
+        for effect, difference in self.pairs:
+            load, several = self.slope.saturated(difference), max(count, 1.0)
+            slope = self.slope.estimate(
+                products - effects * loads / several, squares - loads * loads / several
+            )
+            shifted.append(effect - assumed - slope * load)
             count += 1.0
             effects += effect
             loads += load
@@ -73,7 +99,7 @@ def decode_effects(evidence: TurnEvidence) -> PairEffects:
         effect = _within_strata(counts)
         if effect is not None:
             effects.append((effect, sizes.load_effect(counts)))
-    return PairEffects(tuple(effects), DECODE_STEEPEST)
+    return PairEffects(tuple(effects), DECODE_SLOPE)
 
 
 def _within_strata(counts: Counts) -> float | None:
@@ -104,7 +130,7 @@ def first_token_effects(evidence: TurnEvidence) -> PairEffects:
         latency = math.log(new.first_token_us / new.first_tokens)
         latency -= math.log(old.first_token_us / old.first_tokens)
         effects.append((latency, sizes.load_effect(counts)))
-    return PairEffects(tuple(effects), FIRST_TOKEN_STEEPEST)
+    return PairEffects(tuple(effects), FIRST_TOKEN_SLOPE)
 
 
 def share_effects(pairs: Sequence[Counts], part: str, whole: str) -> list[float]:

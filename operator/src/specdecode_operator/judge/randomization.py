@@ -19,7 +19,7 @@ import math
 from bisect import insort
 from collections.abc import Callable, Sequence
 
-BETS = ((1 / 3, 0.6, 0.7), (1 / 6, 0.98, 0.4), (1 / 2, 0.98, 2.0))
+BETS = ((1 / 4, 0.6, 0.7), (1 / 5, 0.98, 0.4), (11 / 20, 0.98, 2.5))
 """Weight, c and w: for pairs of which some are disturbed, for clear effects, and for small ones."""
 LEAST_SCALE = 1e-6
 WIDEST = 1.0

@@ -6,8 +6,9 @@ the second half runs the other role (`role_in_turn`). Nothing but this coin may 
 runs first: it must not depend on load, pods or time.
 
 `turn_stretch` multiplies the length of both turns of a pair, so that no load with a fixed period
-stays aligned with the pairs. The first `PROBE_PAIRS` pairs are probes: they are short, and at most
-`PROBE_PODS` pods take part, so a broken candidate has answered few requests at its first alarm.
+stays aligned with the pairs. The first `PROBE_PAIRS` pairs are probes: they and their washouts
+are short, and at most `PROBE_PODS` pods take part, so a broken candidate has answered few requests
+at its first alarm.
 """
 
 import random
@@ -17,6 +18,7 @@ from specdecode_operator.judge.evidence import Role
 PROBE_PAIRS = 2
 PROBE_PODS = 2
 PROBE_STRETCH = 0.1
+PROBE_WASHOUT = 0.5
 SHORTEST, LONGEST = 0.75, 1.25
 
 _BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)
@@ -33,6 +35,15 @@ def turn_stretch(seed: int, pair: int) -> float:
     if pair < PROBE_PAIRS:
         return PROBE_STRETCH
     return random.Random(f"stretch {seed} {pair}").uniform(SHORTEST, LONGEST)
+
+
+def washout_stretch(pair: int) -> float:
+    """Factor of the configured washout.
+
+    The candidate answers requests during the washout as well. Alarms need factors of two, so probes
+    need not wait until batches are as large as they will be.
+    """
+    return PROBE_WASHOUT if pair < PROBE_PAIRS else 1.0
 
 
 def pods_in_pair(pair: int, pods: int) -> int:

@@ -20,7 +20,12 @@ from specdecode_operator.judge.trial_evidence import (
     close_pair,
     observe_open,
 )
-from specdecode_operator.judge.turns import pods_in_pair, role_in_turn, turn_stretch
+from specdecode_operator.judge.turns import (
+    pods_in_pair,
+    role_in_turn,
+    turn_stretch,
+    washout_stretch,
+)
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.context import TrialContext, name_of, uid_of
 from specdecode_operator.trial.counting import counted, cut
@@ -63,6 +68,11 @@ def arm_of(trial: Trial, uid: str) -> ArmKey:
 def block_s(trial: Trial, configured_s: float) -> float:
     """Length of the turns of the present pair without their washout."""
     return configured_s * turn_stretch(trial.seed, trial.turn.pair)
+
+
+def washout_s(trial: Trial, configured_s: float) -> float:
+    """Time at the start of the turns of the present pair that is not counted."""
+    return configured_s * washout_stretch(trial.turn.pair)
 
 
 def step(trial: Trial, context: TrialContext) -> Trial:
@@ -143,7 +153,7 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
         return _judged(_placed(trial, context, taking), context)
     trial = counted(trial, context, taking)
     if turn.counted_s is None:
-        if snapshot.at_s - turn.placed_s < context.timing.washout_s:
+        if snapshot.at_s - turn.placed_s < washout_s(trial, context.timing.washout_s):
             return trial
         return cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
     if snapshot.at_s - turn.counted_s < block_s(trial, context.timing.block_s):

@@ -93,7 +93,8 @@ def _due_s(trial: Trial, timing: TrialTiming, now_s: float, since_s: float) -> f
     if trial.phase is not Phase.MEASURING or turn.placed_s is None:
         return retry_s
     if turn.counted_s is None:
-        return max(turn.placed_s + timing.washout_s - now_s, retry_s)
+        washout_s = crossover.washout_s(trial, timing.washout_s)
+        return max(turn.placed_s + washout_s - now_s, retry_s)
     border_s = turn.counted_s + crossover.block_s(trial, timing.block_s) - now_s
     if isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs:
         border_s = min(border_s, LOOK_S - since_s)
