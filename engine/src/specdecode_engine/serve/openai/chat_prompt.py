@@ -19,7 +19,11 @@ class ChatPrompt:
 def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
     """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
     tools = [tool.model_dump(exclude_none=True) for tool in body.offered_tools]
-    rendered = text.render_chat(_messages(body.messages), tools, template_variables(body))
+    variables = template_variables(body) | {
+        "add_generation_prompt": body.add_generation_prompt is not False,
+        "continue_final_message": bool(body.continue_final_message),
+    }
+    rendered = text.render_chat(_messages(body.messages), tools, variables)
     ids = text.encode_prompt(rendered, body.prompt_field, context_length, add_special_tokens=False)
     return ChatPrompt(rendered, ids)
 
