@@ -1,7 +1,7 @@
 """What a case is made of, drawn from a seed: requests, arrivals, and the engine they run on."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.request import SamplingParams
@@ -123,12 +123,17 @@ def _draw_batch_sizes(rng: random.Random) -> tuple[int, ...] | None:
 def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
     sampling = _draw_sampling(rng, material.vocab)
     aborted = rng.random() < 0.08
+    grammar = _draw_grammar(rng, material)
+    if grammar is None:
+        sampling = _with_token_rules(rng, sampling, material.vocab)
+    elif rng.random() < 0.5:  # enough for calls and reasoning to end
+        sampling = replace(sampling, max_tokens=128, ignore_eos=False)
     return CaseRequest(
         prompt_ids=_draw_prompt(rng, material),
         sampling=sampling,
         arrives_at_step=rng.choice((0, 0, 0, 1, 3, 9)),
         aborted_at_step=rng.randint(1, 12) if aborted else None,
-        grammar=_draw_grammar(rng, material),
+        grammar=grammar,
         max_steps=rng.choice((None, None, None, 0, 1, 2, 5)),
     )
 
@@ -167,6 +172,19 @@ def _draw_sampling(rng: random.Random, vocab: int) -> SamplingParams:
         logprobs=rng.choice((None, None, 0, 3)),
         prompt_logprobs=rng.choice((None, None, None, None, None, None, 0, 3)),
     )
+
+
+def _with_token_rules(rng: random.Random, sampling: SamplingParams, vocab: int) -> SamplingParams:
+    """Draw what a request with a grammar may not have."""
+    words = tuple(
+        tuple(rng.randrange(vocab) for _ in range(rng.choice((1, 1, 2, 3))))
+        for _ in range(rng.choice((0, 0, 0, 1, 12, 40)))
+    )
+    allowed = None
+    if rng.random() < 0.15:
+        allowed = frozenset(rng.sample(range(vocab), vocab - vocab // rng.choice((2, 3, 9))))
+    least = rng.choice((0, 0, 0, 1, 4, 12))
+    return replace(sampling, min_tokens=least, bad_words=words, allowed_token_ids=allowed)
 
 
 def _draw_bias(rng: random.Random, vocab: int) -> dict[int, float]:
