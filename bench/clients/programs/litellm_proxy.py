@@ -72,7 +72,7 @@ def start(url: str, folder: Path) -> subprocess.Popen[bytes]:
         except httpx.TransportError:
             time.sleep(0.5)
     process.kill()
-    sys.exit(f"the proxy did not start: {(folder / 'log').read_text()[-2000:]}")
+    sys.exit(f"the proxy did not start ({process.wait()}): {(folder / 'log').read_text()[-2000:]}")
 
 
 with tempfile.TemporaryDirectory() as folder:
