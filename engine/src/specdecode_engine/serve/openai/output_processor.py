@@ -95,7 +95,7 @@ class OutputProcessor:
             self.scored += (ScoredToken(*column) for column in columns)
 
     @property
-    def error_field(self) -> dict[str, object]:
+    def error_field(self) -> dict[str, dict[str, str]]:
         """The field `error` of a choice whose grammar failed, as `errors.HttpError` writes it."""
         if self.grammar_fault is None:
             return {}
