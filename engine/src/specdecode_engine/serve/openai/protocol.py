@@ -108,7 +108,7 @@ class GenerationBody(ConstraintFields):
             json_schema_input_type=StopText | Stops | None,
         ),
     ] = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

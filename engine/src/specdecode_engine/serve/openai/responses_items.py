@@ -139,5 +139,5 @@ def _text(delta: MessageDelta) -> str:
 
 
 def _part(kind: ItemKind, text: str) -> dict[str, Any]:
-    annotations: dict[str, Any] = {"annotations": [], "logprobs": []} if kind is MESSAGE else {}
-    return {"type": kind.part_type, "text": text, **annotations}
+    part = {"type": kind.part_type, "text": text}
+    return part | {"annotations": [], "logprobs": []} if kind is MESSAGE else part

@@ -15,6 +15,7 @@ _BEGIN = Markers(BEGIN)
 _HEADER = Markers(KEY, END, BEGIN)
 _KEY_END = Markers(KEY_END, END, BEGIN)
 _VALUE_END = Markers(VALUE_END)
+_ONLY_TEXT = frozenset({"string"})
 _JSON_TYPES: dict[type, frozenset[str]] = {
     str: frozenset({"string"}),
     bool: frozenset({"boolean"}),
@@ -68,7 +69,7 @@ class GlmParser(StreamingParser):
         return True
 
     def _read_value(self, types: frozenset[str] | None) -> Steps[str]:
-        if types == {"string"}:
+        if types == _ONLY_TEXT:
             self.add_arguments('"')
             end = yield from self.read_until(_VALUE_END, self._add_quoted)
             self.add_arguments('"' if end else "")

@@ -128,8 +128,9 @@ def _harmony(rules: LarkRules, constraint: MessageConstraint) -> tuple[str, list
         text = "@content" if constraint.content is not None else rules.text(harmony.MESSAGE_END)
         ends.append(rules.add(f'{channel} "final" {message} {text}'))
     preamble = rules.add(f'{channel} "commentary" {message} {body} {between}')
-    before = analysis if constraint.is_required else either([analysis, preamble])
-    return f"{before}* {either(ends)}", calls.schemas
+    # One message of reasoning before a required call, which a model could put off for ever.
+    before = f"{analysis}?" if constraint.is_required else f"{either([analysis, preamble])}*"
+    return f"{before} {either(ends)}", calls.schemas
 
 
 class _HarmonyCalls(CallGrammar):
