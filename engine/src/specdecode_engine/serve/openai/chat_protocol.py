@@ -103,6 +103,9 @@ class ChatBody(ToolFields, GenerationBody):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, AfterValidator(lambda kwargs: kwargs and _check_variables(kwargs))
     ] = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None
     functions: Annotated[object, AfterValidator(_refuse_functions)] = None
     function_call: Annotated[object, AfterValidator(_refuse_functions)] = None
 
@@ -110,6 +113,10 @@ class ChatBody(ToolFields, GenerationBody):
     def _check_available(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise field_error("top_logprobs", "it needs logprobs: true")
+        if self.echo:
+            raise field_error("echo", "only /v1/completions returns the prompt; remove it")
+        if self.continue_final_message and self.add_generation_prompt is not False:
+            raise field_error("continue_final_message", "it needs add_generation_prompt: false")
         return self
 
     @model_validator(mode="after")
