@@ -42,6 +42,7 @@ from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, observed, outcome
+from specdecode_operator.trial.early_alarms import watched
 from specdecode_operator.trial.state import (
     NO_HALF,
     End,
@@ -116,6 +117,10 @@ def step(trial: Trial, context: TrialContext) -> Trial:
         trial = replace(trial, turn=replace(trial.turn, began_s=context.now_s))
     if broken := _broken(trial, context):
         return replace(trial, outcome=broken)
+    if role_now(trial) is Role.CANDIDATE and trial.turn.counted_s is None:
+        trial = watched(trial, context, serving(trial, context))
+        if trial.outcome is not None:
+            return trial
     if trial.turn.placed_s is None:
         return _place(trial, context)
     return _measure(trial, context)
