@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
-from lossless.grammars import load_grammars
+from lossless.grammars import Constraints
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.engine import EngineCore
@@ -27,6 +27,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.mismatches = 0
+        self.invalid = 0  # constrained answers that ended and are not what was demanded
         self.requests = 0
         self.rounds = 0
         self.emitted = 0
@@ -113,8 +114,9 @@ def _compare_all(options: argparse.Namespace) -> int:
     )
     tokenizer = AutoTokenizer.from_pretrained(models.target)
     plain_core = build_plain(models)
-    grammars = load_grammars(models.target, plain_core.eos_token_ids)
-    material = Material(load_prompts(EXAMPLES, tokenizer), len(tokenizer), grammars)
+    constraints = Constraints(models.target, plain_core.eos_token_ids)
+    prompts = load_prompts(EXAMPLES, tokenizer)
+    material = Material(prompts, len(tokenizer), constraints.grammars)
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
@@ -124,9 +126,10 @@ def _compare_all(options: argparse.Namespace) -> int:
         tally.count(case, core)
         for request, answer in zip(case.requests, answers, strict=True):
             tally.mismatches += _differs(case, request, answer, plain_core, models, tokenizer)
+            tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)
     print(json.dumps({"coverage": dict(sorted(tally.seen.items()))}))
     print(json.dumps(_summary(len(numbers), options, tally)))
-    return 1 if tally.mismatches else 0
+    return 1 if tally.mismatches or tally.invalid else 0
 
 
 def _differs(
@@ -150,10 +153,28 @@ def _differs(
     return difference is not None
 
 
+def _is_invalid(
+    case: Case,
+    request: CaseRequest,
+    answer: Answer,
+    constraints: Constraints,
+    seen: Counter[str],
+) -> bool:
+    if request.grammar is None:
+        return False
+    is_valid = constraints.is_valid(request.grammar, answer.token_ids)
+    kind = request.grammar.source.kind
+    seen[f"constrained answers that ended: {kind}"] += is_valid is not None
+    if is_valid is False:
+        print(f"case {case.number}: invalid: {answer.token_ids}\n  {request}", file=sys.stderr)
+    return is_valid is False
+
+
 def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str, object]:
     return {
         "cases": cases,
         "mismatches": tally.mismatches,
+        "invalid": tally.invalid,
         "seed": options.seed,
         "dtype": options.dtype,
         "attention_backend": options.attention_backend,

@@ -1,7 +1,7 @@
 """What a case is made of, drawn from a seed: requests, arrivals, and the engine they run on."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.request import SamplingParams
@@ -123,12 +123,15 @@ def _draw_batch_sizes(rng: random.Random) -> tuple[int, ...] | None:
 def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
     sampling = _draw_sampling(rng, material.vocab)
     aborted = rng.random() < 0.08
+    grammar = _draw_grammar(rng, material)
+    if grammar is not None and rng.random() < 0.5:  # enough for calls and reasoning to end
+        sampling = replace(sampling, max_tokens=128, ignore_eos=False)
     return CaseRequest(
         prompt_ids=_draw_prompt(rng, material),
         sampling=sampling,
         arrives_at_step=rng.choice((0, 0, 0, 1, 3, 9)),
         aborted_at_step=rng.randint(1, 12) if aborted else None,
-        grammar=_draw_grammar(rng, material),
+        grammar=grammar,
         max_steps=rng.choice((None, None, None, 0, 1, 2, 5)),
     )
 

@@ -27,11 +27,12 @@ from specdecode_operator import trial
 from specdecode_operator.activity import ActivityLog
 from specdecode_operator.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.heap import freeze_heap
 from specdecode_operator.kinds import DEPLOYMENT, POD, Manifest, child_id
 from specdecode_operator.observed import Key, Observed
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan
-from specdecode_operator.run import THREAD_SWITCH_S, freeze_heap
+from specdecode_operator.run import THREAD_SWITCH_S
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.looks import REST_LOOK_S

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import openai
@@ -24,6 +24,8 @@ class Client:
     number: int
     is_stream: bool
     keeps_connections: bool
+    questions: tuple[Question, ...] = QUESTIONS
+    """What it sends, in turn; a kept connection leads all of it to one pod."""
 
 
 CLIENTS = tuple(
@@ -50,12 +52,22 @@ class Load:
     Args:
         url: of the Service, with `/v1`.
         texts: what every question is answered without speculation.
+        is_on: whether requests are sent, given the seconds since the start.
     """
 
-    def __init__(self, url: str, model: str, texts: Mapping[Question, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        texts: Mapping[Question, str],
+        clients: Sequence[Client] = CLIENTS,
+        is_on: Callable[[float], bool] = lambda _: True,
+    ) -> None:
         self._url = url
         self._model = model
         self._texts = texts
+        self._clients = clients
+        self._is_on = is_on
         self._lock = threading.Lock()
         self._tally = Tally()
         self._may_be_cut = False
@@ -69,6 +81,10 @@ class Load:
     def __exit__(self, *error: object) -> None:
         self._is_over = True
         self._thread.join()
+
+    def more(self, clients: Sequence[Client], is_on: Callable[[float], bool]) -> "Load":
+        """Further traffic through the same Service, with counts of its own."""
+        return Load(self._url, self._model, self._texts, clients, is_on)
 
     def begin(self) -> None:
         """Reset the counts, and count every broken request as a failure."""
@@ -97,16 +113,20 @@ class Load:
             time.sleep(0.05)
 
     async def _run(self) -> None:
+        started_s = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            for client in CLIENTS:
-                group.create_task(self._ask_on(client))
+            for client in self._clients:
+                group.create_task(self._ask_on(client, started_s))
 
-    async def _ask_on(self, client: Client) -> None:
+    async def _ask_on(self, client: Client, started_s: float) -> None:
+        questions = client.questions
         async with asking(self._url, keeps_connections=client.keeps_connections) as connection:
             for number in itertools.count(client.number):
+                while not self._is_over and not self._is_on(time.monotonic() - started_s):
+                    await asyncio.sleep(PAUSE_S)
                 if self._is_over:
                     return
-                await self._ask(connection, client, QUESTIONS[number % len(QUESTIONS)])
+                await self._ask(connection, client, questions[number % len(questions)])
                 await asyncio.sleep(PAUSE_S)
 
     async def _ask(

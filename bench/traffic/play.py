@@ -25,6 +25,7 @@ EVENTS: tuple[Event, ...] = (
     losses.node_drain,
     control.operator_kill,
     control.operator_replacement,
+    control.leader_kill,
     control.api_server_restart,
     changes.operator_upgrade,
 )

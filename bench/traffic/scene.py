@@ -91,10 +91,14 @@ class Scene:
             "roll that is half done", lambda seen: len({hash_of(p) for p in seen.living_pods}) > 1
         )
 
+    def operator_pods(self) -> list[Manifest]:
+        """Pods of the operator that are not ending."""
+        pods = self.reader.pods(NAMESPACE, OPERATOR)
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
     def operator_pod(self) -> Manifest:
         """The operator's pod."""
-        pods = self.reader.pods(NAMESPACE, OPERATOR)
-        return next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
+        return next(iter(self.operator_pods()))
 
 
 def prepared_cluster() -> Cluster:

@@ -1,13 +1,17 @@
-"""Acts: a table too deep, a better one, drafts good and bad; each until its trial's verdict."""
+"""Acts: tables too deep, better and equal, drafts good and bad; each until its trial's verdict."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo.checkpoints import HOST_FOLDER, MODELS
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
+from traffic.reading import NAMESPACE
 from traffic.scene import NAME, Scene
+from traffic.seen import Seen
 from traffic.victims import kill_container
+from trials.bursts import Bursts, sticky_clients
 from trials.foreign import write_foreign_draft
 
 WAIT_S = 1200.0
@@ -34,6 +38,12 @@ FIVE_STEPS: list[Manifest] = [{"from": 1, "candidateSteps": [5]}]
 """So many are drafted whatever is accepted: a draft that does not fit shows in full."""
 LONG: Manifest = {"guard": {"maxDuration": "12h"}}
 """A pair of blocks takes at least twenty starts of a pod, and a busy node starts them slowly."""
+EQUAL_TRIALS = 10
+EQUAL: Manifest = {
+    "guard": {"maxDuration": "2m", "minDuration": "1m"},
+    "switchback": {"block": "4s", "washout": "1s"},
+}
+"""A verdict needs eleven pairs of blocks, which fit."""
 TOO_DEEP: list[Manifest] = [{"from": 1, "candidateSteps": [16]}]
 # Long enough at depth 1 that its cost is known for every batch size, then at 16 for good.
 STUBBORN: list[Manifest] = [
@@ -118,6 +128,63 @@ def better_draft(scene: Scene) -> Ended:
     return _with(ended, faults)
 
 
+def equal_tables(scene: Scene) -> Ended:
+    """Try ten tables that decide as the one in force does, under bursts and sticky content."""
+    _unguarded(scene, {"policy": "Goodput", "batchSizes": FIVE_STEPS})
+    scene.patch({"rollout": EQUAL})
+    names = [f"equal-{number}" for number in range(EQUAL_TRIALS)]
+    scene.cluster.kubectl("delete", "sdt", *names, "--ignore-not-found", "--wait")
+    bursts, started = Bursts.drawn(seed=1), time.monotonic()
+    with scene.load.more(sticky_clients(), bursts.is_on) as load:
+        for number, name in enumerate(names):
+            # With a single depth there is nothing to decide, whatever the average weighs.
+            table = [{**FIVE_STEPS[0], "emaAlpha": round(0.3 + number / 100, 2)}]
+            manifest = _trial(name, {"speculation": {"adaptive": {"batchSizes": table}}})
+            scene.cluster.kubectl("create", "-f", "-", given=json.dumps(manifest))
+        scene.wait("end of all trials", lambda _: len(_ended(scene, names)) == len(names), 2700.0)
+        tally = load.tally
+    found = _ended(scene, names)
+    verdicts = sorted({str(each["verdict"]) for each in found})
+    faults = [*_misjudged(found), *tally.failures]
+    if tally.wrong_text:
+        faults.append(f"{tally.wrong_text} answers in bursts differ from plain decoding")
+    requests = sum(map(_requests, found))
+    reasons = sorted({str(each["reason"]) for each in found})
+    seconds = round(time.monotonic() - started, 1)
+    return Ended(", ".join(verdicts), ", ".join(reasons), requests, seconds, tuple(faults))
+
+
+def _trial(name: str, candidate: Manifest) -> Manifest:
+    return {
+        "apiVersion": "specdecode.io/v1alpha1",
+        "kind": "SpecDecodeTrial",
+        "metadata": {"name": name},
+        "spec": {"deployment": NAME, "candidate": candidate, "strategy": "Hot"},
+    }
+
+
+def _ended(scene: Scene, names: list[str]) -> list[Manifest]:
+    """Statuses of the trials that have ended."""
+    found = [_trial_status(scene, name) for name in names]
+    return [each for each in found if each.get("phase") == "Ended"]
+
+
+def _misjudged(ended: list[Manifest]) -> list[str]:
+    """Verdicts against either arm, and trials too short for any verdict."""
+    faults = [
+        f"equal tables were {each['verdict']} for {each['reason']}: {each.get('message')}"
+        for each in ended
+        if each["verdict"] != "Inconclusive"
+    ]
+    few = sum(_requests(each) < 2 * QUICK["guard"]["minRequests"] for each in ended)
+    return [*faults, *([f"{few} trials counted too few requests for a verdict"] if few else [])]
+
+
+def _requests(trial: Manifest) -> int:
+    arms = (trial.get("baseline") or {}, trial.get("candidate") or {})
+    return sum(int(arm.get("requests", 0)) for arm in arms)
+
+
 def _with_draft(scene: Scene, checkpoint: str, reason: str, strategy: str) -> Ended:
     _unguarded(scene, {"policy": "Goodput", "batchSizes": FIVE_STEPS})
     scene.patch({"rollout": {"strategy": strategy, **(LONG if strategy == "Auto" else {})}})
@@ -136,6 +203,7 @@ ACTS: tuple[Act, ...] = (
     foreign_draft,
     foreign_draft_in_turns,
     better_draft,
+    equal_tables,
 )
 
 
@@ -156,16 +224,14 @@ def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
     before = (_status(scene).get("lastTrial") or {}).get("name")
     started = time.monotonic()
 
-    def has_ended(_: object) -> bool:
-        last = _status(scene).get("lastTrial") or {}
+    def has_ended(seen: Seen) -> bool:
+        last = (seen.resource.get("status") or {}).get("lastTrial") or {}
         return last.get("name") not in (None, before)
 
     scene.wait("verdict", has_ended, wait_s)
     latest = _latest(scene)
-    arms = (latest.get("baseline") or {}, latest.get("candidate") or {})
-    requests = sum(arm.get("requests", 0) for arm in arms)
-    seconds = time.monotonic() - started
-    return Ended(latest["verdict"], latest["reason"], requests, round(seconds, 1))
+    seconds = round(time.monotonic() - started, 1)
+    return Ended(latest["verdict"], latest["reason"], _requests(latest), seconds)
 
 
 def _latest(scene: Scene) -> Manifest:
@@ -173,7 +239,11 @@ def _latest(scene: Scene) -> Manifest:
     deployment = _status(scene)
     last = deployment.get("lastTrial") or {}
     name = deployment.get("activeTrial") or last.get("name")
-    status: Manifest = (scene.cluster.get("sdt", name).get("status") or {}) if name else {}
+    return _trial_status(scene, name) if name else {}
+
+
+def _trial_status(scene: Scene, name: str) -> Manifest:
+    status: Manifest = scene.reader.get(TRIAL.path(NAMESPACE, name)).get("status") or {}
     return status
 
 
@@ -182,12 +252,12 @@ def _measures(trial: Manifest) -> bool:
 
 
 def _status(scene: Scene) -> Manifest:
-    status: Manifest = scene.cluster.get("sdd", NAME).get("status") or {}
+    status: Manifest = scene.reader.get(RESOURCE.path(NAMESPACE, NAME)).get("status") or {}
     return status
 
 
 def _spec(scene: Scene) -> Manifest:
-    spec: Manifest = scene.cluster.get("sdd", NAME)["spec"]
+    spec: Manifest = scene.reader.get(RESOURCE.path(NAMESPACE, NAME))["spec"]
     return spec
 
 

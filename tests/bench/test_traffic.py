@@ -10,7 +10,7 @@ import pytest
 from specdecode_api import names
 from specdecode_operator.children import build
 from specdecode_operator.resource import parse
-from traffic.load import Load, plain_texts
+from traffic.load import Client, Load, plain_texts
 from traffic.questions import QUESTIONS
 from traffic.seen import Seen
 from traffic.tally import Tally
@@ -267,3 +267,29 @@ def test_traffic_compares_every_answer_and_forgives_only_what_a_kill_cut(server)
         server.text = "wrong"
         load.wait_answers(12, 30)
         assert load.tally.wrong_text > 0
+
+
+def test_further_traffic_asks_its_own_questions_and_only_while_it_is_on(server):
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    texts = plain_texts(url, "m")
+    client = Client(0, is_stream=True, keeps_connections=True, questions=QUESTIONS[3:4])
+    first = Load(url, "m", {QUESTIONS[3]: "right"})
+    off = threading.Event()
+    with first.more([client], lambda _: not off.is_set()) as load:
+        load.wait_answers(2, 30)
+        assert load.tally.failed == load.tally.wrong_text == 0
+        assert load.tally.streamed == load.tally.answered
+    off.set()
+    asked: list[float] = []
+    asked_twice = threading.Event()
+
+    def is_on(at_s: float) -> bool:
+        asked.append(at_s)
+        if len(asked) > 1:
+            asked_twice.set()
+        return False
+
+    with Load(url, "m", texts, [client], is_on) as load:
+        assert asked_twice.wait(30)
+    assert load.tally.sent == 0
+    assert asked[0] < asked[1]

@@ -17,9 +17,9 @@ from specdecode_operator.update_strategy import overdue_pods
 
 SETTINGS = Settings(engine_image="specdecode-engine:test")
 SURGE_TIMEOUT_S = 600
-PROVISION_S = 900
-LONGEST_S = SURGE_TIMEOUT_S + 1800
 """Default of updateStrategy.surgeTimeout."""
+LONGEST_S = SURGE_TIMEOUT_S + 1800
+PROVISION_S = 900
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
@@ -225,6 +225,22 @@ def test_events_are_read_only_when_a_rollout_is_about_to_continue_in_place(examp
     assert overdue(late) == []
     assert overdue(old, late, type="Surge") == []
     assert overdue(old, late, surgeTimeout="11m") == []
+
+
+def test_events_about_the_pods_of_a_block_are_read_as_well(example):
+    """The blocks of one configuration follow each other, and a trial reads them itself."""
+
+    def of_block(name, stamp, **more):
+        found = pod(name, "v1-same", **more)
+        found["metadata"]["annotations"][names.ANNOTATION_BLOCK] = stamp
+        return found
+
+    manifest = example("gpu")
+    manifest["spec"]["updateStrategy"] = {"type": "Surge"}
+    late = of_block("late", "trial-2", waited_s=SURGE_TIMEOUT_S)
+    before = of_block("before", "trial-1")
+    found = overdue_pods(Observed(manifest, {}, (before, late), at=NOW))
+    assert [each["metadata"]["name"] for each in found] == ["late"]
 
 
 def test_what_was_decided_holds_until_the_next_configuration(decide):

@@ -3,10 +3,11 @@
 The official client carries the requests; objects stay plain JSON. Watching is Kopf's part.
 """
 
+import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,12 +27,15 @@ from specdecode_operator.kinds import (
     Manifest,
     ResourceKind,
 )
+from specdecode_operator.lists import read_list
 from specdecode_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 PAGE = 500
 MAX_MESSAGE = 800
+MAX_INLINE_CHARS = 64 * 1024
+"""Longer responses are parsed in a thread: the event loop must not stand still for milliseconds."""
 _UNTYPED = "failed to create typed patch object"
 """Message of server-side apply for an unknown field, or a value of another type."""
 _APPLY = "application/apply-patch+yaml"
@@ -120,7 +124,8 @@ class Cluster:
         _check(kind.verbs, "list", kind)
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
-            found = await self._request("GET", kind.path(namespace), query)
+            text = await self._text("GET", kind.path(namespace), query)
+            found = await _parsed(read_list, text)
             metadata = found.get("metadata") or {}
             # Items of a list have no apiVersion and kind.
             head = {"apiVersion": kind.api_version, "kind": kind.kind}
@@ -309,6 +314,20 @@ class Cluster:
         usual: tuple[int, ...] = (),
     ) -> Manifest:
         """Send a request; errors with a `usual` code are expected and not counted."""
+        return await _parsed(
+            json.loads, await self._text(method, path, query, body, content_type, usual)
+        )
+
+    async def _text(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = _JSON,
+        usual: tuple[int, ...] = (),
+    ) -> str:
+        """The body of a response that is not an error."""
         code, text = await self._send(method, path, query or {}, body, content_type)
         if code == HTTPStatus.UNAUTHORIZED:
             await self.renewed()
@@ -317,8 +336,7 @@ class Cluster:
             if code not in usual:
                 self._metrics.api_errors.labels(code=str(code)).inc()
             raise KubeApiError(code, f"{method} {path}: {_message(text)}")
-        answer: Manifest = json.loads(text)
-        return answer
+        return text
 
     async def _send(
         self,
@@ -345,6 +363,12 @@ class Cluster:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._metrics.api_errors.labels(code="unreachable").inc()
             raise KubeApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
+
+
+async def _parsed(parse: Callable[[str], Manifest], text: str) -> Manifest:
+    if len(text) <= MAX_INLINE_CHARS:
+        return parse(text)
+    return await asyncio.to_thread(parse, text)
 
 
 def _check(verbs: tuple[str, ...], verb: str, kind: ResourceKind) -> None:

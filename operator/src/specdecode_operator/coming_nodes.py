@@ -6,9 +6,10 @@ pod when it adds a node.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.times import time_of
 
 ANNOUNCEMENTS = frozenset({"TriggeredScaleUp", "Nominated"})
 """Reasons by which Cluster Autoscaler and Karpenter announce a node for a pod."""
@@ -43,14 +44,6 @@ def announcement(events: Iterable[Manifest], pod: Manifest) -> Announcement | No
 
 def _time_of(event: Manifest) -> datetime | None:
     """When an event was reported last; None if it has no valid time."""
-    values = [(event.get("series") or {}).get("lastObservedTime"), *map(event.get, _TIMES)]
-    found = [at for value in values if value and (at := _parsed(str(value)))]
-    return max(found, default=None)
-
-
-def _parsed(text: str) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    latest = time_of(event.get("series") or {}, "lastObservedTime")
+    found = [latest, *(time_of(event, field) for field in _TIMES)]
+    return max((at for at in found if at is not None), default=None)

@@ -17,6 +17,7 @@ from specdecode_api.report import (
 )
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.rollout import condition
+from specdecode_operator.times import seconds_since
 
 MAX_MESSAGE = 1000
 
@@ -89,19 +90,10 @@ def nominated_node(pod: Manifest) -> str:
     return str((pod.get("status") or {}).get("nominatedNodeName") or "")
 
 
-def seconds_since(change: Mapping[str, Any], at: datetime) -> float:
-    """Seconds since a condition changed; 0 if it has no time, or clocks differ."""
-    try:
-        began = datetime.fromisoformat(change["lastTransitionTime"])
-    except (KeyError, TypeError, ValueError):
-        return 0.0
-    return max(0.0, (at - began).total_seconds())
-
-
 def patience_left_s(pods: Iterable[Manifest], at: datetime) -> float | None:
     """Seconds until a mounting pod exceeds its time; None if no pod is mounting."""
     left_s = (
-        MOUNTING_S - seconds_since(condition(pod, "PodScheduled"), at)
+        MOUNTING_S - _changed_s(condition(pod, "PodScheduled"), at)
         for pod in pods
         if _is_mounting(pod)
     )
@@ -170,7 +162,7 @@ def _trouble_of(pod: Manifest, progress: Mapping[str, Progress], at: datetime) -
         found = _container_trouble(container) if container else None
         if found is not None:
             return found
-    if _is_mounting(pod) and seconds_since(scheduled, at) >= MOUNTING_S:
+    if _is_mounting(pod) and _changed_s(scheduled, at) >= MOUNTING_S:
         return _not_mounted(pod)
     return None
 
@@ -182,6 +174,10 @@ def _is_mounting(pod: Manifest) -> bool:
     """
     is_started = condition(pod, "PodReadyToStartContainers").get("status") != "False"
     return not is_started and is_scheduled(pod) and not is_ending(pod)
+
+
+def _changed_s(change: Mapping[str, Any], at: datetime) -> float:
+    return seconds_since(change, "lastTransitionTime", at)
 
 
 def _not_mounted(pod: Manifest) -> Trouble:

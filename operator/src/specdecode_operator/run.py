@@ -1,7 +1,6 @@
 """Assembles the process: Kopf watches, workers reconcile, resyncs find missed events."""
 
 import asyncio
-import gc
 import logging
 import random
 import sys
@@ -19,6 +18,7 @@ from specdecode_operator.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engine_observer import EngineObserver
 from specdecode_operator.errors import StartError
 from specdecode_operator.health import Vitals
+from specdecode_operator.heap import collect_forever, freeze_heap
 from specdecode_operator.kinds import ALL
 from specdecode_operator.leader_election import Election
 from specdecode_operator.leader_gate import LeaderGate, lead, work_together
@@ -68,16 +68,6 @@ async def run(settings: Settings) -> None:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def freeze_heap() -> None:
-    """Exempt everything that exists now from garbage collection.
-
-    Modules and the first list of all objects stay, and a full collection of them would stop the
-    event loop for 100 ms and more.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +162,7 @@ async def _run_tasks(built: _Components, election: Election | None, stop: asynci
             group.create_task(built.resync.forever(settings.resync_seconds)),
             group.create_task(watching_crd),
             group.create_task(built.poller.forever()),
+            group.create_task(collect_forever()),
         ]
         log.info("started", extra={"resources": len(built.cache.known_keys())})
         await watch(registry, settings, stop)

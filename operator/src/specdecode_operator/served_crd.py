@@ -35,7 +35,7 @@ class ServedCrd:
             log.warning("cannot read the served schema", extra={"why": str(error)})
             return False
         before, self.served = self.lacking, served
-        self.lacking = tuple(lacks(own_schema(), served)) if served else ()
+        self.lacking = await asyncio.to_thread(_lacking, served) if served else ()
         metrics.lacking_fields.set(len(self.lacking))
         if self.lacking == before:
             return False
@@ -60,3 +60,7 @@ class ServedCrd:
         if not self.lacking or self.served is None:
             return status
         return dict(known_part(status, self.served["properties"].get("status", {})))
+
+
+def _lacking(served: Schema) -> tuple[str, ...]:
+    return tuple(lacks(own_schema(), served))

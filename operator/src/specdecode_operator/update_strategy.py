@@ -9,15 +9,18 @@ waits longer while a node is being added for each such pod.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from specdecode_api import names
 from specdecode_api.duration import duration_s
+from specdecode_api.v1alpha1 import Spec
 from specdecode_operator import pods
 from specdecode_operator.coming_nodes import PROVISION_S, announcement
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
-from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.observed import EPOCH, Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import condition
+from specdecode_operator.times import seconds_since
 
 LONGEST_EXTENSION_S = 2 * PROVISION_S
 """Longest wait for announced nodes beyond `surgeTimeout`: an autoscaler may announce a node again
@@ -38,7 +41,7 @@ class UpdateStrategy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class RoomWait:
     """The wait of an unschedulable pod; times in seconds from now."""
 
     left_s: float
@@ -62,16 +65,28 @@ def choose_update_strategy(
         return UpdateStrategy(strategy == "InPlace")
     if _in_place(observed) == config_hash:
         return UpdateStrategy(True)
-    timeout_s = duration_s(resource.spec.update_strategy.surge_timeout)
-    waiting = _waiting(observed.pods, config_hash)
-    waits = [_wait(pod, observed, timeout_s) for pod in waiting]
-    if not waits:
+    waiting = _waiting(observed.pods, _Version(config_hash))
+    first = shortest_wait(waiting, observed, resource.spec)
+    if first is None:
         return SURGE
-    first = min(waits, key=lambda each: each.left_s)
     if first.left_s <= 0:
         return UpdateStrategy(True)
     again_s = min(first.left_s, LOOK_AT_EVENTS_S) if first.coming_node else first.left_s
     return UpdateStrategy(False, again_s, first.coming_node)
+
+
+def shortest_wait(
+    waiting: Iterable[Manifest], observed: Observed, spec: Spec, since: datetime = EPOCH
+) -> RoomWait | None:
+    """The wait that ends first of pods that no node has room for; None without such pods.
+
+    Args:
+        since: no wait began before.
+    """
+    timeout_s = duration_s(spec.update_strategy.surge_timeout)
+    longest_s = max(0.0, (observed.at - since).total_seconds())
+    waits = [_wait(pod, observed, timeout_s, longest_s) for pod in waiting]
+    return min(waits, key=lambda each: each.left_s, default=None)
 
 
 def overdue_pods(observed: Observed) -> tuple[Manifest, ...]:
@@ -86,11 +101,14 @@ def overdue_pods(observed: Observed) -> tuple[Manifest, ...]:
         strategy = parse_stored(observed.resource).spec.update_strategy
     except ResourceError:
         return ()
-    hashes = {pods.config_hash_of(pod) for pod in lacking} - {_in_place(observed)}
-    waiting = [pod for each in hashes if each for pod in _waiting(observed.pods, each)]
     timeout_s = duration_s(strategy.surge_timeout)
-    overdue = [pod for pod in waiting if _waited_s(pod, observed.at) >= timeout_s]
-    return tuple(overdue) if strategy.type == "Auto" else ()
+    return tuple(
+        pod
+        for version in {_version_of(pod) for pod in lacking}
+        if version.block or (strategy.type == "Auto" and version.config_hash != _in_place(observed))
+        for pod in _waiting(observed.pods, version)
+        if _waited_s(pod, observed.at) >= timeout_s
+    )
 
 
 def was_in_place(observed: Observed) -> bool:
@@ -107,35 +125,47 @@ def _in_place(observed: Observed) -> str | None:
     return (live["metadata"].get("annotations") or {}).get(names.ANNOTATION_IN_PLACE)
 
 
-def _waiting(found: Iterable[Manifest], config_hash: str) -> Iterator[Manifest]:
+class _Version(NamedTuple):
+    """What a rollout replaces: a configuration, or a block of a trial that runs it."""
+
+    config_hash: str | None
+    block: str = ""
+
+
+def _version_of(pod: Manifest) -> _Version:
+    annotations = pod["metadata"].get("annotations") or {}
+    return _Version(pods.config_hash_of(pod), annotations.get(names.ANNOTATION_BLOCK, ""))
+
+
+def _waiting(found: Iterable[Manifest], version: _Version) -> Iterator[Manifest]:
     """Unschedulable new pods while an old pod is scheduled, which could give way."""
     stable = [pod for pod in found if pods.is_stable(pod) and not pods.is_ending(pod)]
-    new = [pod for pod in stable if pods.config_hash_of(pod) == config_hash]
+    new = [pod for pod in stable if _version_of(pod) == version]
     if any(pods.is_scheduled(pod) for pod in stable if pod not in new):
         yield from filter(pods.lacks_room, new)
 
 
-def _wait(pod: Manifest, observed: Observed, timeout_s: float) -> _Wait:
+def _wait(pod: Manifest, observed: Observed, timeout_s: float, longest_s: float) -> RoomWait:
     """How long the rollout waits for a pod, given who announced a node for it.
 
     `surgeTimeout` from the moment at which the pod became unschedulable, or until `PROVISION_S`
     after the latest announcement, at most `LONGEST_EXTENSION_S` more. A node that the scheduler or
     an autoscaler nominated in the pod's status has no time: it counts until that limit.
     """
-    waited_s = _waited_s(pod, observed.at)
+    waited_s = min(longest_s, _waited_s(pod, observed.at))
     usual_s = timeout_s - waited_s
     limit_s = usual_s + LONGEST_EXTENSION_S
     if node := pods.nominated_node(pod):
-        return _Wait(limit_s, f"node {node} is nominated")
+        return RoomWait(limit_s, f"node {node} is nominated")
     announced = announcement(observed.node_events, pod)
     if announced is None:
-        return _Wait(usual_s)
+        return RoomWait(usual_s)
     until_s = PROVISION_S - max(0.0, (observed.at - announced.at).total_seconds())
     extended_s = min(limit_s, until_s)
     if extended_s <= usual_s:
-        return _Wait(usual_s)
-    return _Wait(extended_s, f"an autoscaler announced a node ({announced.reason})")
+        return RoomWait(usual_s)
+    return RoomWait(extended_s, f"an autoscaler announced a node ({announced.reason})")
 
 
 def _waited_s(pod: Manifest, at: datetime) -> float:
-    return pods.seconds_since(condition(pod, "PodScheduled"), at)
+    return seconds_since(condition(pod, "PodScheduled"), "lastTransitionTime", at)

@@ -63,11 +63,11 @@ def process() -> Iterator[TrialProcess]:
 
 
 def test_one_process_tries_one_grammar_after_another(process: TrialProcess) -> None:
-    assert process.try_grammar(SIMPLE).startswith("start: /a+/")
+    assert "start: /a+/" in process.try_grammar(SIMPLE)
     first = process.pid
     with pytest.raises(GrammarRefused, match="unclosed group"):
         process.try_grammar(GrammarSource(GrammarKind.REGEX, "a("))
-    assert process.try_grammar(schema()).startswith("start: %json")
+    assert "start: %json" in process.try_grammar(schema())
     assert process.pid == first is not None
 
 

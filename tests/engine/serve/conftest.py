@@ -142,8 +142,8 @@ class RunningServer:
         self.url = f"http://{host}:{port}"
         self.management_url = f"http://{host}:{self.listeners.management_port or port}"
         self.drain_socket = self.listeners.drain.path
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
         self.service, self._loop = self._made.result(10)
 
     def _run(self) -> None:
@@ -213,10 +213,10 @@ class RunningServer:
     def close(self) -> None:
         self.stop()
         self.stop()
-        self._thread.join(20)
+        self.thread.join(20)
         for client in self._clients:
             client.close()
-        assert not self._thread.is_alive()
+        assert not self.thread.is_alive()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:

@@ -92,14 +92,14 @@ def test_equal_grammars_share_one_trial_and_results_are_forgotten_by_size() -> N
         async def run(source: GrammarSource) -> GrammarTrial:
             started.append(source.text)
             await asyncio.sleep(0)
-            return GrammarTrial(lark=source.text * 300)
+            return GrammarTrial(translated=source.text * 300)
 
         async def get(text: str, is_strict: bool = True) -> GrammarTrial:
             source = GrammarSource(GrammarKind.REGEX, text, is_strict)
             return await cache.get(source, lambda: asyncio.ensure_future(run(source)))
 
         results = await asyncio.gather(*(get("a") for _ in range(8)))
-        assert {result.lark for result in results} == {"a" * 300}
+        assert {result.translated for result in results} == {"a" * 300}
         assert started == ["a"]
         await get("a", is_strict=False)  # another grammar; the first one no longer fits
         await get("a", is_strict=False)
@@ -118,10 +118,10 @@ def test_a_trial_without_a_result_is_repeated() -> None:
             raise ValueError("no process")
 
         async def succeed() -> GrammarTrial:
-            return GrammarTrial(lark="a")
+            return GrammarTrial(translated="a")
 
         with pytest.raises(ValueError, match="no process"):
             await cache.get(source, lambda: asyncio.ensure_future(fail()))
-        assert (await cache.get(source, lambda: asyncio.ensure_future(succeed()))).lark == "a"
+        assert (await cache.get(source, lambda: asyncio.ensure_future(succeed()))).translated == "a"
 
     asyncio.run(main())

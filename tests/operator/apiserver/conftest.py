@@ -436,7 +436,7 @@ async def _no_progress(pods):
 def _recorded(cluster):
     """Note the method of every request; `fail_at` makes the n-th from now fail."""
     requests = SimpleNamespace(methods=[], fail_at=None)
-    send = cluster._request
+    send = cluster._text
 
     async def noted(method, *arguments, **options):
         requests.methods.append(method)
@@ -446,5 +446,5 @@ def _recorded(cluster):
             raise ConnectionError("the answer got lost")
         return answer
 
-    cluster._request = noted
+    cluster._text = noted
     return requests

@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client import generate_latest as write_text
@@ -75,6 +75,7 @@ def registries(draw):
     return registry
 
 
+@settings(deadline=None)
 @given(registries())
 def test_every_sample_equals_that_of_the_reference(registry):
     text = write_openmetrics(registry).decode()
@@ -83,6 +84,7 @@ def test_every_sample_equals_that_of_the_reference(registry):
     assert plain(exposition.read_lines(text, ALL)) == reference(parse_text(text))
 
 
+@settings(deadline=None)
 @given(registries(), st.data())
 def test_a_damaged_text_gives_the_samples_of_the_reference_or_an_error(registry, data):
     text = write_openmetrics(registry).decode()
@@ -100,6 +102,7 @@ def test_a_damaged_text_gives_the_samples_of_the_reference_or_an_error(registry,
     assert found == expected
 
 
+@settings(deadline=None)
 @given(registries(), st.data())
 def test_only_the_wanted_names_are_returned(registry, data):
     text = write_openmetrics(registry).decode()

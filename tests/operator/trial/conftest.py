@@ -113,6 +113,7 @@ class World:
         self.start_s = 0.0  # until a new pod serves
         self.fewest_serving = None  # stable pods, since it was set to a number
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
+        self.nominated = ""
         self.requests_per_s = 2.0
         self.seconds_by_num_steps = {}
         self.statuses = []
@@ -339,6 +340,8 @@ class World:
         if role not in self.has_room:
             waits = {"type": "PodScheduled", "status": "False", "message": "Insufficient gpu"}
             pod["status"] = {"conditions": [waits | {"lastTransitionTime": self._timestamp()}]}
+            if self.nominated:
+                pod["status"]["nominatedNodeName"] = self.nominated
         elif config_hash in self.cannot_start:
             ended = {"exitCode": 1, "message": "the draft's vocabulary is another"}
             engine = {

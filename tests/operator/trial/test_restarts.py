@@ -6,9 +6,9 @@ import pytest
 
 from specdecode_api import names
 from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role, Stratum
+from specdecode_operator.trial.block_pods import role_now
 from specdecode_operator.trial.blocks import block_s, start_time_s
 from specdecode_operator.trial.early_alarms import comparable
-from specdecode_operator.trial.restarts import role_now
 from specdecode_operator.trial.state import Restarts, Startup
 
 STABLE = ("Deployment", "chat-standalone")
@@ -273,6 +273,22 @@ def test_without_room_several_pods_restart_in_place(restarting):
     made.has_room = {names.ROLE_STABLE}
     limits = made.children[STABLE]["spec"]["strategy"]["rollingUpdate"]
     assert limits == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_a_block_waits_for_a_nominated_node_for_half_an_hour_beyond_the_surge_timeout(restarting):
+    made = restarting(replicas=2, edit=False)
+    made.edit(lifecycle={"startupTimeout": "1h"})
+    made.run(60)
+    swap_draft(made)
+    made.nominated = "node-2"
+    full_after_start(made)
+
+    def is_in_place(w):
+        return w.record.trial is not None and w.record.trial.restarts.is_in_place
+
+    assert not made.run(1800, step_s=10, until=is_in_place)
+    assert "block 1: 0 of 2 pods serve" in made.record.trial.hold
+    assert made.run(200, step_s=10, until=is_in_place)
 
 
 def unready(made, begun):

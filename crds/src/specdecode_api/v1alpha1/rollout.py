@@ -16,6 +16,10 @@ def _are_durations(*fields: str) -> str:
 
 _TRIAL_BOUNDS: Final = _are_durations("minDuration", "maxDuration")
 _PERIODS: Final = _are_durations("washout", "block")
+_PAIRS_LAST: Final = _are_durations("switchback.block", "guard.maxDuration")
+
+FEWEST_PAIRS: Final = 11
+"""Pairs of periods before which no comparison decides, at the error rates of the judge."""
 
 
 class GuardSpec(HotRecord):
@@ -168,3 +172,25 @@ class RolloutSpec(HotRecord):
     exploration: ExplorationSpec = Field(
         default=ExplorationSpec(), description="Budget of trials that the operator starts."
     )
+
+    rules: ClassVar[tuple["Rule[RolloutSpec]", ...]] = (
+        Rule(
+            cel=f"!(self.strategy in ['Hot', 'Switchback']) || !({_PAIRS_LAST}) || "
+            "2 * duration(self.switchback.block).getSeconds() * "
+            f"(self.switchback.minPairs > {FEWEST_PAIRS} ? self.switchback.minPairs : "
+            f"{FEWEST_PAIRS}) <= duration(self.guard.maxDuration).getSeconds()",
+            holds=lambda it: it.strategy not in ("Hot", "Switchback") or it.has_time_for_pairs,
+            message=f"{FEWEST_PAIRS} pairs of periods, or minPairs if that is more, do not fit: "
+            "raise guard.maxDuration to 2 × switchback.block × pairs or more, lower "
+            "switchback.block, or set strategy to Auto or Canary",
+            field="guard.maxDuration",
+            shows="strategy",
+        ),
+    )
+
+    @property
+    def has_time_for_pairs(self) -> bool:
+        """Whether the fewest periods that a comparison needs fit into `guard.maxDuration`."""
+        pairs = max(FEWEST_PAIRS, self.switchback.min_pairs)
+        periods_s = 2 * pairs * duration_s(self.switchback.block)
+        return periods_s <= duration_s(self.guard.max_duration)

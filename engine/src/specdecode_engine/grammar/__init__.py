@@ -9,7 +9,13 @@ is built on llguidance; no code outside this folder depends on that.
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
 from specdecode_engine.grammar.nesting import STACK_BYTES
-from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
+from specdecode_engine.grammar.source import (
+    GrammarKind,
+    GrammarRefused,
+    GrammarSource,
+    MessageGrammar,
+    NamedSchema,
+)
 from specdecode_engine.grammar.trial import TrialLimits
 from specdecode_engine.grammar.trial_process import TrialProcess, TrialUnavailable
 
@@ -22,6 +28,8 @@ __all__ = [
     "GrammarRefused",
     "GrammarSource",
     "Matcher",
+    "MessageGrammar",
+    "NamedSchema",
     "TokenBytes",
     "TrialLimits",
     "TrialProcess",

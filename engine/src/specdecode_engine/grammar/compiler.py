@@ -9,7 +9,12 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_defaults
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault
-from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
+from specdecode_engine.grammar.source import (
+    GrammarKind,
+    GrammarRefused,
+    GrammarSource,
+    MessageGrammar,
+)
 
 MAX_LINES = 8
 MAX_LINE_CHARS = 160
@@ -75,13 +80,13 @@ class GrammarCompiler:
         return self.translate_and_compile(source)[1]
 
     def translate_and_compile(self, source: GrammarSource) -> tuple[str, Grammar]:
-        """Return the grammar, and before it its translation to Lark; or raise `GrammarRefused`."""
-        lark = source.as_lark()
-        return lark, self.compile_lark(source, lark)
+        """Return the grammar, and before it its translation; or raise `GrammarRefused`."""
+        parts = [{"name": name, "lark_grammar": lark} for name, lark in source.as_lark().items()]
+        translated = json.dumps({"grammars": parts}, ensure_ascii=False)
+        return translated, self.compile_translated(source, translated)
 
-    def compile_lark(self, source: GrammarSource, lark: str) -> Grammar:
-        """Return the grammar of a source that is translated to Lark, or raise `GrammarRefused`."""
-        grammar_text = LLMatcher.grammar_from_lark(lark)
+    def compile_translated(self, source: GrammarSource, grammar_text: str) -> Grammar:
+        """Return the grammar of a source that is translated already, or raise `GrammarRefused`."""
         state = LLMatcher(self._tokenizer, grammar_text, log_level=0, limits=_LIMITS)
         if state.is_error():
             raise GrammarRefused(self._explain(source, state.get_error()))
@@ -94,12 +99,29 @@ class GrammarCompiler:
 
     def _explain(self, source: GrammarSource, message: str) -> str:
         shown = _own_words(source.kind, message)
+        if source.kind is GrammarKind.MESSAGE:
+            return self._explain_message(MessageGrammar.from_source(source), shown)
         if source.kind is GrammarKind.JSON_SCHEMA:
-            schema = with_defaults(json.loads(source.text), source.is_strict)
-            if (fault := find_fault(schema, self._refuse)) is not None:
-                shown = f"at {fault[0]}: {fault[1]}"
+            shown = self._explain_schema(json.loads(source.text), source.is_strict) or shown
         lines = [line[:MAX_LINE_CHARS] for line in shown.strip().splitlines()]
         return "\n".join(lines[:MAX_LINES])
+
+    def _explain_schema(self, schema: JsonSchema, is_strict: bool) -> str | None:
+        """Return what is wrong with a schema, and where; None if nothing is."""
+        fault = find_fault(with_defaults(schema, is_strict), self._refuse)
+        return None if fault is None else f"at {fault[0]}: {fault[1]}"
+
+    def _explain_message(self, message: MessageGrammar, shown: str) -> str:
+        """Find the part of a message's grammar that is refused."""
+        for each in message.schemas:
+            if (fault := self._explain_schema(each.schema, each.is_strict)) is not None:
+                return f"{each.place}: {fault}"
+        if message.content is not None:
+            try:
+                self.compile(message.content)
+            except GrammarRefused as refusal:
+                return str(refusal)
+        return shown
 
     def _refuse(self, schema: JsonSchema) -> str | None:
         grammar = LLMatcher.grammar_from_json_schema(dict(schema))

@@ -1,6 +1,7 @@
 """A grammar as the client writes it, and its translation to Lark for the library."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,6 +12,8 @@ from specdecode_engine.grammar.json_schema import with_defaults
 from specdecode_engine.grammar.nesting import MAX_DEPTH, lark_depth, schema_depth
 
 MAX_SOURCE_CHARS = 256 * 2**10
+CONTENT = "content"
+"""Name of the grammar of the content."""
 
 # Without it, a piece of text that the grammar forces is narrowed to the tokenizer's own way to cut
 # it. A mask is every token that may follow; the model chooses among them.
@@ -28,6 +31,7 @@ class GrammarKind(StrEnum):
     REGEX = "regex"  # a regular expression for the whole answer
     EBNF = "ebnf"  # GBNF with a rule `root`, or Lark with a rule `start`
     CHOICE = "choice"  # a JSON list of strings
+    MESSAGE = "message"  # a `MessageGrammar` as JSON: calls and reasoning around other grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +46,25 @@ class GrammarSource:
     text: str
     is_strict: bool = True
 
-    def as_lark(self) -> str:
-        """Translate; raises `GrammarRefused`, also for what the library would crash on."""
+    def as_lark(self) -> Mapping[str, str]:
+        """Translate to named Lark grammars, of which the first one starts.
+
+        Raises `GrammarRefused`, also for what the library would crash on.
+        """
         if len(self.text) > MAX_SOURCE_CHARS:
             raise GrammarRefused(
                 f"it has {len(self.text)} characters; at most {MAX_SOURCE_CHARS} are taken"
             )
-        return self._translate() + _ALL_TOKENS
+        if self.kind is GrammarKind.MESSAGE:
+            message = MessageGrammar.from_source(self)
+            named = {"message": message.translate() + _ALL_TOKENS}
+            return {**named, **(message.content.as_lark() if message.content else {})}
+        return {CONTENT: self._translate() + _ALL_TOKENS}
 
     def _translate(self) -> str:
         match self.kind:
             case GrammarKind.JSON_SCHEMA:
-                schema = with_defaults(_read_object(self.text), self.is_strict)
-                _check_depth(schema_depth(schema), "$", "$ref, properties, items, anyOf …")
-                return f"start: %json {json.dumps(schema, ensure_ascii=False)}"
+                return f"start: {_json_rule(_read_object(self.text), self.is_strict)}"
             case GrammarKind.REGEX:
                 return f"start: /{regex_to_lark(self.text, '')}/"
             case GrammarKind.CHOICE:
@@ -68,6 +77,70 @@ class GrammarSource:
                     raise GrammarRefused(str(error)) from None
                 _check_depth(lark_depth(lark), "the start rule", "rules that lead to other rules")
                 return lark
+            case GrammarKind.MESSAGE:
+                raise AssertionError("a message consists of several grammars")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSchema:
+    """A JSON Schema as the rule `name` of a message's grammar; `place` is its field."""
+
+    name: str
+    place: str
+    schema: Mapping[str, object]
+    is_strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGrammar:
+    """The grammar of a whole message.
+
+    `rules` are Lark with a rule `start`. They refer to schemas by their names, and to `content`, an
+    object of its own, as `@content`.
+    """
+
+    rules: str
+    schemas: tuple[NamedSchema, ...] = ()
+    content: GrammarSource | None = None
+
+    @classmethod
+    def from_source(cls, source: GrammarSource) -> "MessageGrammar":
+        """Read what `as_source` wrote."""
+        fields = json.loads(source.text)
+        content = fields["content"]
+        return cls(
+            fields["rules"],
+            tuple(NamedSchema(*schema) for schema in fields["schemas"]),
+            content and GrammarSource(GrammarKind(content[0]), *content[1:]),
+        )
+
+    def as_source(self) -> GrammarSource:
+        content = self.content
+        fields = {
+            "rules": self.rules,
+            "schemas": [
+                (each.name, each.place, each.schema, each.is_strict) for each in self.schemas
+            ],
+            "content": content and (content.kind, content.text, content.is_strict),
+        }
+        return GrammarSource(GrammarKind.MESSAGE, json.dumps(fields, ensure_ascii=False))
+
+    def translate(self) -> str:
+        """Return the rules and the schemas as Lark; raises `GrammarRefused`."""
+        lines = [self.rules]
+        for each in self.schemas:
+            try:
+                lines.append(f"{each.name}: {_json_rule(each.schema, each.is_strict)}")
+            except GrammarRefused as refusal:
+                raise GrammarRefused(f"{each.place}: {refusal}") from None
+        return "\n".join(lines)
+
+
+def _json_rule(schema: Mapping[str, object], is_strict: bool) -> str:
+    """Return the right side of a rule for the values of a schema."""
+    schema = with_defaults(schema, is_strict)
+    _check_depth(schema_depth(schema), "$", "$ref, properties, items, anyOf …")
+    return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 
 def _check_depth(depth: int, place: str, parts: str) -> None:

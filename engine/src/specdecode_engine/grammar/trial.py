@@ -116,7 +116,7 @@ def _receive(channel: socket.socket, count: int) -> bytes | None:
 def serve(file_descriptor: int) -> None:
     """Run the child process: read the vocabulary and the limits, then try grammars until the end.
 
-    A job is JSON, `[kind, text, is_strict]`. Its answer is `{"lark": …}` with the translated
+    A job is JSON, `[kind, text, is_strict]`. Its answer is `{"translated": …}` with the translated
     grammar or `{"refusal": …}`, and `is_last` if the process ends after it: memory that the library
     keeps must not be missing for the next grammar.
     """
@@ -132,7 +132,7 @@ def serve(file_descriptor: int) -> None:
     while (job := receive_frame(channel)) is not None:
         _set_soft_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
         try:
-            answer: dict[str, object] = {"lark": trial.run(job)}
+            answer: dict[str, object] = {"translated": trial.run(job)}
         except GrammarRefused as refusal:
             answer = {"refusal": str(refusal)}
         except MemoryError:
@@ -153,13 +153,13 @@ class _Trial:
         self._following = _start_thread(0)
 
     def run(self, job: bytes) -> str:
-        """Return the grammar of a job translated to Lark, or raise `GrammarRefused`."""
+        """Return the grammar of a job, translated, or raise `GrammarRefused`."""
         kind, text, is_strict = json.loads(job)
         source = GrammarSource(GrammarKind(kind), text, is_strict)
         compile_ = self._compiler.translate_and_compile
-        lark, grammar = self._compiling.submit(compile_, source).result()
+        translated, grammar = self._compiling.submit(compile_, source).result()
         self._following.submit(walk, grammar, self._compiler.num_words).result()
-        return lark
+        return translated
 
 
 def _start_thread(stack_bytes: int) -> ThreadPoolExecutor:

@@ -53,7 +53,7 @@ class TrialProcess:
         return None if self._process is None else self._process.pid
 
     def try_grammar(self, source: GrammarSource) -> str:
-        """Return the grammar translated to Lark, after it was compiled and followed.
+        """Return the grammar, translated, after it was compiled and followed.
 
         Raises:
             GrammarRefused: it is invalid, or exceeds a limit.
@@ -63,7 +63,7 @@ class TrialProcess:
             answer = self._answer(source)
         if "refusal" in answer:
             raise GrammarRefused(answer["refusal"])
-        return str(answer["lark"])
+        return str(answer["translated"])
 
     def _answer(self, source: GrammarSource) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:

@@ -17,13 +17,14 @@ from specdecode_engine.serve.control.api_keys import (
 )
 from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.serve.lifecycle import ServerLifecycle
-from specdecode_engine.serve.openai import chat, completions, models
+from specdecode_engine.serve.openai import chat, completions, models, responses
 from specdecode_engine.serve.request_id import RequestIds
 from specdecode_engine.serve.service import Service
 
 API = (
     completions.router,
     chat.router,
+    responses.router,
     models.router,
     tokenization.router,
     health.api_router,

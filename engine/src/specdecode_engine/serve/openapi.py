@@ -15,8 +15,10 @@ from specdecode_api import names
 from specdecode_engine.serve import tokenization
 from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai import response_models as models
+from specdecode_engine.serve.openai import responses_models as responses
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import CompletionBody
+from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
 from specdecode_engine.serve.request_id import HEADER as REQUEST_ID
 
 router = APIRouter()
@@ -57,6 +59,10 @@ OPERATIONS = (
     Operation(
         "post", "/v1/chat/completions", "Generate the next message", models.ChatResponse,
         _GENERATION, ChatBody, models.ChatChunk,
+    ),
+    Operation(
+        "post", "/v1/responses", "Generate output items", responses.ResponseObject, _GENERATION,
+        ResponsesBody, responses.ResponseEvent,
     ),
     Operation("get", "/v1/models", "The model that is served", models.ModelList, _LOADED),
     Operation(

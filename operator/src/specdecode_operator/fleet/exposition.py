@@ -1,14 +1,14 @@
 """Parses the text that engines export, in the format that prometheus_client writes.
 
 The reference is prometheus_client's own parser, which a property test compares with this one. That
-parser is written character by character and takes 56 ms for 100 KiB; this one matches one regular
-expression per line, parses each set of labels once, and skips the series that nobody asked for.
-It is stricter: what prometheus_client would never write is an error, not a guess.
+parser is written character by character and takes 56 ms for 100 KiB; this one has one regular
+expression find many lines at a time, parses each set of labels once, and skips the series that
+nobody asked for. It is stricter: what prometheus_client would never write is an error, not a guess.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 ACCEPT = "application/openmetrics-text; version=1.0.0"
@@ -19,10 +19,14 @@ _NUMBER = r"(?:[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|Inf)|NaN)"
 _VALUE = r'"(?:[^"\\]|\\[\\"n])*"'
 _PAIR = rf"[a-zA-Z_][a-zA-Z0-9_]*={_VALUE}"
 _LABELS = rf"(?:{_PAIR}(?:,{_PAIR})*)?"
-_SAMPLE = re.compile(
-    rf"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{(.*?)\}})? ({_NUMBER})"
+_LINE = re.compile(
+    rf"^(?:([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{(.*?)\}})? ({_NUMBER})"
     rf"(?: {_NUMBER})?(?: # \{{{_LABELS}\}} {_NUMBER}(?: {_NUMBER})?)?"  # time, exemplar
+    r"|#.*|)$",
+    re.MULTILINE,
 )
+_LINES = 250
+"""Lines that are found at a time: no other thread runs meanwhile, which takes 0.4 ms."""
 _LABEL_SET = re.compile(_LABELS)
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
@@ -65,35 +69,44 @@ def read_lines(text: str, wanted: Container[str]) -> Samples:
         BadScrape: a line is malformed, or a series is there twice.
     """
     found: defaultdict[str, list[Sample]] = defaultdict(list)
-    seen: set[tuple[str, str | None]] = set()
-    label_sets: dict[str | None, Mapping[str, str]] = {None: {}}
-    match = _SAMPLE.fullmatch
-    for line in text.split("\n"):
-        if not line or line[0] == "#":
-            continue
-        parts = match(line)
-        if parts is None:
-            raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is not a sample")
-        name, written, value = parts.groups()
-        if name not in wanted:
+    seen: set[tuple[str, str]] = set()
+    label_sets: dict[str, Mapping[str, str]] = {"": {}}
+    for name, written, value in _found_lines(text):
+        if not name or name not in wanted:
             continue
         if (name, written) in seen:
-            raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is there twice")
+            raise BadScrape(f"the response cannot be read: {_shown(name, written)} is there twice")
         seen.add((name, written))
         labels = label_sets.get(written)
         if labels is None:
-            labels = label_sets[written] = _labels(line, written or "")
+            labels = label_sets[written] = _labels(name, written)
         found[name].append(Sample(labels, float(value)))
     return found
 
 
-def _labels(line: str, written: str) -> Mapping[str, str]:
+def _found_lines(text: str) -> Iterator[tuple[str, str, str]]:
+    """Name, labels and value of each line; empty for comments."""
+    lines = text.split("\n")
+    for start in range(0, len(lines), _LINES):
+        part = lines[start : start + _LINES]
+        rows = _LINE.findall("\n".join(part))
+        if len(rows) != len(part):
+            wrong = next(line for line in part if _LINE.fullmatch(line) is None)
+            raise BadScrape(f"the response cannot be read: {wrong[:SHOWN_CHARS]!r} is not a sample")
+        yield from rows
+
+
+def _shown(name: str, written: str) -> str:
+    return repr(f"{name}{{{written}}}"[:SHOWN_CHARS])
+
+
+def _labels(name: str, written: str) -> Mapping[str, str]:
     if _LABEL_SET.fullmatch(written) is None:
-        raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} is not a sample")
+        raise BadScrape(f"the response cannot be read: {_shown(name, written)} is not a sample")
     pairs = _LABEL.findall(written)
     labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in pairs}
     if len(labels) < len(pairs):
-        raise BadScrape(f"the response cannot be read: {line[:SHOWN_CHARS]!r} repeats a label")
+        raise BadScrape(f"the response cannot be read: {_shown(name, written)} repeats a label")
     return labels
 
 

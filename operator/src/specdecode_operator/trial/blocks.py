@@ -7,7 +7,6 @@ a pair could continue with warm caches and the second one never could, and the o
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from datetime import datetime
 
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Stratum
@@ -17,6 +16,7 @@ from specdecode_operator.judge.trial_evidence import MAX_STRATA
 from specdecode_operator.judge.turns import PROBE_PAIRS, SHORTEST, turn_stretch
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.rollout import condition, replicas_of
+from specdecode_operator.times import time_of
 from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.state import KnownStratum, Restarts, Startup
 
@@ -52,11 +52,10 @@ def start_time_s(found: Iterable[Manifest], longest_s: float) -> float:
     """
     times_s = []
     for pod in found:
-        began = pod["metadata"].get("creationTimestamp")
-        ready = condition(pod, "Ready")
-        if began and ready.get("status") == "True" and ready.get("lastTransitionTime"):
-            served = datetime.fromisoformat(ready["lastTransitionTime"])
-            times_s.append((served - datetime.fromisoformat(began)).total_seconds())
+        began, ready = time_of(pod["metadata"], "creationTimestamp"), condition(pod, "Ready")
+        served = time_of(ready, "lastTransitionTime")
+        if began and served and ready.get("status") == "True":
+            times_s.append((served - began).total_seconds())
     return statistics.median([each for each in times_s if 0.0 <= each <= longest_s] or [0.0])
 
 

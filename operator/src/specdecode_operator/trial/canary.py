@@ -19,15 +19,14 @@ from specdecode_operator.rollout import Rollout, hash_of_template, rollout
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, outcome
+from specdecode_operator.trial.failing import candidate_trouble, does_not_start
 from specdecode_operator.trial.state import End, Phase, Trial, TrialOutcome
-
-MAX_RESTARTS = 2
-"""Of a canary before it serves: an engine that ends this often will not start at all."""
 
 
 def step(trial: Trial, context: TrialContext) -> Trial:
     """The trial after what is seen now; an outcome where it ends."""
-    if broken := _broken(trial, context):
+    found = context.pods(names.ROLE_CANARY)
+    if broken := does_not_start(trial, context, found, "the canary"):
         return replace(trial, outcome=broken)
     match trial.phase:
         case Phase.PREPARING:
@@ -50,26 +49,12 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
     return is_new and rollout(live) is Rollout.COMPLETE
 
 
-def _broken(trial: Trial, context: TrialContext) -> TrialOutcome | None:
-    """A canary that cannot start is worse than any figure."""
-    found = context.pods(names.ROLE_CANARY)
-    failing = [pod for pod in found if reading_pods.restarts(pod) >= MAX_RESTARTS]
-    trouble = reading_pods.trouble(failing, trial.target.arm.config_hash, {}, context.observed.at)
-    if trouble is None or not trouble.is_error:
-        return None
-    return TrialOutcome(
-        End.ROLLED_BACK, trouble.reason, f"the canary does not start: {trouble.message}"
-    )
-
-
 def _prepare(trial: Trial, context: TrialContext) -> Trial:
     canaries = context.ready(names.ROLE_CANARY, trial.target.arm.config_hash)
     missing = context.canary_replicas - len(canaries)
     late = context.now_s - trial.since_s > context.startup_s
     if missing > 0:
-        trouble = reading_pods.trouble(
-            context.pods(names.ROLE_CANARY), trial.target.arm.config_hash, {}, context.observed.at
-        )
+        trouble = candidate_trouble(trial, context, context.pods(names.ROLE_CANARY))
         why = trouble.message if trouble else "it starts"
         hold = f"{missing} of {context.canary_replicas} canary pods do not serve yet: {why}"
         if late or is_over(trial, context):

@@ -8,13 +8,13 @@ equal strata of what the pods in force have answered.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from specdecode_operator.judge.evidence import ArmEvidence
+from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.pooled import pool
 from specdecode_operator.judge.trial_evidence import TurnEvidence, observe_open
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.trial.block_pods import restarts_of, role_now, serving
 from specdecode_operator.trial.blocks import known_evidence
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted
@@ -25,18 +25,17 @@ EARLY = "AcceptLengthFell"
 """The reason that needs no comparable times."""
 
 
-def watched(trial: Trial, context: TrialContext, found: tuple[Manifest, ...]) -> Trial:
-    """Count what pods of the candidate answer before their block counts; an outcome at an alarm.
-
-    Args:
-        found: pods of the block that serve.
-    """
+def watched(trial: Trial, context: TrialContext) -> Trial:
+    """Count what pods of the candidate answer before their block counts; an outcome at an alarm."""
+    if role_now(trial) is Role.BASELINE or trial.turn.counted_s is not None:
+        return trial
+    found = serving(trial, context)
     if context.snapshot is None or not found:
         return trial
     trial = counted(trial, context, found)
     if not isinstance(trial.evidence, TurnEvidence) or trial.evidence.pairs:
         return trial
-    known = known_evidence(trial.restarts.known if trial.restarts else ())
+    known = known_evidence(restarts_of(trial).known)
     ledgers = trial.ledgers.values()
     answered = (each.cut()[1].get(trial.target.arm, ArmEvidence()) for each in ledgers)
     pair = comparable(pool((known, trial.first_half.baseline)), answered)

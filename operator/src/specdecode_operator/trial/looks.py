@@ -15,7 +15,7 @@ from specdecode_operator.judge.turns import LONGEST
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
-from specdecode_operator.trial import crossover, restarts
+from specdecode_operator.trial import block_pods, crossover, restarts
 from specdecode_operator.trial.context import is_alive, role_of, uid_of
 from specdecode_operator.trial.guard import LOOK_S, TrialTiming, guarded_timing
 from specdecode_operator.trial.record import Record
@@ -118,9 +118,9 @@ def _participants(trial: Trial, ready: tuple[Manifest, ...]) -> tuple[Manifest, 
 
 
 def _restarted(trial: Trial, ready: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    if restarts.in_block(trial):
+    if block_pods.in_block(trial):
         stable = (pod for pod in ready if role_of(pod) == names.ROLE_STABLE)
-        return tuple(pod for pod in stable if restarts.is_of_block(trial, pod))
+        return tuple(pod for pod in stable if block_pods.is_of_block(trial, pod))
     return _of_role(ready, names.ROLE_STABLE, trial.old.config_hash)
 
 

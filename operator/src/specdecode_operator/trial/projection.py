@@ -9,7 +9,7 @@ from specdecode_operator.children.build import owner_reference
 from specdecode_operator.kinds import TRIAL, Manifest
 from specdecode_operator.observed import Observed, controller_of
 from specdecode_operator.resource import Resource
-from specdecode_operator.trial import restarts, verdict_record
+from specdecode_operator.trial import block_pods, restarts, verdict_record
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.finish import progress, timestamp
@@ -214,13 +214,13 @@ def _mark(status: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _block(trial: Trial, timing: TrialTiming) -> Manifest:
     """The present block of a trial that restarts pods; empty outside of blocks."""
-    if not restarts.in_block(trial):
+    if not block_pods.in_block(trial):
         return {}
     turn, end_s = trial.turn, restarts.border_s(trial, timing.block_s)
     times = {"since": turn.began_s, "countedSince": turn.counted_s, "nextChange": end_s}
     return {
         "pair": turn.pair,
-        "arm": restarts.role_now(trial).value.capitalize(),
+        "arm": block_pods.role_now(trial).value.capitalize(),
         **{name: timestamp(at_s) for name, at_s in times.items() if at_s is not None},
     }
 

@@ -8,26 +8,30 @@ observation. Nothing is known of an open pair after a restart of the operator: i
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from specdecode_api import names
-from specdecode_api.duration import duration_s
 from specdecode_operator import pods as reading_pods
-from specdecode_operator.coming_nodes import announcement
 from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.pooled import pool
 from specdecode_operator.judge.trial_evidence import TurnEvidence, close_pair
-from specdecode_operator.judge.turns import role_in_turn
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.rollout import (
     Rollout,
-    condition,
     hash_of_template,
     rollout,
     template_annotations,
+)
+from specdecode_operator.trial.block_pods import (
+    in_block,
+    is_of_block,
+    pods_of_block,
+    restarts_of,
+    role_now,
+    serving,
+    stamp_of,
 )
 from specdecode_operator.trial.blocks import (
     block_s,
@@ -43,12 +47,13 @@ from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, observed, outcome
 from specdecode_operator.trial.early_alarms import watched
+from specdecode_operator.trial.failing import does_not_start
+from specdecode_operator.trial.placing import has_no_room, late, without_room
 from specdecode_operator.trial.state import (
     NO_HALF,
     End,
     HalfPair,
     Phase,
-    Restarts,
     Startup,
     Table,
     Trial,
@@ -56,8 +61,6 @@ from specdecode_operator.trial.state import (
     Turn,
 )
 
-MAX_RESTARTS = 2
-"""Of the candidate's engines before the block is given up: they do not serve."""
 MAX_PODS = 8
 """Pods whose requests are counted."""
 
@@ -71,21 +74,6 @@ class Block:
     """Tuned table over that of the spec; empty if there is none."""
     stamp: str
     """Distinguishes the pods of a block from those of the one before."""
-
-
-def role_now(trial: Trial) -> Role:
-    """Whose block it is."""
-    return role_in_turn(trial.seed, trial.turn.pair, trial.turn.number % 2, 0)
-
-
-def stamp_of(trial: Trial) -> str:
-    """Value of the annotation of the pods of the present block."""
-    return f"{trial.target.id}-{int(trial.started_s)}-{trial.turn.number}"
-
-
-def in_block(trial: Trial) -> bool:
-    """Whether the pods run a block, not simply the configuration in force."""
-    return trial.restarts is not None and trial.phase is Phase.MEASURING and not trial.is_paused
 
 
 def block_of(trial: Trial, stored: Trial | None, now: InForce, resource: Manifest) -> Block | None:
@@ -115,26 +103,15 @@ def step(trial: Trial, context: TrialContext) -> Trial:
         return _judged(trial, context) if is_over(trial, context) else trial
     if trial.turn.began_s is None:
         trial = replace(trial, turn=replace(trial.turn, began_s=context.now_s))
-    if broken := _broken(trial, context):
+    found = pods_of_block(trial, context) if role_now(trial) is Role.CANDIDATE else ()
+    if broken := does_not_start(trial, context, found, "the candidate"):
         return replace(trial, outcome=broken)
-    if role_now(trial) is Role.CANDIDATE and trial.turn.counted_s is None:
-        trial = watched(trial, context, serving(trial, context))
-        if trial.outcome is not None:
-            return trial
+    trial = watched(trial, context)
+    if trial.outcome is not None:
+        return trial
     if trial.turn.placed_s is None:
         return _place(trial, context)
     return _measure(trial, context)
-
-
-def serving(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
-    """Pods of the present block that serve."""
-    return tuple(pod for pod in _pods(trial, context) if reading_pods.is_ready(pod))
-
-
-def is_of_block(trial: Trial, pod: Manifest) -> bool:
-    """Whether a pod was made for the present block."""
-    annotations = pod["metadata"].get("annotations") or {}
-    return bool(annotations.get(names.ANNOTATION_BLOCK) == stamp_of(trial))
 
 
 def is_tried(trial: Trial | None, pod: Manifest) -> bool:
@@ -161,7 +138,7 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
 
 def border_s(trial: Trial, configured_s: float) -> float | None:
     """When the present block ends, in seconds since 1970; None while it is not counted yet."""
-    restarts, turn = _restarts(trial), trial.turn
+    restarts, turn = restarts_of(trial), trial.turn
     if turn.counted_s is None:
         return None
     return turn.counted_s + block_s(restarts, trial.seed, turn.pair, configured_s)
@@ -181,7 +158,7 @@ def _prepare(trial: Trial, context: TrialContext) -> Trial:
         trial,
         phase=Phase.MEASURING,
         since_s=context.now_s,
-        restarts=replace(_restarts(trial), known=known),
+        restarts=replace(restarts_of(trial), known=known),
         hold="",
     )
 
@@ -198,65 +175,14 @@ def _place(trial: Trial, context: TrialContext) -> Trial:
         pod_s = start_time_s(ready, context.startup_s)
         startup = longest(turn.startup, Startup(pod_s, now_s - (turn.began_s or now_s)))
         return replace(trial, turn=replace(turn, placed_s=now_s, startup=startup), hold="")
-    if end := _late(trial, context):
+    if end := late(trial, context):
         return replace(trial, outcome=end)
-    if _waits_for_room_s(trial, context) >= _surge_timeout_s(context):
-        return _without_room(trial, context)
+    if has_no_room(trial, context):
+        return without_room(trial, context)
     which = "the candidate" if role_now(trial) is Role.CANDIDATE else "the configuration in force"
     hold = f"block {trial.turn.number + 1}: {len(ready)} of {wanted} pods serve {which}"
     trial = replace(trial, hold=hold)
     return _judged(trial, context) if is_over(trial, context) else trial
-
-
-def _broken(trial: Trial, context: TrialContext) -> TrialOutcome | None:
-    """A candidate that cannot start, or stops again and again, is worse than any figure."""
-    if role_now(trial) is not Role.CANDIDATE:
-        return None
-    found = _pods(trial, context)
-    failing = [pod for pod in found if reading_pods.restarts(pod) >= MAX_RESTARTS]
-    trouble = _trouble(trial, context, tuple(failing))
-    if trouble is None or not trouble.is_error:
-        return None
-    return TrialOutcome(
-        End.ROLLED_BACK, trouble.reason, f"the candidate does not start: {trouble.message}"
-    )
-
-
-def _late(trial: Trial, context: TrialContext) -> TrialOutcome | None:
-    """The end of a trial whose pods do not serve within `lifecycle.startupTimeout`."""
-    began_s = trial.turn.began_s or context.now_s
-    starting = [pod for pod in _pods(trial, context) if not reading_pods.is_ready(pod)]
-    if not starting and context.now_s - began_s <= context.startup_s * context.spec.replicas:
-        return None
-    ages_s = (context.now_s - max(began_s, _created_s(pod)) for pod in starting)
-    if starting and max(ages_s) <= context.startup_s:
-        return None
-    trouble = _trouble(trial, context, tuple(starting))
-    why = trouble.message if trouble else "they start"
-    text = f"pods do not serve within lifecycle.startupTimeout ({context.startup_s:.0f} s): {why}"
-    if role_now(trial) is Role.BASELINE:
-        return TrialOutcome(End.INCONCLUSIVE, "BaselineNotReady", f"the baseline's {text}")
-    if any(map(reading_pods.lacks_room, starting)):
-        return TrialOutcome(End.INCONCLUSIVE, "NoRoom", f"the candidate's {text}")
-    return TrialOutcome(End.ROLLED_BACK, "CandidateNotReady", f"the candidate's {text}")
-
-
-def _without_room(trial: Trial, context: TrialContext) -> Trial:
-    """Continue in place, or end where that would interrupt what a user has not asked for."""
-    restarts, update = _restarts(trial), context.spec.update_strategy.type
-    if restarts.is_in_place:
-        return trial
-    may_stop = restarts.may_interrupt or context.spec.replicas > 1
-    if update == "Auto" and may_stop:
-        return replace(trial, restarts=replace(restarts, is_in_place=True))
-    message = (
-        f"no node has room for a further pod within {_surge_timeout_s(context):.0f} s, and "
-        f"updateStrategy {update} does not stop the serving one for a trial that strategy Auto "
-        "has chosen; free an accelerator, or use strategy Switchback, which interrupts serving"
-    )
-    if update == "Surge":
-        message = "no node has room for a further pod, which updateStrategy Surge needs"
-    return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoRoom", message))
 
 
 def _measure(trial: Trial, context: TrialContext) -> Trial:
@@ -289,7 +215,7 @@ def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
         trial,
         evidence=close_pair(_pairs(trial), half.baseline, half.candidate),
         measured_s=trial.measured_s + turn_s,
-        restarts=replace(_restarts(trial), startup=turn.startup),
+        restarts=replace(restarts_of(trial), startup=turn.startup),
         turn=Turn(turn.number + 1, began_s=context.now_s),
         first_half=NO_HALF,
         open=NO_HALF,
@@ -304,7 +230,7 @@ def _judged_at_pair(trial: Trial, context: TrialContext) -> Trial:
     if judged.outcome is not None:
         return judged
     complete, elapsed_s = len(_pairs(trial).pairs), trial.elapsed_s(context.now_s)
-    startup = _restarts(trial).startup
+    startup = restarts_of(trial).startup
     if too_long := why_too_long(context.guard, context.timing, startup, complete, elapsed_s):
         end = TrialOutcome(End.INCONCLUSIVE, "TooLittleTime", too_long)
         return replace(judged, outcome=end)
@@ -328,7 +254,7 @@ def _with_known(trial: Trial, half: HalfPair) -> HalfPair:
     """The open pair for alarms: until a pair is complete, with the baseline before the trial."""
     if _pairs(trial).pairs:
         return half
-    return replace(half, baseline=pool((known_evidence(_restarts(trial).known), half.baseline)))
+    return replace(half, baseline=pool((known_evidence(restarts_of(trial).known), half.baseline)))
 
 
 def _judged(trial: Trial, context: TrialContext) -> Trial:
@@ -336,49 +262,6 @@ def _judged(trial: Trial, context: TrialContext) -> Trial:
     judgement = judge_turns(observed(trial), context.guard, trial.elapsed_s(context.now_s))
     end = outcome(judgement.verdict, judgement.reason, judgement.message)
     return replace(trial, judgement=judgement, outcome=end)
-
-
-def _pods(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
-    stable = context.pods(names.ROLE_STABLE)
-    return tuple(pod for pod in stable if is_of_block(trial, pod))
-
-
-def _trouble(
-    trial: Trial, context: TrialContext, found: tuple[Manifest, ...]
-) -> reading_pods.Trouble | None:
-    return reading_pods.trouble(found, trial.target.arm.config_hash, {}, context.observed.at)
-
-
-def _waits_for_room_s(trial: Trial, context: TrialContext) -> float:
-    """Longest wait of a pod of the block for a node, none of which is being prepared for it."""
-    began_s = trial.turn.began_s or context.now_s
-    waits_s = (
-        context.now_s - max(began_s, _time_s(condition(pod, "PodScheduled"), "lastTransitionTime"))
-        for pod in _pods(trial, context)
-        if reading_pods.lacks_room(pod)
-        and not reading_pods.nominated_node(pod)
-        and announcement(context.observed.node_events, pod) is None
-    )
-    return max(waits_s, default=-1.0)
-
-
-def _surge_timeout_s(context: TrialContext) -> float:
-    return duration_s(context.spec.update_strategy.surge_timeout)
-
-
-def _created_s(pod: Manifest) -> float:
-    return _time_s(pod["metadata"], "creationTimestamp")
-
-
-def _time_s(part: Mapping[str, Any], field: str) -> float:
-    """A time of an object in seconds since 1970; 0 without one."""
-    text = part.get(field)
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
-
-
-def _restarts(trial: Trial) -> Restarts:
-    assert trial.restarts is not None, "a trial that restarts pods knows how"
-    return trial.restarts
 
 
 def _pairs(trial: Trial) -> TurnEvidence:

@@ -1,12 +1,15 @@
 """POST /v1/completions with `echo` and `logprobs`: the prompt is scored before the answer."""
 
 import math
+import threading
 
 import openai
 import pytest
 
 from specdecode_engine.batch.request import TokenLogprobs
+from specdecode_engine.serve.openai.completions import CompletionFormatter
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.openai.streaming import MAX_SCORED_ON_LOOP
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 PROMPT = "the quick brown fox jumps over the größer lazy dog"
@@ -141,3 +144,27 @@ def test_offsets_leave_out_the_space_that_sentencepiece_writes_first(sentencepie
     assert (processor.index, processor.text, processor.finish_reason) == (2, "the fox,b", None)
     assert [token.text_offset for token in processor.scored] == [0, 0, 3, 7, 8]
     assert [token.logprobs is None for token in processor.scored] == [True] + 4 * [False]
+
+
+def test_a_long_prompt_is_scored_and_formatted_outside_the_event_loop(echo_server, monkeypatch):
+    add_echo, choice, seen = OutputProcessor.add_echo, CompletionFormatter.choice, []
+
+    def noted_echo(processor, *logprobs):
+        add_echo(processor, *logprobs)
+        seen.append((len(processor.scored), threading.current_thread()))
+
+    def noted_choice(formatter, new):
+        if new.scored:
+            seen.append((len(new.scored), threading.current_thread()))
+        return choice(formatter, new)
+
+    monkeypatch.setattr(OutputProcessor, "add_echo", noted_echo)
+    monkeypatch.setattr(CompletionFormatter, "choice", noted_choice)
+    client = echo_server.connect(is_strict=False)
+    for prompt in ("a", PROMPT * 4):
+        list(score(client, prompt=prompt, max_tokens=0, stream=True))
+    short, long = [1] * 2, [len(echo_server.service.text.encode(PROMPT * 4))] * 2
+    assert [count for count, _ in seen] == [*short, *long]
+    assert min(long) > MAX_SCORED_ON_LOOP
+    loop = echo_server.thread
+    assert [thread is loop for _, thread in seen] == [True, True, False, False]

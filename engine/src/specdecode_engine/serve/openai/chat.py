@@ -7,7 +7,7 @@ from specdecode_engine.serve.openai.admission import PreparedCall, generate
 from specdecode_engine.serve.openai.chat_formatter import ChatFormatter
 from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
-from specdecode_engine.serve.openai.constraints import read_constraint
+from specdecode_engine.serve.openai.message_constraint import read_message_constraint
 from specdecode_engine.serve.parsers.formats import MessageFormats
 from specdecode_engine.serve.parsers.message import ParserContext, ReasoningParser
 from specdecode_engine.serve.parsers.reasoning import HiddenReasoning
@@ -40,7 +40,9 @@ def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
     special_tokens = formats.special_tokens(has_tools=bool(context.parameters))
     return PreparedCall(
         prompts=((prompt.token_ids, ""),),
-        constraint=read_constraint(body),
+        constraint=read_message_constraint(
+            body, formats, context.in_reasoning, service.text.vocabulary
+        ),
         make_parser=make_parser,
         visible_ids=service.text.vocabulary.special_tokens(special_tokens),
     )

@@ -7,6 +7,9 @@ from typing import Any
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 
+# Mistral's templates refuse longer ids, and other clients' ids are longer.
+SHORT_IDS, SHORT_ID_CHARS = "alphanumeric strings with length 9", 9
+
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
@@ -19,8 +22,11 @@ class ChatPrompt:
 def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
     """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
     tools = [tool.model_dump(exclude_none=True) for tool in body.offered_tools]
-    rendered = text.render_chat(_messages(body.messages), tools, template_variables(body))
-    ids = text.encode_prompt(rendered, body.prompt_field, context_length, add_special_tokens=False)
+    field, messages = body.prompt_field, _messages(body.messages)
+    if SHORT_IDS in text.chat_template:
+        _shorten_ids(messages)
+    rendered = text.render_chat(messages, tools, template_variables(body), field)
+    ids = text.encode_prompt(rendered, field, context_length, add_special_tokens=False)
     return ChatPrompt(rendered, ids)
 
 
@@ -48,3 +54,17 @@ def _for_template(message: ChatMessage) -> dict[str, Any]:
     if message.tool_calls:
         fields["tool_calls"] = [call.for_template() for call in message.tool_calls]
     return {"content": ""} | fields | {"role": role}
+
+
+def _shorten_ids(messages: Sequence[dict[str, Any]]) -> None:
+    """Keep the end of the ids of calls, in calls and results alike."""
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["id"] = _shortened(call["id"])
+        if message["role"] == "tool" and "tool_call_id" in message:
+            message["tool_call_id"] = _shortened(message["tool_call_id"])
+
+
+def _shortened(call_id: str) -> str:
+    letters = "".join(filter(str.isalnum, call_id))
+    return letters[-SHORT_ID_CHARS:].rjust(SHORT_ID_CHARS, "0")

@@ -137,9 +137,13 @@ class OutputProcessor:
         last = self._parser.push(self._detokenizer.flush())
         if self._append([*last, *self._parser.flush()]):
             return True
+        self._release_content()
+        return False
+
+    def _release_content(self) -> None:
+        """Release content that could have begun a stop string: another part or the end follows."""
         if self._scanner is not None and (held := self._scanner.flush()):
             self.deltas.append(ContentDelta(held))
-        return False
 
     def _count_accepted(self, accepted: int) -> None:
         """Count the first `accepted` positions of a draft."""
@@ -152,6 +156,7 @@ class OutputProcessor:
         for delta in deltas:
             self.has_tool_calls |= isinstance(delta, ToolCallDelta)
             if not isinstance(delta, ContentDelta):
+                self._release_content()
                 self.deltas.append(delta)
             elif self._append_content(delta):
                 return True

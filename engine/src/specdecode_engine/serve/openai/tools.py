@@ -1,9 +1,9 @@
 """Tools of a request and calls in its messages: OpenAI's objects of type `function`."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import from_json
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
@@ -59,7 +59,8 @@ class CalledFunction(BaseModel):
     def for_template(self) -> dict[str, object]:
         """Return the call with its arguments decoded, as chat templates expect them.
 
-        Arguments that are not a JSON object stay text: a model may have written anything.
+        Arguments that are not a JSON object stay text: a model may have written anything. So do
+        those with lone surrogates, which no prompt could contain.
         """
         return {"name": self.name, "arguments": self._decoded()}
 
@@ -67,8 +68,8 @@ class CalledFunction(BaseModel):
         if not self.arguments.strip():
             return {}
         try:
-            decoded = json.loads(self.arguments)
-        except (ValueError, RecursionError):
+            decoded = from_json(self.arguments, allow_inf_nan=False)
+        except ValueError:
             return self.arguments
         return decoded if isinstance(decoded, dict) else self.arguments
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specdecode_api.boot import ServerBoot
-from specdecode_engine.serve.parsers.detection import detect_reasoning_format
+from specdecode_engine.serve.parsers.harmony import HarmonyParser
 from specdecode_engine.serve.parsers.message import (
     ChainedParser,
     ContentParser,
@@ -15,25 +15,39 @@ from specdecode_engine.serve.parsers.reasoning import (
     REASONING_TAGS,
     ReasoningTags,
     TaggedReasoningParser,
+    detect_reasoning_format,
 )
+from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS, detect_tool_format
+
+HARMONY_REASONING, HARMONY_TOOLS = "openai_gptoss", "openai"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFormats:
-    """How a checkpoint writes reasoning and tool calls; None for what it does not write."""
+    """How a checkpoint writes reasoning and tool calls; None for what it does not write.
+
+    One parser reads all of harmony.
+    """
 
     reasoning: ReasoningTags | None = None
     tools: MessageFormat | None = None
+
+    @property
+    def is_harmony(self) -> bool:
+        return self.tools is not None and self.tools.name == HARMONY_TOOLS
 
     def special_tokens(self, has_tools: bool) -> frozenset[str]:
         """The special tokens whose spelling the parsers read."""
         tags = self.reasoning
         reasoning = frozenset[str]() if tags is None else frozenset({tags.start, tags.end})
-        tools = self.tools.special_tokens if self.tools and has_tools else frozenset[str]()
-        return reasoning | tools
+        if self.tools is None or not (has_tools or self.is_harmony):
+            return reasoning
+        return reasoning | self.tools.special_tokens
 
     def make_parser(self, context: ParserContext) -> ReasoningParser:
         """Return a parser for one text; calls are found only if the request has tools."""
+        if self.is_harmony:
+            return HarmonyParser(context)
         reasoning: ReasoningParser = ContentParser()
         if self.reasoning is not None:
             reasoning = TaggedReasoningParser(self.reasoning, context.in_reasoning)
@@ -43,8 +57,16 @@ class MessageFormats:
 
 
 def resolve_formats(template: str, server: ServerBoot) -> MessageFormats:
-    """Return the formats that the boot file names, or that the chat template shows."""
-    name: str | None = server.reasoning_parser
-    if name == "auto":
-        name = detect_reasoning_format(template)
-    return MessageFormats(REASONING_TAGS.get(name or "none"))
+    """Return the formats that the boot file names, or that the chat template shows.
+
+    Harmony writes reasoning and calls in one format, which either of the two names chooses.
+    """
+    reasoning: str | None = server.reasoning_parser
+    tools: str | None = server.tool_parser
+    if reasoning == "auto":
+        reasoning = detect_reasoning_format(template)
+    if tools == "auto":
+        tools = detect_tool_format(template)
+    if reasoning == HARMONY_REASONING or tools == HARMONY_TOOLS:
+        return MessageFormats(tools=TOOL_FORMATS[HARMONY_TOOLS])
+    return MessageFormats(REASONING_TAGS.get(reasoning or ""), TOOL_FORMATS.get(tools or ""))

@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GrammarTrial:
-    """The result of trying a grammar: its translation to Lark, or the reason of its refusal."""
+    """The result of trying a grammar: its translation, or the reason of its refusal."""
 
-    lark: str = ""
+    translated: str = ""
     refusal: str = ""
 
 
@@ -110,7 +110,7 @@ class TrialCache:
 
 def _size(trial: "asyncio.Future[GrammarTrial]") -> int:
     result = trial.result()
-    return 256 + len(result.lark) + len(result.refusal)
+    return 256 + len(result.translated) + len(result.refusal)
 
 
 def _digest(source: GrammarSource) -> bytes:
@@ -157,7 +157,9 @@ class Grammars:
             )
             if trial.refusal:
                 raise GrammarRefused(trial.refusal)
-            return await self._compiling.run(lambda: compiler.compile_lark(source, trial.lark))
+            return await self._compiling.run(
+                lambda: compiler.compile_translated(source, trial.translated)
+            )
         except GrammarRefused as refusal:
             raise errors.invalid(field, f"{field}: {refusal}", "invalid_grammar") from None
         except (NoFreeWorker, TrialUnavailable) as error:
@@ -197,7 +199,7 @@ class Grammars:
     def _try(self, source: GrammarSource) -> GrammarTrial:
         process = self._idle.get()
         try:
-            return GrammarTrial(lark=process.try_grammar(source))
+            return GrammarTrial(translated=process.try_grammar(source))
         except GrammarRefused as refusal:
             return GrammarTrial(refusal=str(refusal))
         except TrialUnavailable as error:

@@ -171,20 +171,21 @@ class TextProcessor:
         messages: Sequence[dict[str, Any]],
         tools: Sequence[dict[str, Any]] = (),
         variables: Mapping[str, Any] = MappingProxyType({}),
+        field: str = "messages",
     ) -> str:
         """Return the prompt for the assistant's next message, by the checkpoint's chat template.
 
-        `variables` are further variables of the template. Raises `HttpError` if there is no
-        template, or it refuses the messages.
+        `variables` are further variables of the template. Raises `HttpError`, which names `field`,
+        if there is no template, or it refuses the messages.
         """
         if self.apply_chat_template is None:
             message = "this model has no chat template; use /v1/completions"
-            raise errors.invalid("messages", message, "no_chat_template")
+            raise errors.invalid(field, message, "no_chat_template")
         try:
             return self.apply_chat_template(list(messages), tools=list(tools) or None, **variables)
         except Exception as error:  # a template is a program and may raise anything
             message = f"the model's chat template refuses the messages: {error}"
-            raise errors.invalid("messages", message) from error
+            raise errors.invalid(field, message) from error
 
     def check_length(self, text: str, field: str, context_length: int) -> None:
         """Raise `HttpError` for a text that cannot fit the context, before encoding it."""

@@ -1,0 +1,120 @@
+"""POST /v1/responses, stateless: input items in, output items out.
+
+A body becomes one of chat and takes the same way; the formatter makes items of its message.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from specdecode_engine.serve import errors
+from specdecode_engine.serve.openai.admission import PreparedCall, generate
+from specdecode_engine.serve.openai.chat import prepare_chat
+from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
+from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.responses_formatter import ResponsesFormatter
+from specdecode_engine.serve.openai.responses_protocol import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputItem,
+    MessageItem,
+    ReasoningItem,
+    ResponsesBody,
+)
+from specdecode_engine.serve.service import Service
+
+router = APIRouter()
+
+# Fields with a grammar in the body of chat, and what this API calls them.
+_FIELDS = {
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format": "text.format",
+}
+
+
+class ResponsesChatBody(ChatBody):
+    """A body of chat whose errors name the field of this API."""
+
+    prompt_field = "input"
+
+
+@router.post("/v1/responses")
+async def create_response(request: Request) -> Response:
+    return await generate(request, ResponsesBody, prepare_response, ResponsesFormatter)
+
+
+def prepare_response(body: ResponsesBody, service: Service) -> PreparedCall:
+    """Prepare the conversation that the body contains."""
+    call = prepare_chat(as_chat(body), service)
+    if call.constraint is None:
+        return call
+    field, source = call.constraint
+    return replace(call, constraint=(_FIELDS.get(field, field), source))
+
+
+def as_chat(body: ResponsesBody) -> ChatBody:
+    """Return the body of chat with the same meaning, or raise `HttpError`."""
+    shared = GenerationBody.model_fields.keys() & body.model_fields_set
+    wanted_format = body.text.format if body.text else None
+    fields: dict[str, Any] = {name: getattr(body, name) for name in shared}
+    fields |= {
+        "messages": chat_messages(body),
+        "tools": body.chat_tools,
+        "tool_choice": body.chat_tool_choice,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "max_completion_tokens": body.max_output_tokens,
+        "response_format": wanted_format and wanted_format.as_response_format(),
+        "reasoning_effort": body.reasoning and body.reasoning.effort,
+        "chat_template_kwargs": body.chat_template_kwargs,
+        "include_reasoning": body.include_reasoning,
+    }
+    try:
+        return ResponsesChatBody.model_validate(fields)
+    except ValidationError as error:
+        raise errors.from_validation(error, fields) from None
+
+
+def chat_messages(body: ResponsesBody) -> list[ChatMessage]:
+    """Return the messages of the items.
+
+    Reasoning, text and calls that the model wrote one after another are one message of the
+    assistant, as chat templates expect.
+    """
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    for item in body.input:
+        part = _part(item)
+        if part["role"] == "assistant" and messages and _continues(messages[-1], part):
+            calls = [*messages[-1].get("tool_calls", ()), *part.pop("tool_calls", ())]
+            messages[-1] |= part | ({"tool_calls": calls} if calls else {})
+        else:
+            messages.append(part)
+    return [ChatMessage.model_validate(message) for message in messages]
+
+
+def _continues(message: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether a part belongs to the assistant's message before it."""
+    if message["role"] != "assistant":
+        return False
+    if "tool_calls" in part:
+        return True
+    taken = {"content", "tool_calls"} if "content" in part else message.keys() - {"role"}
+    return not taken & message.keys()
+
+
+def _part(item: InputItem) -> dict[str, Any]:
+    match item:
+        case MessageItem():
+            return {"role": item.role, "content": item.content}
+        case FunctionCallItem():
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
+            return {"role": "assistant", "tool_calls": [call]}
+        case FunctionCallOutputItem():
+            return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
+        case ReasoningItem():
+            return {"role": "assistant", "reasoning_content": item.content or item.summary}

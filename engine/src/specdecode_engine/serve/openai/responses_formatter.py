@@ -1,0 +1,116 @@
+"""OpenAI's `response` object and the events of its stream."""
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+from specdecode_engine.batch.request import FinishReason
+from specdecode_engine.serve.openai.formatting import Event, ResponseHead
+from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.openai.responses_items import ResponseItems
+from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.text.tokenizer import Vocabulary
+
+_STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}
+
+
+class ResponsesFormatter:
+    """Formats the only choice of a response."""
+
+    has_named_events: bool = True
+    end_marker: str | None = None
+
+    def __init__(self, body: ResponsesBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
+        del vocabulary  # of log-probabilities, which this API does not return
+        self._body = body
+        self._head = head
+        self._items = ResponseItems(head.request_id)
+        self._numbers = count()
+        self._status = "in_progress"
+        self._error: dict[str, Any] | None = None
+
+    def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
+        for choice in choices:
+            self._items.add(choice.deltas)
+            self._finish(choice)
+        return self._response(usage)
+
+    def first_events(self) -> Iterable[Event]:
+        kinds = ("response.created", "response.in_progress")
+        return self._numbered([{"type": kind, "response": self._response(None)} for kind in kinds])
+
+    def events(self, choice: OutputProcessor) -> Iterable[Event]:
+        return self._numbered([*self._items.add(choice.deltas), *self._finish(choice)])
+
+    def last_events(self, usage: dict[str, Any]) -> Iterable[Event]:
+        last = {"type": f"response.{self._status}", "response": self._response(usage)}
+        return self._numbered([last])
+
+    def error_event(self, body: dict[str, Any]) -> Event:
+        error = body["error"]
+        fields = {name: error[name] for name in ("code", "message", "param")}
+        return self._numbered([{"type": "error", **fields}])[0]
+
+    def _finish(self, choice: OutputProcessor) -> list[Event]:
+        if choice.finish_reason is None:
+            return []
+        self._status = _STATUS.get(choice.finish_reason, "failed")
+        if self._status == "failed":
+            message = choice.error_field.get("error", {}).get("message", "the request failed")
+            self._error = {"code": "server_error", "message": message}
+        return self._items.finish(is_complete=self._status == "completed")
+
+    def _numbered(self, events: Sequence[Event]) -> list[Event]:
+        return [event | {"sequence_number": next(self._numbers)} for event in events]
+
+    def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
+        is_incomplete = self._status == "incomplete"
+        return {
+            "id": f"resp_{self._head.request_id}",
+            "object": "response",
+            "created_at": self._head.created,
+            "status": self._status,
+            "error": self._error,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_incomplete else None,
+            "model": self._head.model,
+            "output": [*self._items.done],
+            "usage": None if usage is None else _usage(usage),
+            **self._request_fields(),
+        }
+
+    def _request_fields(self) -> dict[str, Any]:
+        """Return the fields that repeat the request."""
+        body = self._body
+        effort = body.reasoning.effort if body.reasoning else None
+        wanted = body.text.format if body.text else None
+        text_format = wanted.model_dump(by_alias=True, exclude_none=True) if wanted else None
+        tools = [tool.model_dump() for tool in body.tools or ()]
+        choice = body.tool_choice or "auto"
+        return {
+            "background": False,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": effort, "summary": None},
+            "store": False,
+            "temperature": body.temperature,
+            "text": {"format": text_format or {"type": "text"}},
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": tools,
+            "top_p": body.top_p,
+            "truncation": "disabled",
+        }
+
+
+def _usage(usage: dict[str, Any]) -> dict[str, Any]:
+    details = usage["completion_tokens_details"]
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": details,
+        "total_tokens": usage["total_tokens"],
+        "specdecode": usage["specdecode"],
+    }

@@ -1,0 +1,243 @@
+"""Body of POST /v1/responses: input items, flat tools, and what a stateless server refuses."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+
+from specdecode_engine.serve.errors import field_error
+from specdecode_engine.serve.openai.chat_protocol import ReasoningEffort
+from specdecode_engine.serve.openai.constraints import ResponseFormat
+from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.tools import (
+    FunctionDefinition,
+    FunctionName,
+    FunctionReference,
+    FunctionTool,
+    NamedToolChoice,
+    ToolChoice,
+)
+
+_TEXT_FIELDS = {
+    "input_text": "text",
+    "output_text": "text",
+    "text": "text",
+    "reasoning_text": "text",
+    "summary_text": "text",
+    "refusal": "refusal",
+}
+LOGPROBS = "message.output_text.logprobs"
+MAX_METADATA = 16
+
+
+def _joined(content: object) -> object:
+    """Return a list of parts as one text."""
+    if not isinstance(content, list):
+        return content
+    texts = [
+        part.get(_TEXT_FIELDS.get(part.get("type") or "", "")) if isinstance(part, dict) else None
+        for part in content
+    ]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("only parts of text are supported (input_text, output_text, refusal)")
+    return "\n".join(map(str, texts))
+
+
+JoinedText = Annotated[str, BeforeValidator(_joined)]
+
+
+class _Item(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class MessageItem(_Item):
+    """A message; `type` may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: JoinedText
+
+
+class FunctionCallItem(_Item):
+    """A call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutputItem(_Item):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: JoinedText
+
+
+class ReasoningItem(_Item):
+    """Reasoning of the model before a message or a call."""
+
+    type: Literal["reasoning"]
+    summary: JoinedText = ""
+    content: Annotated[str | None, BeforeValidator(_joined)] = None
+
+
+def _item_type(item: object) -> str:
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    return "message" if kind is None else str(kind)
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_item_type),
+]
+
+
+def _items(value: object) -> object:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class ResponsesTool(_Item):
+    """One entry of `tools`: a function, without an object of its own."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponsesToolChoice(_Item):
+    """A `tool_choice` that requires a call of one function."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+
+class TextFormat(_Item):
+    """`text.format`: the grammar of the text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    content: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        if self.type == "json_schema" and self.content is None:
+            raise field_error("schema", "type json_schema requires it")
+        return self
+
+    def as_response_format(self) -> ResponseFormat:
+        schema = {"json_schema": {"schema": self.content, "strict": self.strict}}
+        return ResponseFormat.model_validate(
+            {"type": self.type} | (schema if self.type == "json_schema" else {})
+        )
+
+
+class TextConfig(_Item):
+    """Field `text`."""
+
+    format: TextFormat | None = None
+
+
+class ReasoningConfig(_Item):
+    """Field `reasoning`; summaries are not made."""
+
+    effort: ReasoningEffort | None = None
+
+
+def _refuse(remedy: str) -> AfterValidator:
+    def check(value: object) -> object:
+        if value:
+            raise ValueError(f"it is not supported: responses are not stored; {remedy}")
+        return None
+
+    return AfterValidator(check)
+
+
+class ResponsesBody(GenerationBody):
+    """Body of POST /v1/responses."""
+
+    prompt_field = "input"
+
+    input: Annotated[
+        list[InputItem],
+        Field(min_length=1),
+        BeforeValidator(_items, json_schema_input_type=str | list[InputItem]),
+    ]
+    instructions: str | None = None
+    tools: Annotated[list[ResponsesTool] | None, Field(max_length=1024)] = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    metadata: Annotated[dict[str, str] | None, Field(max_length=MAX_METADATA)] = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    truncation: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
+    store: Annotated[bool | None, _refuse("set store: false")] = None
+    background: Annotated[bool | None, _refuse("remove it")] = None
+    previous_response_id: Annotated[
+        object, _refuse("send the earlier items in input and remove it")
+    ] = None
+    conversation: Annotated[object, _refuse("send the earlier items in input and remove it")] = None
+    prompt: Annotated[object, _refuse("send instructions and input")] = None
+
+    @model_validator(mode="after")
+    def _check_supported(self) -> Self:
+        if self.n not in (None, 1):
+            raise field_error("n", "a response has one output; remove it")
+        if self.top_logprobs or LOGPROBS in (self.include or ()):
+            field = "top_logprobs" if self.top_logprobs else "include"
+            raise field_error(field, "logprobs are available from /v1/chat/completions only")
+        if self.truncation not in (None, "disabled"):
+            raise field_error("truncation", 'only "disabled" is supported; shorten input')
+        if self.response_format is not None:
+            raise field_error("response_format", "send text.format instead")
+        return self
+
+    @property
+    def chat_tools(self) -> list[FunctionTool] | None:
+        """The tools as chat has them."""
+        if self.tools is None:
+            return None
+        definitions = [
+            FunctionDefinition(**tool.model_dump(exclude={"type"})) for tool in self.tools
+        ]
+        return [FunctionTool(type="function", function=each) for each in definitions]
+
+    @property
+    def chat_tool_choice(self) -> ToolChoice | None:
+        """The choice as chat has it."""
+        choice = self.tool_choice
+        if not isinstance(choice, ResponsesToolChoice):
+            return choice
+        return NamedToolChoice(type="function", function=FunctionReference(name=choice.name))
+
+    @property
+    def requested_tokens(self) -> int | None:
+        return self.max_output_tokens
+
+    @property
+    def length_field(self) -> str:
+        return "max_output_tokens"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return None
