@@ -159,6 +159,8 @@ def ensure_node_modules() -> Path:
         )
     except FileNotFoundError:
         raise PeerUnavailable("npm is not installed") from None
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise PeerUnavailable(f"npm ci: {error.stderr or error}"[:SHOWN_CHARS]) from None
+    except subprocess.CalledProcessError as error:
+        raise PeerUnavailable(f"npm ci: {error.stderr}"[:SHOWN_CHARS]) from None
+    except subprocess.TimeoutExpired as error:
+        raise PeerUnavailable(f"npm ci: {error}"[:SHOWN_CHARS]) from None
     return folder

@@ -88,20 +88,19 @@ def _broken_json(rng: random.Random) -> WireRequest:
 
 def _other_endpoint(rng: random.Random) -> WireRequest:
     path = rng.choice(("/v1/responses", "/tokenize", "/detokenize", "/tokenizer_info"))
-    body = {
+    bodies: dict[str, dict[str, object]] = {
         "/v1/responses": {"model": MODEL, "input": text(rng), "max_output_tokens": 16},
         "/tokenize": {"model": MODEL, "prompt": text(rng)},
         "/detokenize": {"model": MODEL, "tokens": token_ids(rng)},
-    }.get(path, {})
-    extra = {
+    }
+    extra: dict[str, Callable[[random.Random], object]] = {
         "instructions": text, "stream": lambda r: r.random() < 0.5, "messages": messages,
         "text": lambda r: {"format": anything(r)}, "tools": tools, "metadata": anything,
         "reasoning": lambda r: {"effort": r.choice(("low", "none", 3))}, "store": anything,
         "add_special_tokens": lambda r: r.random() < 0.5, "return_token_strs": anything,
     }  # fmt: skip
-    for name, draw in extra.items():
-        if rng.random() < 0.15:
-            body[name] = draw(rng)  # type: ignore[no-untyped-call]
+    drawn = {name: draw(rng) for name, draw in extra.items() if rng.random() < 0.15}
+    body: object = bodies.get(path, {}) | drawn
     if rng.random() < 0.5:
         body = mutate(rng, body)
     method = "GET" if path == "/tokenizer_info" else "POST"

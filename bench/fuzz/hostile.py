@@ -31,7 +31,7 @@ def reference_chain(rng: random.Random) -> Json:
     defs = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(length)}
     end = rng.randrange(3)
     if end == 0:
-        defs[f"d{length}"] = {"type": "integer"}  # type: ignore[dict-item]
+        defs[f"d{length}"] = {"type": "integer"}
     elif end == 1:
         defs[f"d{length}"] = {"$ref": "#/$defs/d0"}
     return {"$ref": "#/$defs/d0", "$defs": defs}

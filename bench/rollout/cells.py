@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from rollout.first_block import alarm_in_first_block
 from rollout.pods import run_on_pods
 from rollout.traffic import by_restart, in_turns
 from rollout.trials import End, run_in_turns
@@ -117,8 +118,11 @@ def _run(task: Task, rng: np.random.Generator) -> End:
     world, case = task.world, task.case
     if task.kind is Kind.SEPARATE_PODS:
         return run_on_pods(world, case.candidate, task.pods, case.aim, rng)
-    plan = in_turns(task.pods) if task.kind is Kind.TURNS else by_restart(task.pods)
-    return run_in_turns(world, case.candidate, plan, case.aim, rng)
+    if task.kind is Kind.TURNS:
+        return run_in_turns(world, case.candidate, in_turns(task.pods), case.aim, rng)
+    plan = by_restart(task.pods)
+    alarm = alarm_in_first_block(world, case.candidate, plan, case.aim, rng)
+    return alarm or run_in_turns(world, case.candidate, plan, case.aim, rng)
 
 
 def summarize(ends: list[End]) -> Outcome:

@@ -47,14 +47,14 @@ def _arms(seen: Requests, pods: int) -> dict[str, tuple[Role, ArmEvidence]]:
     return {
         f"pod-{pod}": (
             Role.CANDIDATE if pod >= pods // 2 else Role.BASELINE,
-            _arm(seen.where(seen.group == pod)),
+            arm_of(seen.where(seen.group == pod)),
         )
         for pod in range(pods)
     }
 
 
-def _arm(seen: Requests) -> ArmEvidence:
-    """What one pod did in one window."""
+def arm_of(seen: Requests) -> ArmEvidence:
+    """These requests as evidence."""
     count = len(STRATA)
     columns = (None, seen.tokens, seen.steps, seen.seconds)
     sums = np.stack([np.bincount(seen.stratum, column, count) for column in columns], -1)

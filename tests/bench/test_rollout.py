@@ -14,6 +14,7 @@ import pytest
 from rollout import kept
 from rollout.__main__ import in_order, result
 from rollout.cells import CASES, PODS, Kind, Outcome, Task, cell, run_task, wilson
+from rollout.first_block import alarm_in_first_block
 from rollout.months import try_for_months
 from rollout.pods import run_on_pods
 from rollout.requests import REQUESTS_PER_S
@@ -113,6 +114,20 @@ def test_restarts_have_long_blocks_in_which_all_pods_run_one_configuration():
     is_new = line.runs_candidate()
     assert np.array_equal(is_new.all(axis=1), is_new.any(axis=1))
     assert np.array_equal(is_new[0::2, 0], ~is_new[1::2, 0])
+
+
+@pytest.mark.parametrize("pods", [1, 4])
+def test_by_restart_a_broken_draft_is_found_before_its_first_block_counts(pods):
+    def run(candidate, world):
+        rngs = (np.random.default_rng([seed, 8]) for seed in range(9))
+        plan = by_restart(pods)
+        return [
+            alarm_in_first_block(BY_NAME[world], candidate, plan, Aim.GAIN, rng) for rng in rngs
+        ]
+
+    assert median(end.candidate_requests for end in run(BROKEN, "bursts") if end) <= 60
+    assert all(run(BROKEN, "bursts"))
+    assert not any(run(EQUAL, "mix"))
 
 
 def test_separate_pods_find_a_broken_draft_at_once_and_else_need_five_for_each_arm():

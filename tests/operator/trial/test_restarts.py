@@ -5,8 +5,10 @@ import itertools
 import pytest
 
 from specdecode_api import names
+from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role, Stratum
 from specdecode_operator.trial.block_pods import role_now
 from specdecode_operator.trial.blocks import block_s, start_time_s
+from specdecode_operator.trial.early_alarms import comparable
 from specdecode_operator.trial.state import Restarts, Startup
 
 STABLE = ("Deployment", "chat-standalone")
@@ -341,6 +343,43 @@ def test_a_broken_draft_stops_within_a_hundred_requests(restarting):
     ended = end_of(made)
     assert (ended.verdict, ended.reason) == ("RolledBack", "AcceptLengthFell")
     assert ended.status["candidate"]["requests"] <= 100
+
+
+def test_a_broken_draft_stops_before_its_block_counts(restarting):
+    """The first pod answers with it while the others restart, and all do during the warm-up."""
+    made = restarting(edit=False, replicas=4, guard={"warmUp": "2m"})
+    made.run(300)
+    swap_draft(made)
+    made.accepts, made.speeds = {made.new: 1.02}, {made.new: 0.06, made.old: 0.02}
+    most = answered = 0.0
+
+    def is_over(seen):
+        nonlocal most, answered
+        arms = [arm for engine in seen.engines.values() for arm in engine.counted.items()]
+        answered = sum(each.answered_requests for arm, each in arms if arm.config_hash == seen.new)
+        most = max(most, answered)
+        trial = seen.record.trial
+        assert trial is None or role_now(trial) is Role.BASELINE or trial.turn.counted_s is None
+        return trial is None
+
+    assert made.run(3000, 5.0, until=is_over)
+    ended = made.record.history[0]
+    assert (ended.verdict, ended.reason) == ("RolledBack", "AcceptLengthFell")
+    assert 4 <= ended.status["candidate"]["requests"] <= most <= 100
+    made.run(120)
+    assert hashes(made) == {made.old}
+
+
+def test_what_pods_answer_before_their_block_counts_is_compared_in_equal_strata_only():
+    sums = RequestSums(10.0, 1000.0, 300.0, 10.0)
+    both, old, new = (Stratum(size, "greedy", "free", "short") for size in (4, 8, 16))
+    pair = comparable(
+        ArmEvidence(strata={both: sums, old: sums}, failed_requests=3.0),
+        [ArmEvidence(strata={both: sums}), ArmEvidence(strata={both: sums, new: sums})],
+    )
+    assert pair.baseline.strata == {both: sums}
+    assert pair.candidate.strata == {both: sums + sums}
+    assert pair.baseline.failed_requests == 0.0
 
 
 def test_a_pause_returns_to_the_configuration_in_force(restarting):

@@ -81,7 +81,7 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         parent = TraceContextTextMapPropagator().extract(call.headers)
-        attributes = {
+        attributes: dict[str, str | int] = {
             "gen_ai.response.id": call.request_id,
             "gen_ai.request.model": call.model,
             "gen_ai.usage.input_tokens": call.prompt_tokens,

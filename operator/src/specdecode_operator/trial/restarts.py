@@ -46,6 +46,7 @@ from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, observed, outcome
+from specdecode_operator.trial.early_alarms import watched
 from specdecode_operator.trial.failing import does_not_start
 from specdecode_operator.trial.placing import has_no_room, late, without_room
 from specdecode_operator.trial.state import (
@@ -105,6 +106,9 @@ def step(trial: Trial, context: TrialContext) -> Trial:
     found = pods_of_block(trial, context) if role_now(trial) is Role.CANDIDATE else ()
     if broken := does_not_start(trial, context, found, "the candidate"):
         return replace(trial, outcome=broken)
+    trial = watched(trial, context)
+    if trial.outcome is not None:
+        return trial
     if trial.turn.placed_s is None:
         return _place(trial, context)
     return _measure(trial, context)
