@@ -24,7 +24,8 @@ MAX_STALL_MS = 200.0
 QUIET_SHARE = 0.15
 MIN_QUIET_SECONDS = 6.0
 ALL_STREAMS_SECONDS = 120.0
-LAST_REPLIES_SECONDS = 60.0
+ATTACK_EXTRA_SECONDS = 300.0
+"""For the start of the attacking process and its last replies: it has the lowest priority."""
 SHOWN = 10
 
 
@@ -107,7 +108,7 @@ async def _attack(
     process = await asyncio.create_subprocess_exec(
         *command, *only, stdout=asyncio.subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
     )
-    async with asyncio.timeout(seconds + LAST_REPLIES_SECONDS):
+    async with asyncio.timeout(seconds + ATTACK_EXTRA_SECONDS):
         output, _ = await process.communicate()
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
