@@ -12,7 +12,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless release-dry-run clean
+        compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -100,6 +100,15 @@ traffic: setup ## Roll, scale, kill and drain on the local node under constant l
 
 lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed)
 	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
+
+fuzz: setup ## Send hostile requests to an engine next to 16 running streams for SECONDS (SEED: random seed, else a fresh one)
+	@PYTHONPATH=bench:. $(RUN) python -m fuzz --seconds $(or $(SECONDS),300) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+
+soak: setup ## Send mixed requests to an engine for MINUTES and check that memory, pages, threads and descriptors do not grow
+	@PYTHONPATH=bench:. $(RUN) python -m soak --minutes $(or $(MINUTES),10) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+
+clients: setup ## Run real clients (openai, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
+	@PYTHONPATH=bench:. $(RUN) python -m clients $(ARGS)
 
 bench-engine: setup ## Compare the engine with transformers and OpenVINO (QUICK=1: one minute; BASE=commit: compare with that commit)
 	@PYTHONPATH=bench $(RUN) python -m $(if $(BASE),base_comparison $(BASE),engine) $(if $(QUICK),--quick) $(ARGS)

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCALNODE = (sys.executable, "-m", "localnode")
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 LOSSLESS = (sys.executable, "-m", "lossless", "--cases", "60", "--seed", "1")
+FUZZ = (sys.executable, "-m", "fuzz", "--seconds", "60", "--no-stall")
 UNIT = "not apiserver and not node"
 
 _printing = threading.Lock()
@@ -52,6 +53,7 @@ CLUSTER_LANE = (
     Suite("unit: all others", (*PYTEST, "-m", UNIT, "--ignore=tests/engine")),
     Suite("cluster tools", (*LOCALNODE, "tools"), is_preparation=True),
     Suite("API server", (*PYTEST, "-m", "apiserver")),
+    Suite("fuzz", FUZZ),
 )
 NODE_LANE = (
     Suite("cluster tools", (*LOCALNODE, "tools"), is_preparation=True),

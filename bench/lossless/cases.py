@@ -124,7 +124,9 @@ def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
     sampling = _draw_sampling(rng, material.vocab)
     aborted = rng.random() < 0.08
     grammar = _draw_grammar(rng, material)
-    if grammar is not None and rng.random() < 0.5:  # enough for calls and reasoning to end
+    if grammar is None:
+        sampling = _with_token_rules(rng, sampling, material.vocab)
+    elif rng.random() < 0.5:  # enough for calls and reasoning to end
         sampling = replace(sampling, max_tokens=128, ignore_eos=False)
     return CaseRequest(
         prompt_ids=_draw_prompt(rng, material),
@@ -170,6 +172,19 @@ def _draw_sampling(rng: random.Random, vocab: int) -> SamplingParams:
         logprobs=rng.choice((None, None, 0, 3)),
         prompt_logprobs=rng.choice((None, None, None, None, None, None, 0, 3)),
     )
+
+
+def _with_token_rules(rng: random.Random, sampling: SamplingParams, vocab: int) -> SamplingParams:
+    """Draw what a request with a grammar may not have."""
+    words = tuple(
+        tuple(rng.randrange(vocab) for _ in range(rng.choice((1, 1, 2, 3))))
+        for _ in range(rng.choice((0, 0, 0, 1, 12, 40)))
+    )
+    allowed = None
+    if rng.random() < 0.15:
+        allowed = frozenset(rng.sample(range(vocab), vocab - vocab // rng.choice((2, 3, 9))))
+    least = rng.choice((0, 0, 0, 1, 4, 12))
+    return replace(sampling, min_tokens=least, bad_words=words, allowed_token_ids=allowed)
 
 
 def _draw_bias(rng: random.Random, vocab: int) -> dict[int, float]:

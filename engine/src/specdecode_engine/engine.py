@@ -1,6 +1,7 @@
 """The engine core: one step schedules, launches, collects and commits."""
 
 import logging
+import time
 from collections.abc import Mapping
 
 from specdecode_engine.adaptive.policy import Feedback, TableRefused
@@ -265,10 +266,13 @@ class EngineCore:
     def _open_request(self, sequence: Sequence) -> None:
         req_index, request = sequence.req_index, sequence.request
         assert req_index is not None
+        if sequence.admitted_s is None:
+            sequence.admitted_s = time.monotonic()
         prompt = list(request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
         self.context.table.open(req_index, sequence.tokens)
-        self.context.sampler.open(req_index, request.sampling, prompt, output, request.grammar)
+        rules = request.grammar, sequence.ending_ids
+        self.context.sampler.open(req_index, request.sampling, prompt, output, *rules)
         if self.context.drafter is not None:
             self.context.drafter.open(req_index, sequence.matched)
 
@@ -297,6 +301,8 @@ class EngineCore:
             int(step.decision is not None),
             step.drafted,
             len(token_ids) - 1,
+            None,
+            sequence.admitted_s,
         )
 
     def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:

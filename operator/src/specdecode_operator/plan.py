@@ -194,10 +194,10 @@ def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
 
 def _trial_objects(observed: Observed, step: Step, image: str) -> list[Manifest]:
     """Owned objects of trials: pods of other roles."""
-    pins = downloads.pins(observed, step.now.resource)
-    tuned = step.now.tuned_table
     found: list[Manifest] = []
     if step.baseline is not None:
+        pins = downloads.pins(observed, step.now.resource)
+        tuned = step.now.tuned_table
         built = children.build(step.baseline, image, pins, tuned=tuned, role=names.ROLE_BASELINE)
         found += built.children
     if step.canary is not None:

@@ -230,3 +230,37 @@ def test_json_that_is_too_deep_is_refused_by_its_depth(echo_server, depth: int) 
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "json_too_deep")
         assert "at most 200 are accepted" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /nothing HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 9999", 404),
+        (POST + b"connection: close\r\ncontent-length: 99999999", 413),
+    ],
+)
+def test_a_client_that_still_sends_reads_the_response_before_a_connection_ends(
+    echo_server, head: bytes, status: int
+) -> None:
+    with connected(echo_server) as sock:
+        sock.sendall(head + b"\r\n\r\n{")
+        sock.recv(1, socket.MSG_PEEK)  # the server has answered, and ended its side or both
+        for _ in range(3):
+            sock.sendall(b" " * 1000)
+        assert read_response(sock)[0] == status
+        assert is_closed(sock)
+
+
+def test_a_client_that_sends_on_after_the_response_is_closed(
+    start_server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "DISCARD_SECONDS", 0.3)
+    with connected(start_server()) as sock:
+        sock.sendall(POST + b"connection: close\r\ncontent-length: 99999999\r\n\r\n")
+        assert read_response(sock)[0] == 413
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 10**9:
+                sock.sendall(b" " * 100)
+                sent += 100
+        assert sent < 10**9

@@ -5,6 +5,11 @@ import json
 import httpx
 import openai
 import pytest
+from pydantic import BaseModel, ValidationError
+
+from specdecode_engine.serve.openai.chat_protocol import ChatBody
+from specdecode_engine.serve.openai.protocol import CompletionBody
+from specdecode_engine.serve.tokenization import DetokenizeBody
 
 PATH = "/v1/completions"
 GOOD = {"model": "echo", "prompt": "the fox"}
@@ -189,3 +194,28 @@ def test_json_is_read_with_any_parameters_and_letters(echo_server, content_type)
 
 def test_the_methods_of_a_path_are_named(echo_server):
     assert echo_server.get(PATH).headers["allow"] == "POST"
+
+
+MANY = 20_000
+USER = [{"role": "user", "content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (ChatBody, {"messages": [1] * MANY}),
+        (ChatBody, {"messages": [{}] * MANY}),
+        (ChatBody, {"messages": [{"role": "assistant", "tool_calls": [1] * MANY}]}),
+        (ChatBody, {"messages": USER, "tools": [1] * MANY}),
+        (ChatBody, {"messages": USER, "stop": [1] * MANY}),
+        (ChatBody, {"messages": USER, "stop_token_ids": ["a"] * MANY}),
+        (CompletionBody, {"prompt": ["a", 1] * MANY}),
+        (DetokenizeBody, {"tokens": ["a"] * MANY}),
+    ],
+)
+def test_a_list_with_many_errors_is_refused_at_the_first_few(
+    model: type[BaseModel], body: dict[str, object]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate_json(json.dumps(body))
+    assert refused.value.error_count() <= 2048

@@ -24,7 +24,10 @@ class SamplingParams:
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 are off. `repetition_penalty` 1.0 is off.
     `seed` is always set: the server draws one if the user gave none. `logprobs` None returns none,
     0 the sampled token's, n also those of the n likeliest; `prompt_logprobs` does the same for the
-    prompt tokens. `max_tokens` 0 computes the prompt and generates nothing.
+    prompt tokens. `max_tokens` 0 computes the prompt and generates nothing. Of the first
+    `min_tokens` tokens none ends the output. `bad_words` are sequences of tokens that the output
+    does not contain. Only `allowed_token_ids` are generated; None allows all. A request with a
+    grammar has none of these three.
     """
 
     seed: int
@@ -41,6 +44,9 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    min_tokens: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,8 @@ class Output(NamedTuple):
     reason. `prompt_logprobs`, if requested, are
     in the first output, from the prompt's second token on: nothing precedes the first. `table` is
     the hash of the table that was in force when the step was launched. `decode_steps` is 1 after
-    a decode step and 0 after prefill, `drafted` and `accepted` count its draft tokens.
+    a decode step and 0 after prefill, `drafted` and `accepted` count its draft tokens. `admitted_s`
+    is when the request left the queue, in seconds of `time.monotonic`.
     """
 
     request_id: str
@@ -94,6 +101,7 @@ class Output(NamedTuple):
     drafted: int = 0
     accepted: int = 0
     grammar_fault: str | None = None
+    admitted_s: float | None = None
 
 
 class RequestRefused(Exception):

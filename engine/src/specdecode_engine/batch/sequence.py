@@ -71,6 +71,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: RequestStats = field(default_factory=RequestStats)
+    admitted_s: float | None = None  # when it first left the queue, in seconds of time.monotonic
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":

@@ -1,4 +1,4 @@
-"""The state of every running request that penalties and logit bias depend on."""
+"""The state of every running request that penalties, logit bias and allowed tokens depend on."""
 
 from collections.abc import Sequence as Items
 
@@ -34,13 +34,18 @@ class Penalties:
         """Start a request that has no row, with the output that it already has."""
         state = self._free_row()
         self._params[req_index], self.states[req_index] = params, state
-        put, bias = self._staging.put, params.logit_bias
+        put, allowed = self._staging.put, params.allowed_token_ids
+        bias = dict(params.logit_bias)
+        if allowed is not None:
+            # Others have a bias of minus infinity, which no bias of their own may replace.
+            bias = {token: bias.get(token, 0.0) for token in sorted(allowed)}
         in_prompt, in_output, biased = put(prompt), put(output), put(list(bias))
         values = self._staging.put_floats(list(bias.values()))
 
         def write() -> None:
-            for table in (self._counts, self._in_prompt, self._bias):
+            for table in (self._counts, self._in_prompt):
                 table[state].zero_()
+            self._bias[state].fill_(0.0 if allowed is None else -torch.inf)
             self._in_prompt[state].index_fill_(0, in_prompt, True)
             ones = self._counts.new_ones(len(in_output))
             self._counts[state].index_add_(0, in_output, ones)

@@ -12,6 +12,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.grammar import Grammar
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks, GrammarRows
 from specdecode_engine.sampling.penalties import Penalties
+from specdecode_engine.sampling.token_rules import RuleRows, TokenRules, TokensAt
 from specdecode_kernels import TORCH, Backend, PenaltyParamsBatch, SamplingParamsBatch
 
 _Numbers = tuple[float, float, float, int, int]
@@ -29,24 +30,37 @@ class SamplingBatch:
     draft_params: SamplingParamsBatch | None = None  # the same without filters
     sampled_rows: Tensor | None = None  # [R] i64, rows of the batch that sample
     penalties: PenaltyParamsBatch | None = None
+    rules: RuleRows | None = None
     grammar: GrammarRows | None = None
+
+    @property
+    def needs_positions(self) -> bool:
+        """Whether tokens depend on their positions; they do not where every request is greedy."""
+        return self.params is not None or self.rules is not None
 
 
 class Sampler:
     """The sampling state of every running request and the rule that turns logits into tokens.
 
-    Penalties, bias, grammar, temperature, filters, noise: in this order, at every node alike. The
-    host knows which requests need what, so that a batch without them skips it and nothing waits for
-    the device.
+    Penalties, bias, token rules, grammar, temperature, filters, noise: in this order, at every node
+    alike. The host knows which requests need what, so that a batch without them skips it and
+    nothing waits for the device.
     """
 
-    def __init__(self, vocab: int, staging: StagingBuffer, ops: Backend = TORCH) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        staging: StagingBuffer,
+        ops: Backend = TORCH,
+        tokens_at: TokensAt | None = None,
+    ) -> None:
         self.ops = ops
         self.grammars = GrammarMasks(vocab, staging)
         self._staging = staging
         self._sampled: dict[int, _Numbers] = {}  # by request
         self._filtered: set[int] = set()
         self._penalties = Penalties(vocab, staging, ops)
+        self._rules = TokenRules(staging, tokens_at)
 
     def open(
         self,
@@ -55,12 +69,14 @@ class Sampler:
         prompt: list[int],
         output: list[int],
         grammar: Grammar | None = None,
+        ending_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """Start a sequence."""
+        """Start a sequence; `ending_ids` are the tokens that end its output."""
         self.close(req_index)
         self._write(req_index, params)
         if _has_penalties(params):
             self._penalties.open(req_index, params, prompt, output)
+        self._rules.open(req_index, params, len(prompt), ending_ids)
         if grammar is not None:
             self.grammars.open(req_index, grammar, output, ends_late=params.ignore_eos)
 
@@ -86,6 +102,7 @@ class Sampler:
             draft_params=replace(params, is_filtered=False) if params and is_filtered else params,
             sampled_rows=None if rows is None else self._staging.put(rows),
             penalties=self._penalties.stage(req_indices),
+            rules=self._rules.stage(req_indices),
             grammar=self.grammars.stage(req_indices),
         )
 
@@ -111,7 +128,8 @@ class Sampler:
             self._penalties.commit(batch.req_indices, tokens, emitted)
 
     def close(self, req_index: int) -> None:
-        """Free what a request's penalties and grammar use."""
+        """Free what a request's penalties, rules and grammar use."""
+        self._rules.close(req_index)
         if req_index in self._penalties.states:
             self._penalties.close(req_index)
         if req_index in self.grammars.states:
@@ -139,6 +157,8 @@ class Sampler:
         """
         if batch.penalties is not None:
             logits = self._penalties.apply(logits, batch.penalties, draft)
+        if batch.rules is not None:
+            logits = self._rules.apply(logits, batch.rules, positions, draft)
         if batch.grammar is not None:
             logits = self.grammars.apply(logits, batch.grammar, on_host)
         return self.ops.sample(logits, batch.params, positions, None)
@@ -200,6 +220,6 @@ def _signed(seed: int) -> int:
 
 def _has_penalties(params: SamplingParams) -> bool:
     """Whether a request's logits depend on its tokens or on a bias."""
-    return params.repetition_penalty != 1 or bool(
-        params.presence_penalty or params.frequency_penalty or params.logit_bias
-    )
+    has_bias = bool(params.logit_bias) or params.allowed_token_ids is not None
+    has_penalty = params.presence_penalty or params.frequency_penalty
+    return has_bias or bool(has_penalty) or params.repetition_penalty != 1

@@ -6,6 +6,7 @@ collects a header of any length.
 
 import asyncio
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
@@ -22,6 +23,8 @@ MAX_HEAD_BYTES = 64 * 2**10
 """Of request line and headers, trailers included."""
 MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body whose request is answered: most clients read the answer only after they sent it."""
+DISCARD_SECONDS = 30.0
+"""For a client that still sends after the response that ends its connection."""
 
 
 class ConnectionPhase(StrEnum):
@@ -37,6 +40,15 @@ class HeadTooLarge(Exception):
     """The request line and the headers of a request are larger than `MAX_HEAD_BYTES`."""
 
 
+class ResponseTransport:
+    """The transport of a response, with another way to close the connection after it."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """Closes a connection whose client exceeds a limit; while it can, it answers 408 or 431."""
 
@@ -49,6 +61,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._unreported_bytes = 0  # since the parser last reported anything
         self._discarded_bytes = 0
+        self._is_discarding = False  # everything that the client still sends
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -59,6 +72,9 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_discarding:
+            self._discard(data)
+            return
         self._unreported_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
@@ -67,10 +83,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_bytes += self._unreported_bytes
             self.send_400_response("")
         elif self._phase is ConnectionPhase.BODY and self.cycle.response_complete:
-            self._discarded_bytes += len(data)
-            if self._discarded_bytes > MAX_DISCARDED_BYTES:
-                self.transport.close()
-        self._watch()
+            self._discard(data)
+        if not self._is_discarding:
+            self._watch()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -88,6 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        self.cycle.transport = ResponseTransport(self.transport, self._close)  # type: ignore[assignment]
         self._phase = ConnectionPhase.BODY
         self._unreported_bytes = 0
 
@@ -99,6 +115,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._phase = ConnectionPhase.NOTHING
         self._unreported_bytes = 0
+
+    def on_response_complete(self) -> None:
+        if self._is_discarding:
+            self.server_state.total_requests += 1
+        else:
+            super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that cannot be parsed, or whose headers are too large, and close."""
@@ -163,6 +185,25 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._phase is not ConnectionPhase.FIRST and not is_begun and not is_running:
             self.transport.write(_response(error))
         self.transport.close()
+
+    def _close(self) -> None:
+        """Close the connection, or only this side of it while the client sends a request.
+
+        Data that arrives at a closed connection resets it, and the client loses the response.
+        """
+        if self._phase in (ConnectionPhase.FIRST, ConnectionPhase.NOTHING):
+            self.transport.close()
+            return
+        self._is_discarding = True
+        self._cancel_timer()
+        self._timer = self.loop.call_later(DISCARD_SECONDS, self.transport.close)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > MAX_DISCARDED_BYTES:
+            self.transport.close()
 
 
 def _response(error: HttpError) -> bytes:

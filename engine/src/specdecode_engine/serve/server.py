@@ -18,6 +18,7 @@ from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
 from specdecode_engine.serve.listeners import ListenError, Listeners
 from specdecode_engine.serve.service import Load, OnFailure, Service
+from specdecode_engine.serve.tracing import TracingUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class SignalledServer(uvicorn.Server):
         for task in watching:
             task.cancel()
         self._service.grammars.close()
+        if self._service.tracing is not None:
+            await asyncio.to_thread(self._service.tracing.close)
         return await ending
 
     async def _end(self) -> int:
@@ -105,7 +108,7 @@ async def run(
     """Serve on open sockets; return the exit code and whether the engine thread has ended."""
     try:
         service = Service(boot, load, reread, on_failure=on_failure)
-    except NoApiKeys as error:
+    except (NoApiKeys, TracingUnavailable) as error:
         log.error("cannot serve: %s", error)
         on_failure(error)
         return 1, True

@@ -20,6 +20,7 @@ from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_form
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
+from specdecode_engine.serve.tracing import start_tracing
 from specdecode_engine.stats.prometheus import EngineMetrics
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Service:
 
     Raises:
         NoApiKeys: the boot file names a file of keys, and no key can be read from it.
+        TracingUnavailable: spans are to be sent, and the package for it is not installed.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Service:
             on_failure=self._fail,
             clock=clock,
         )
+        self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
         self.watch = TableWatch(boot, reread, self.tables) if reread else None
@@ -81,6 +84,11 @@ class Service:
         """Tokenizer, chat template and sampling defaults; available once the engine is loaded."""
         assert self._text is not None, "the engine is not loaded"
         return self._text
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer; available once the engine is loaded."""
+        return self._eos_token_ids
 
     def describe(self) -> Mapping[str, str]:
         """The configuration of this engine, by the labels of `metrics.INFO`."""

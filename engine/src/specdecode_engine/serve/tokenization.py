@@ -63,7 +63,7 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 class TokenizeResponse(BaseModel):

@@ -187,7 +187,7 @@ def _wire(
         staging=StagingBuffer(config.device),
     )
     ops = config.kernels["target"].backend
-    sampler = Sampler(config.target.vocab_size, table.staging, ops)
+    sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
     pool = _make_cache(config, config.target, limits, ops)
     verify = TargetForward(models.target, pool, config.aux_spec)
     functions: dict[ForwardKind, DecodeFunction] = {

@@ -111,9 +111,9 @@ def _inputs(batch: DecodeBatch, draft: Draft | None) -> DecodeInputs:
 def _sampled_positions(
     table: RequestTable, batch: DecodeBatch, draft: Draft | None, sampling: SamplingBatch
 ) -> Tensor:
-    """Positions [B, N] i64 of the tokens after each node; not read where every one is greedy."""
+    """Positions [B, N] i64 of the tokens after each node; not read if nothing depends on them."""
     nodes = 1 if draft is None else draft.shape.num_tokens
-    if sampling.params is None:
+    if not sampling.needs_positions:
         return batch.lengths.new_empty(batch.size, nodes)
     if draft is None or draft.tree is None:
         return table.next_positions(batch, nodes)

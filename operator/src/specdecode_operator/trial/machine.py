@@ -68,13 +68,13 @@ def advance(
     situation = Situation(observed, resource, snapshot, asked_for, now_s, image, has_trials)
     # What is stored serves; what this step decides serves once it is stored.
     serving = situation.in_force(record)
-    found = wanted(record, situation)
+    found = wanted(record, situation, serving)
     if found.record.trial is not None:
         record = proceed(found.record, found.record.trial, found.target, found.now, situation)
         found = replace(found, record=record)
         if record.trial is None or record.trial.phase.is_ending:
             # What the end of a trial put in force may be what the spec wants.
-            found = wanted(record, situation)
+            found = wanted(record, situation, found.now)
     advice = None
     if situation.rollout.mode != "Manual" and (found.record.trial is None or snapshot is None):
         advice = advise(found.now, situation.context())

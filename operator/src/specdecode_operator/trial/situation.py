@@ -73,8 +73,12 @@ class Pending:
     now: InForce
 
 
-def wanted(record: Record, situation: Situation) -> Pending:
-    """Compare what is in force with the spec, promoted values in the place of the spec's own."""
+def wanted(record: Record, situation: Situation, known: InForce) -> Pending:
+    """Compare what is in force with the spec, promoted values in the place of the spec's own.
+
+    Args:
+        known: what was in force before, which is not built again if the record has not changed.
+    """
     manifest, is_guarded = situation.observed.resource, situation.rollout.edit_policy == "Guarded"
     record = replace(record, overrides=holding(manifest["spec"], record.overrides))
     spec = overridden(manifest["spec"], record.accepted or {}, record.overrides)
@@ -83,7 +87,7 @@ def wanted(record: Record, situation: Situation) -> Pending:
         record = replace(record, accepted=part if record.overrides else None)
     elif record.accepted is None:
         record = replace(record, accepted=part)
-    now = situation.in_force(record)
+    now = situation.in_force(record, known)
     if now.tuned is None and record.tuned is not None:
         record = replace(record, tuned=None)
     if not is_guarded:

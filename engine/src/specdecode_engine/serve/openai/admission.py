@@ -26,6 +26,7 @@ from specdecode_engine.serve.openai.formatting import ResponseFormatter, Respons
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.streaming import StreamingReply
+from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, rule_field
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
 from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
@@ -77,11 +78,18 @@ async def generate(
         raise errors.model_not_found(str(body.model), service.served_name)
     call = await asyncio.to_thread(prepare, body, service)
     grammar = await service.grammars.compile(*call.constraint) if call.constraint else None
+    rules = BodyRules()
+    if (field := rule_field(body)) is not None:
+        if grammar is not None:
+            message = f"{field} cannot be combined with structured output; write it as a constraint"
+            raise errors.invalid(field, message)
+        rules = await asyncio.to_thread(read_rules, body, service.text, service.eos_token_ids)
     label = http_request.headers.get(names.HEADER_LABEL, "").strip()
     if label not in service.boot.server.request_labels:
         label = ""  # clients may invent any number, and each has metric series of its own
     max_steps = _max_steps(body, http_request)
-    requests = _admit(body, call.prompts, service, grammar, label, max_steps)
+    sampling = _sampling(body, service.text, rules)
+    requests = _admit(body, call.prompts, service, sampling, grammar, label, max_steps)
     vocabulary = service.text.vocabulary
     head = ResponseHead(requests[0].request_id, int(time.time()), service.served_name)
     choices = _choices(body, call, requests, vocabulary)
@@ -106,6 +114,8 @@ def _choices(
             request.prompt_ids,
             call.make_parser(),
             call.visible_ids,
+            body.min_tokens or 0,
+            bool(body.include_stop_str_in_output),
         )
         for index, request in enumerate(requests)
     ]
@@ -115,6 +125,7 @@ def _admit(
     body: GenerationBody,
     prompts: tuple[EncodedPrompt, ...],
     service: Service,
+    base: SamplingParams,
     grammar: Grammar | None,
     label: str,
     max_steps: int | None,
@@ -131,7 +142,6 @@ def _admit(
             f"most {service.max_sequences}; send fewer prompts or a smaller n",
         )
     request_id = uuid.uuid4().hex
-    base = _sampling(body, service.text)
     requests: list[Request] = []
     for prompt_ids, _ in prompts:
         if not prompt_ids:
@@ -169,7 +179,7 @@ def sequence_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _sampling(body: GenerationBody, text: TextProcessor) -> SamplingParams:
+def _sampling(body: GenerationBody, text: TextProcessor, rules: BodyRules) -> SamplingParams:
     given = body.model_dump(include={*SamplingDefaults.model_fields}, exclude_none=True)
     chosen: dict[str, Any] = dict(text.defaults) | given
     if chosen["temperature"] < GREEDY_BELOW:
@@ -187,6 +197,9 @@ def _sampling(body: GenerationBody, text: TextProcessor) -> SamplingParams:
         ignore_eos=bool(body.ignore_eos),
         logprobs=body.num_logprobs,
         prompt_logprobs=body.num_prompt_logprobs,
+        min_tokens=body.min_tokens or 0,
+        bad_words=rules.bad_words,
+        allowed_token_ids=rules.allowed_token_ids,
     )
 
 
@@ -211,7 +224,13 @@ def _max_tokens(prompt_tokens: int, body: GenerationBody, context_length: int) -
             body.prompt_field,
         )
     if requested is None:
-        return min(body.default_max_tokens or room, room)
+        requested = min(body.default_max_tokens or room, room)
+    if (body.min_tokens or 0) > requested:
+        raise errors.invalid(
+            "min_tokens",
+            f"min_tokens is {body.min_tokens}, and at most {requested} tokens are generated; lower "
+            f"it, or raise {body.length_field}",
+        )
     if requested > room:
         raise errors.too_long(
             f"{body.prompt_field} has {prompt_tokens} tokens and {body.length_field} is "

@@ -7,8 +7,9 @@ from typing import Any
 
 from specdecode_engine.batch.request import FinishReason
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
-from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseHead
+from specdecode_engine.serve.openai.formatting import ChoiceFormatter, Event, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
+from specdecode_engine.serve.openai.prompt_logprobs import prompt_logprob_objects
 from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB
 from specdecode_engine.serve.parsers.message import MessageDelta, ReasoningDelta, ToolCallDelta
 from specdecode_engine.serve.text.tokenizer import Vocabulary
@@ -52,6 +53,13 @@ class ChatFormatter(ChoiceFormatter):
     def first_choice(self, index: int) -> dict[str, Any]:
         first = {"role": "assistant", "content": ""}
         return {"index": index, "delta": first, "logprobs": None, "finish_reason": None}
+
+    def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
+        scored = choices[0].prompt_logprobs  # the same prompt for all
+        if scored is None:
+            return super().whole(choices, usage)
+        objects = prompt_logprob_objects(scored, self._vocabulary)
+        return super().whole(choices, usage) | {"prompt_logprobs": objects}
 
     def choice(self, whole: OutputProcessor) -> dict[str, Any]:
         return {

@@ -25,7 +25,11 @@ def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -
     field, messages = body.prompt_field, _messages(body.messages)
     if SHORT_IDS in text.chat_template:
         _shorten_ids(messages)
-    rendered = text.render_chat(messages, tools, template_variables(body), field)
+    variables = template_variables(body) | {
+        "add_generation_prompt": body.add_generation_prompt is not False,
+        "continue_final_message": bool(body.continue_final_message),
+    }
+    rendered = text.render_chat(messages, tools, variables, field)
     ids = text.encode_prompt(rendered, field, context_length, add_special_tokens=False)
     return ChatPrompt(rendered, ids)
 

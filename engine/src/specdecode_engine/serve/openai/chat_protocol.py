@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.protocol import GenerationBody
@@ -69,7 +76,7 @@ class ChatMessage(BaseModel):
         str | None,
         BeforeValidator(_text, json_schema_input_type=str | list[TextPart] | None),
     ] = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
     @model_validator(mode="after")
@@ -86,7 +93,8 @@ class ChatBody(ToolFields, GenerationBody):
 
     prompt_field = "messages"
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    # A list with very many errors would hold the interpreter lock while they are collected.
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -95,6 +103,9 @@ class ChatBody(ToolFields, GenerationBody):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, AfterValidator(lambda kwargs: kwargs and _check_variables(kwargs))
     ] = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None
     functions: Annotated[object, AfterValidator(_refuse_functions)] = None
     function_call: Annotated[object, AfterValidator(_refuse_functions)] = None
 
@@ -102,6 +113,10 @@ class ChatBody(ToolFields, GenerationBody):
     def _check_available(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise field_error("top_logprobs", "it needs logprobs: true")
+        if self.echo:
+            raise field_error("echo", "only /v1/completions returns the prompt; remove it")
+        if self.continue_final_message and self.add_generation_prompt is not False:
+            raise field_error("continue_final_message", "it needs add_generation_prompt: false")
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from specdecode_engine.serve.openai.admission import EncodedPrompt, PreparedCall
 from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
+from specdecode_engine.serve.openai.prompt_logprobs import prompt_logprob_objects
 from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB, CompletionBody
 from specdecode_engine.serve.service import Service
 from specdecode_engine.serve.text.tokenizer import Vocabulary
@@ -56,7 +57,13 @@ class CompletionFormatter(ChoiceFormatter):
             "logprobs": self._logprobs(whole.scored) if self._has_logprobs else None,
             "finish_reason": whole.finish_reason,
             **whole.error_field,
+            **self._prompt_logprobs(whole),
         }
+
+    def _prompt_logprobs(self, whole: OutputProcessor) -> dict[str, object]:
+        if whole.prompt_logprobs is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprob_objects(whole.prompt_logprobs, self._vocabulary)}
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
         return self.choice(new)

@@ -45,6 +45,8 @@ class OutputProcessor:
         echo: the prompt's text where the choice begins with it.
         parser: splits the text; without one, all of it is content.
         visible_ids: the special tokens whose spelling the parser reads.
+        min_tokens: no stop string ends the text in its first tokens, and none begins there.
+        keeps_stop: the stop string or token that ends the text is part of it.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class OutputProcessor:
         prompt_ids: tuple[int, ...] = (),
         parser: ReasoningParser | None = None,
         visible_ids: frozenset[int] = frozenset(),
+        min_tokens: int = 0,
+        keeps_stop: bool = False,
     ) -> None:
         self.index = index
         self.deltas: list[MessageDelta] = []
@@ -71,13 +75,21 @@ class OutputProcessor:
         self._prompt_ids = prompt_ids
         self._detokenizer = Detokenizer(vocabulary, visible_ids)
         self._parser = parser or ContentParser()
-        self._scanner = StopStringScanner(stop) if stop else None
+        self._scanner = StopStringScanner(stop, keeps_stop) if stop else None
+        self._min_tokens = min_tokens
+        self._keeps_stop = keeps_stop
+        self.prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
         self._text_offset = len(echo)
 
     @property
     def text(self) -> str:
         """The content that was added."""
         return "".join(delta.text for delta in self.deltas if isinstance(delta, ContentDelta))
+
+    @property
+    def num_scored(self) -> int:
+        """Tokens with log-probabilities that are to be formatted."""
+        return len(self.scored) + len(self.prompt_logprobs or ())
 
     def clear(self) -> None:
         """Drop parts and log-probabilities: they were sent."""
@@ -95,7 +107,7 @@ class OutputProcessor:
             self.scored += (ScoredToken(*column) for column in columns)
 
     @property
-    def error_field(self) -> dict[str, object]:
+    def error_field(self) -> dict[str, dict[str, str]]:
         """The field `error` of a choice whose grammar failed, as `errors.HttpError` writes it."""
         if self.grammar_fault is None:
             return {}
@@ -120,7 +132,7 @@ class OutputProcessor:
         for position, token_id in enumerate(output.token_ids):
             self.completion_tokens += 1
             is_last = position == len(output.token_ids) - 1
-            if is_last and output.stop_token_id is not None:
+            if is_last and output.stop_token_id is not None and not self._keeps_stop:
                 break
             if output.logprobs is not None:
                 logprobs = output.logprobs[position]
@@ -164,7 +176,7 @@ class OutputProcessor:
 
     def _append_content(self, delta: ContentDelta) -> bool:
         self._text_offset += len(delta.text)
-        if self._scanner is None:
+        if self._scanner is None or self.completion_tokens <= self._min_tokens:
             self.deltas.append(delta)
             return False
         if released := self._scanner.push(delta.text):

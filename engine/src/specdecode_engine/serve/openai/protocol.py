@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,9 +22,13 @@ from pydantic import (
 
 from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.constraints import ConstraintFields
+from specdecode_engine.serve.openai.refused_fields import check_refused
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 256
+MAX_PROMPT_LOGPROBS = 20
 INT64 = 2**63
 DEFAULT_COMPLETION_TOKENS = 16
 # JSON has no infinity; OpenAI writes this value for a probability of 0.
@@ -58,6 +63,7 @@ def _check_keys(biases: dict[str, float]) -> dict[str, float]:
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
 TopK = Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda top_k: max(top_k, 0))]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -108,8 +114,15 @@ class GenerationBody(ConstraintFields):
             json_schema_input_type=StopText | Stops | None,
         ),
     ] = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    include_stop_str_in_output: bool | None = Field(
+        None, validation_alias=AliasChoices("include_stop_str_in_output", "no_stop_trim")
+    )
+    bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_PROMPT_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: SpeculationLimit | None = None
@@ -118,6 +131,13 @@ class GenerationBody(ConstraintFields):
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise field_error("stream_options", "it needs stream: true")
+        if self.stream and self.prompt_logprobs is not None:
+            raise field_error("prompt_logprobs", "a stream does not contain them; remove stream")
+        return self
+
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra or {})
         return self
 
     @property
@@ -142,7 +162,7 @@ class GenerationBody(ConstraintFields):
     @property
     def num_prompt_logprobs(self) -> int | None:
         """As `SamplingParams.prompt_logprobs`."""
-        return None
+        return self.prompt_logprobs
 
 
 class CompletionBody(GenerationBody):
@@ -167,6 +187,8 @@ class CompletionBody(GenerationBody):
     def _check_available(self) -> Self:
         if self.best_of not in (None, self.n or 1):
             raise field_error("best_of", "a value other than n is not supported; remove it")
+        if self.echo and self.logprobs is not None and self.prompt_logprobs is not None:
+            raise field_error("prompt_logprobs", "echo with logprobs contains them; remove one")
         if self.suffix:
             raise field_error("suffix", "it is not supported; remove it")
         if self.max_tokens == 0 and not self.echo:
@@ -181,4 +203,4 @@ class CompletionBody(GenerationBody):
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        return self.logprobs if self.echo else None
+        return self.logprobs if self.echo and self.logprobs is not None else self.prompt_logprobs

@@ -72,6 +72,7 @@ class ResponseItems:
         return events
 
     def _new_item(self, kind: ItemKind, first: MessageDelta) -> dict[str, Any]:
+        item: dict[str, Any]
         if kind is MESSAGE:
             item = {"type": "message", "role": "assistant", "content": []}
         elif kind is REASONING:
@@ -138,5 +139,5 @@ def _text(delta: MessageDelta) -> str:
 
 
 def _part(kind: ItemKind, text: str) -> dict[str, Any]:
-    annotations = {"annotations": [], "logprobs": []} if kind is MESSAGE else {}
-    return {"type": kind.part_type, "text": text, **annotations}
+    part = {"type": kind.part_type, "text": text}
+    return part | {"annotations": [], "logprobs": []} if kind is MESSAGE else part

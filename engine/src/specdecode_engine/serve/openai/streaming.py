@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Response
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from specdecode_engine.batch.request import Output, Request
@@ -18,6 +19,7 @@ from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.usage import usage_of
 from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.tracing import ChoiceTimes, TracedCall
 from specdecode_engine.stats.prometheus import RequestLatency
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class StreamingReply(Response):
         self._formatter = formatter
         ids = [request.request_id for request in requests]
         self._choices = dict(zip(ids, choices, strict=True))
+        self._times = {each: ChoiceTimes() for each in ids}
+        self._started_s = started_s
         self._latencies = {each: RequestLatency(service.metrics, started_s) for each in ids}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,6 +87,24 @@ class StreamingReply(Response):
                 finally:
                     unfinished = sum(not each.finish_reason for each in self._choices.values())
                     self._service.metrics.count_call(*self._count_tokens(), unfinished)
+                    self._trace(scope)
+
+    def _trace(self, scope: Scope) -> None:
+        """Make the spans of the call in a thread, if spans are made."""
+        tracing = self._service.tracing
+        if tracing is None:
+            return
+        call = TracedCall(
+            f"{scope['method']} {scope['path']}",
+            dict(Headers(scope=scope)),
+            self._requests[0].request_id,
+            self._service.served_name,
+            self._count_tokens()[0],
+            self._started_s,
+            self._service.clock(),
+            tuple((self._choices[each], times) for each, times in self._times.items()),
+        )
+        asyncio.get_running_loop().run_in_executor(None, tracing.record, call)
 
     async def _whole(self, outputs: RequestStream) -> bytes:
         async for _ in self._changed_choices(outputs):
@@ -92,7 +114,7 @@ class StreamingReply(Response):
         def encode() -> bytes:
             return _encode(self._formatter.whole(choices, self._usage())).encode()
 
-        return await _format(encode, sum(len(choice.scored) for choice in choices))
+        return await _format(encode, sum(choice.num_scored for choice in choices))
 
     async def _send_events(self, outputs: RequestStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
@@ -132,12 +154,14 @@ class StreamingReply(Response):
         """
         for request in self._requests:
             choice = self._choices[request.request_id]
-            if choice.echo and request.sampling.prompt_logprobs is None:
+            if choice.echo and not self._scores_echo(request):
                 choice.add_echo()
                 yield choice
         async for output in outputs:
             choice = self._choices[output.request_id]
-            if output.prompt_logprobs is not None:
+            if output.prompt_logprobs is not None and self._body.prompt_logprobs is not None:
+                choice.prompt_logprobs = output.prompt_logprobs
+            elif output.prompt_logprobs is not None:
                 add_echo = partial(choice.add_echo, output.prompt_logprobs)
                 await _format(add_echo, len(output.prompt_logprobs))
                 yield choice
@@ -145,10 +169,15 @@ class StreamingReply(Response):
             if choice.deltas or choice.scored or choice.finish_reason:
                 yield choice
 
+    def _scores_echo(self, request: Request) -> bool:
+        """Whether the echo has logprobs; `prompt_logprobs` has a field of its own."""
+        return request.sampling.prompt_logprobs is not None and self._body.prompt_logprobs is None
+
     def _process(self, output: Output, choice: OutputProcessor, outputs: RequestStream) -> None:
         if output.error is not None:
             raise errors.HttpError(500, output.error, "server_error", code="answer_failed")
         now_s, latency = self._service.clock(), self._latencies[output.request_id]
+        self._times[output.request_id].note(output, now_s)
         before = choice.completion_tokens
         choice.push(output)
         latency.observe_tokens(choice.completion_tokens - before, now_s, output.table)

@@ -90,6 +90,6 @@ class ToolCall(BaseModel):
 class ToolFields(BaseModel):
     """The fields of tools that a body of chat has."""
 
-    tools: Annotated[list[FunctionTool] | None, Field(max_length=1024)] = None
+    tools: Annotated[list[FunctionTool], Field(max_length=1024, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -1,0 +1,1 @@
+"""A soak of a served engine: mixed requests for minutes, and what it must give back after."""

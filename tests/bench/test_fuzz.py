@@ -1,0 +1,97 @@
+"""The fuzzer: reproducible requests, hostile ones among them, and what it counts as a defect."""
+
+import json
+import random
+
+import pytest
+
+from fuzz.attack import AttackTally, find_defect
+from fuzz.cases import CHAT, COMPLETIONS, Case, draw_case
+from fuzz.fields import FIELDS, field_names, valid_body
+from fuzz.hostile import nested_schema, reference_chain
+from fuzz.streams import parse_stream
+from fuzz.wire import Delivery, WireReply, WireRequest
+from specdecode_engine.serve.openai.chat_protocol import ChatBody
+from specdecode_engine.serve.openai.protocol import CompletionBody
+
+SSE = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunked(*events: str) -> bytes:
+    parts = [f"data: {event}\n\n".encode() for event in events]
+    return SSE + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def test_a_request_is_drawn_from_seed_and_index_alone() -> None:
+    assert [draw_case(3, index) for index in (5, 60)] == [draw_case(3, index) for index in (5, 60)]
+    assert draw_case(3, 5) != draw_case(4, 5)
+
+
+def test_every_kind_of_request_and_every_delivery_is_drawn() -> None:
+    cases = [draw_case(1, index) for index in range(300)]
+    assert len({case.kind for case in cases}) == 10
+    assert {case.request.delivery for case in cases} == set(Delivery)
+    assert max(len(case.request.body) for case in cases) >= 4 * 2**20
+
+
+def test_every_field_of_the_engines_bodies_is_drawn() -> None:
+    required = {"model", "prompt", "messages"}
+    assert set(field_names(CHAT)) >= set(ChatBody.model_fields) - required
+    assert set(field_names(COMPLETIONS)) >= set(CompletionBody.model_fields) - required
+    drawn = {name for seed in range(150) for name in valid_body(random.Random(seed), CHAT)}
+    assert drawn >= set(FIELDS)
+
+
+def test_most_bodies_without_mutation_satisfy_the_model() -> None:
+    valid = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        rest = {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "logit_bias"}
+        body = {k: v for k, v in valid_body(rng, COMPLETIONS).items() if k in rest}
+        try:
+            CompletionBody.model_validate_json(json.dumps(body))
+            valid += 1
+        except ValueError:
+            pass
+    assert valid > 160
+
+
+def test_schemas_nest_and_refer_a_thousand_levels_deep() -> None:
+    shown = [json.dumps(nested_schema(random.Random(seed))) for seed in range(60)]
+    assert max(text.count("{") for text in shown) > 1000
+    chains = [reference_chain(random.Random(seed)) for seed in range(60)]
+    assert max(len(chain["$defs"]) for chain in chains) >= 1000
+
+
+@pytest.mark.parametrize(
+    ("data", "defect"),
+    [
+        (b"HTTP/1.1 500 x\r\n\r\n", "5xx: [500]"),
+        (b"HTTP/1.1 503 x\r\n\r\n", "5xx: a 503 without Retry-After"),
+        (b"HTTP/1.1 503 x\r\nRetry-After: 1\r\n\r\n", ""),
+        (b"HTTP/1.1 400 x\r\n\r\n", ""),
+        (SSE + b'data: {"error":{"type":"server_error"}}', "5xx: an event with a server error"),
+        (b"", "unanswered: the connection was closed without a response"),
+    ],
+)
+def test_what_breaks_a_promise_is_a_defect(data: bytes, defect: str) -> None:
+    case = Case("valid", WireRequest(b"", b""))
+    statuses = [int(data[9:12])] if data else []
+    assert find_defect(case, WireReply(statuses, data)) == defect
+    tally = AttackTally()
+    tally.count(1, case, WireReply(statuses, data))
+    assert (tally.status_5xx, tally.unanswered) == (defect[:3] == "5xx", defect[:3] == "una")
+
+
+def test_a_client_that_sends_half_a_request_needs_no_answer() -> None:
+    case = Case("bad_delivery", WireRequest(b"", b"", Delivery.CUT))
+    assert find_defect(case, WireReply()) == ""
+
+
+def test_the_text_of_a_stream_is_read_from_its_chunks() -> None:
+    first, second = '{"choices":[{"text":"a"}]}', '{"choices":[{"delta":{"content":"b"}}]}'
+    assert parse_stream(chunked(first, second, "[DONE]")).text == "ab"
+    assert parse_stream(chunked(first)).error == "the stream was cut"
+    assert parse_stream(chunked('{"error":{"message":"m"}}', "[DONE]")).error
+    assert parse_stream(b"HTTP/1.1 429 x\r\n\r\nno").status == 429
+    assert parse_stream(b"").error == "no response"
