@@ -308,7 +308,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def real_server(speculation: dict[str, object]) -> RunningServer:
+def real_server(speculation: dict[str, object], **server: object) -> RunningServer:
     folder = EXAMPLES / "target"
     boot = EngineBoot.model_validate(
         {
@@ -323,7 +323,7 @@ def real_server(speculation: dict[str, object]) -> RunningServer:
             "memory": {"kv_cache_bytes": 64 * 2**20},
             "device": "cpu",
             "threads": 1,
-            "server": {"host": "127.0.0.1", "port": 0},
+            "server": {"host": "127.0.0.1", "port": 0, **server},
         }
     )
     return RunningServer(

@@ -7,6 +7,8 @@ from typing import Any
 import openai
 import pytest
 
+from specdecode_engine.serve.openai.chat import prepare_chat
+from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.scripted import scripted_server
 
@@ -68,6 +70,18 @@ def test_a_template_may_open_the_reasoning(server: RunningServer) -> None:
     text = TEXT.removeprefix("<think>\n")
     assert parts(ask(server, text, kwargs={"is_open": True})) == (REASONING, CONTENT)
     assert parts(ask(server, text)) == (None, text)
+
+
+@pytest.mark.parametrize(("start", "is_open"), [("<think>\nthe", True), ("the", False)])
+def test_a_continued_message_may_end_inside_reasoning(
+    server: RunningServer, start: str, is_open: bool
+) -> None:
+    fields = {"add_generation_prompt": False, "continue_final_message": True}
+    body = ChatBody.model_validate(
+        {"messages": [{"role": "assistant", "content": f"{start} fox"}]} | fields
+    )
+    parser = prepare_chat(body, server.service).make_parser()
+    assert parser.in_reasoning is is_open
 
 
 def test_its_tokens_are_counted_without_the_tags(server: RunningServer) -> None:

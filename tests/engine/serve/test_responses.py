@@ -191,6 +191,7 @@ def test_effort_reaches_the_template(server: RunningServer) -> None:
         ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"tools": [TOOL, TOOL]}, "tools", "twice"),
         ({"include": ["message.output_text.logprobs"]}, "include", "/v1/chat/completions"),
+        ({"extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs", "/v1/chat/completions"),
         ({"truncation": "auto"}, "truncation", '"disabled"'),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", ""),
         ({"input": []}, "input", "input"),

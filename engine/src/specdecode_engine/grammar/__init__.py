@@ -10,6 +10,7 @@ from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
 from specdecode_engine.grammar.nesting import STACK_BYTES
 from specdecode_engine.grammar.source import (
+    MAX_SOURCE_CHARS,
     GrammarKind,
     GrammarRefused,
     GrammarSource,
@@ -20,6 +21,7 @@ from specdecode_engine.grammar.trial import TrialLimits
 from specdecode_engine.grammar.trial_process import TrialProcess, TrialUnavailable
 
 __all__ = [
+    "MAX_SOURCE_CHARS",
     "STACK_BYTES",
     "Grammar",
     "GrammarCompiler",

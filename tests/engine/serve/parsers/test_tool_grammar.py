@@ -251,7 +251,13 @@ def test_the_part_of_a_schema_that_is_refused_is_named() -> None:
         ("pythonic", {"type": "object", "minProperties": 1}, "minProperties"),
         ("pythonic", {"type": "object", "properties": {"a-b": {}}}, "a-b is not a name"),
         ("glm45", {"properties": {"a": {"type": "string", "pattern": "x"}}}, "a: pattern"),
-        ("glm45", {"type": "array"}, "type other than object"),
+        ("glm45", {"type": "array"}, "type is array; arguments are an object"),
+        ("hermes", {"type": ["string"]}, r"type is \['string'\]; arguments are an object"),
+        (
+            "pythonic",
+            {"properties": {f"a{n}": {} for n in range(300)}, "$defs": {"long": ["x" * 2000]}},
+            "a copy of",
+        ),
     ],
 )
 def test_what_a_format_cannot_enforce_is_refused_by_name(name, parameters, words) -> None:

@@ -26,8 +26,10 @@ def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
     formats = service.formats
     _check_tools(body, formats)
     prompt = read_chat_prompt(body, service.text, service.engine.context_length)
+    continued = (body.messages[-1].content or "") if body.continue_final_message else ""
+    tags = formats.reasoning
     context = ParserContext(
-        in_reasoning=formats.reasoning is not None and formats.reasoning.are_open(prompt.text),
+        in_reasoning=tags is not None and tags.are_open(prompt.text, continued),
         parameters={
             tool.function.name: tool.function.parameters or {} for tool in body.offered_tools
         },

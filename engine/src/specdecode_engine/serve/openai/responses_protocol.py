@@ -206,6 +206,8 @@ class ResponsesBody(GenerationBody):
         if self.top_logprobs or LOGPROBS in (self.include or ()):
             field = "top_logprobs" if self.top_logprobs else "include"
             raise field_error(field, "logprobs are available from /v1/chat/completions only")
+        if self.prompt_logprobs is not None:
+            raise field_error("prompt_logprobs", "it is available from /v1/chat/completions only")
         if self.truncation not in (None, "disabled"):
             raise field_error("truncation", 'only "disabled" is supported; shorten input')
         if self.response_format is not None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdecode_engine.grammar import NamedSchema
+from specdecode_engine.grammar import MAX_SOURCE_CHARS, NamedSchema
+from specdecode_engine.serve import errors
 from specdecode_engine.serve.parsers import deepseek, glm, hermes, llama, mistral, pythonic
 from specdecode_engine.serve.parsers.lark import LarkRules, either, literal
 
@@ -63,6 +64,7 @@ class CallGrammar(ABC):
 
     def arguments(self, tool: ToolSchema) -> str:
         """Return the rule of a tool's arguments as a JSON object."""
+        check_object(tool)
         return self.add_schema(tool, {"type": "object", **tool.parameters}, tool.place)
 
     def add_schema(self, tool: ToolSchema, schema: Mapping[str, Any], place: str) -> str:
@@ -81,6 +83,18 @@ class CallGrammar(ABC):
                 + f' {self.arguments(tool)} "}}"'
             )
         )
+
+
+def shown(value: object) -> str:
+    """Return the beginning of a client's value, for an error."""
+    return str(value)[: errors.SHOWN_VALUE_CHARS]
+
+
+def check_object(tool: ToolSchema) -> None:
+    """Raise `UnsupportedSchema` for parameters that are not an object."""
+    kind = tool.parameters.get("type", "object")
+    if kind not in ("object", ["object"]):
+        raise UnsupportedSchema(f"{tool.place}: type is {shown(kind)}; arguments are an object")
 
 
 def repeated(item: str, separator: str, is_parallel: bool) -> str:
@@ -175,23 +189,28 @@ class ParameterCalls(CallGrammar):
         """
         schema = tool.parameters
         unknown = sorted(set(schema) - _OBJECT_KEYWORDS) if tool.is_strict else []
-        if unknown or schema.get("type", "object") != "object":
+        check_object(tool)
+        if unknown:
             raise UnsupportedSchema(
-                f"{tool.place}: {unknown[0] if unknown else 'a type other than object'} cannot be "
-                "enforced in this model's format of calls; describe the parameters by properties "
-                "and required only"
+                f"{tool.place}: {shown(unknown[0])} cannot be enforced in this model's format of "
+                "calls; describe the parameters by properties and required only"
             )
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
         if not isinstance(properties, Mapping) or not isinstance(required, Sequence):
             raise UnsupportedSchema(f"{tool.place}: properties must be an object, required a list")
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        if len(json.dumps(shared)) * len(properties) > MAX_SOURCE_CHARS:
+            raise UnsupportedSchema(
+                f"{tool.place}: each of its {len(properties)} properties would need a copy of "
+                "$defs; write the schemas of the properties without $ref"
+            )
         return [
             (key, {**shared, **value} if isinstance(value, Mapping) else {}, key in required)
             for key, value in properties.items()
         ]
 
     def value(self, tool: ToolSchema, key: str, schema: Mapping[str, Any]) -> str:
-        return self.add_schema(tool, schema, f"{tool.place}.properties.{key}")
+        return self.add_schema(tool, schema, f"{tool.place}.properties.{shown(key)}")
 
 
 class PythonicCalls(ParameterCalls):
@@ -214,7 +233,9 @@ class PythonicCalls(ParameterCalls):
         first = later = self.rules.add('""')
         for key, schema, is_required in reversed(self.parameters(tool)):
             if not _IDENTIFIER.fullmatch(key):
-                raise UnsupportedSchema(f"{tool.place}: {key} is not a name in Python; rename it")
+                raise UnsupportedSchema(
+                    f"{tool.place}: {shown(key)} is not a name in Python; rename it"
+                )
             pair = self.rules.add(f"{literal(key + '=')} {self.value(tool, key, schema)}")
             skipped_first = "" if is_required else f" | {first}"
             skipped_later = "" if is_required else f" | {later}"
@@ -251,8 +272,8 @@ class GlmCalls(ParameterCalls):
         unknown = sorted(set(schema) - _TEXT_KEYWORDS - {"$defs", "definitions"})
         if unknown and tool.is_strict:
             raise UnsupportedSchema(
-                f"{tool.place}.properties.{key}: {unknown[0]} of a string cannot be enforced in "
-                "this model's format of calls; use enum, or remove it"
+                f"{tool.place}.properties.{shown(key)}: {shown(unknown[0])} of a string cannot be "
+                "enforced in this model's format of calls; use enum, or remove it"
             )
         choices = [schema["const"]] if "const" in schema else schema.get("enum")
         if choices is None:

@@ -59,6 +59,7 @@ class HarmonyParser(StreamingParser):
 
     def _read_message(self) -> Steps[str]:
         """Read a message after its first token; return the marker after it."""
+        self._begin(_Kind.CONTENT)  # a header belongs to no reasoning
         header, end = yield from self.collect_until(_HEADER_END)
         if end != MESSAGE:
             return end
