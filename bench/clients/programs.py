@@ -16,7 +16,7 @@ from peers.installation import PeerUnavailable, default_cache, ensure_environmen
 HERE = Path(__file__).resolve().parent
 LOCKS, PROGRAMS, NPM = HERE / "locks", HERE / "programs", HERE / "npm"
 INSTALL_SECONDS = 600
-RUN_SECONDS = 600
+RUN_SECONDS = 900
 SHOWN_CHARS = 400
 
 

@@ -38,7 +38,7 @@ def test_every_field_of_the_engines_bodies_is_drawn() -> None:
     required = {"model", "prompt", "messages"}
     assert set(field_names(CHAT)) >= set(ChatBody.model_fields) - required
     assert set(field_names(COMPLETIONS)) >= set(CompletionBody.model_fields) - required
-    drawn = {name for seed in range(150) for name in valid_body(random.Random(seed), CHAT)}
+    drawn = {name for seed in range(500) for name in valid_body(random.Random(seed), CHAT)}
     assert drawn >= set(FIELDS)
 
 

@@ -44,7 +44,7 @@ def bind_tools() -> None:
 
 
 def bind_tools_streamed() -> None:
-    bound = model.bind_tools([get_weather], tool_choice="get_weather")
+    bound = model.bind_tools([get_weather], tool_choice="get_weather", strict=True)
     chunks = list(bound.stream("Weather in Paris?"))
     whole = chunks[0]
     for chunk in chunks[1:]:

@@ -12,7 +12,7 @@ import httpx
 import openai
 from checks import MESSAGES, TOOL, assert_arguments, run
 
-START_SECONDS = 180
+START_SECONDS = 500
 _PORT = socket.create_server(("127.0.0.1", 0))
 port = _PORT.getsockname()[1]
 _PORT.close()
@@ -72,7 +72,7 @@ def start(url: str, folder: Path) -> subprocess.Popen[bytes]:
         except httpx.TransportError:
             time.sleep(0.5)
     process.kill()
-    sys.exit(f"the proxy did not start: {(folder / 'log').read_text()[-2000:]}")
+    sys.exit(f"the proxy did not start ({process.wait()}): {(folder / 'log').read_text()[-2000:]}")
 
 
 with tempfile.TemporaryDirectory() as folder:
