@@ -137,7 +137,7 @@ def _after_reasoning(inner: ConstrainedOutput) -> ConstrainedOutput:
 
 # Markers of harmony are special tokens, without which its reasoning could contain any of them.
 _FORMATS = sorted(set(TOOL_FORMATS) - {"openai"})
-_ALL = (
+CONSTRAINED_OUTPUTS = (
     *_PLAIN,
     *(_calls(name, is_parallel) for name in _FORMATS for is_parallel in (True, False)),
     _after_reasoning(_PLAIN[0]),
@@ -151,8 +151,10 @@ class Constraints:
     def __init__(self, target: Path, eos_ids: frozenset[int]) -> None:
         text = load_text_model(target)
         compiler = GrammarCompiler(text.token_bytes(eos_ids))
-        self.grammars: tuple[Grammar, ...] = tuple(compiler.compile(each.source) for each in _ALL)
-        self._checks = {each.source: each.is_valid for each in _ALL}
+        self.grammars: tuple[Grammar, ...] = tuple(
+            compiler.compile(each.source) for each in CONSTRAINED_OUTPUTS
+        )
+        self._checks = {each.source: each.is_valid for each in CONSTRAINED_OUTPUTS}
         self._vocabulary: Vocabulary = text.vocabulary
         self._eos_ids = eos_ids
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 LABELLED = (2.4, 3.4, 4.2)
 """Accept lengths of the classes that are strata of their own."""
 
@@ -41,6 +43,35 @@ WORLDS = (
 
 DISTURBED = World("disturbed", level=0.25, slowdown=3.0)
 """A machine that is not the engines' alone: all pods are three times as slow for a turn or so."""
+
+
+def draw_world(rng: np.random.Generator) -> World:
+    """A mixture of the worlds above, each part present or not, with random parameters."""
+
+    def sometimes(low: float, high: float, otherwise: float) -> float:
+        value = float(rng.uniform(low, high))
+        return value if rng.random() < 0.5 else otherwise
+
+    def accepts() -> tuple[float, float]:
+        return float(rng.uniform(1.2, 5.0)), float(rng.uniform(1.2, 5.0))
+
+    return World(
+        "drawn",
+        burst=sometimes(1.5, 6.0, 1.0),
+        burst_dwell_s=sometimes(20.0, 600.0, 0.0),
+        period_s=sometimes(30.0, 600.0, 0.0),
+        wave=sometimes(1.0, 2.0, 1.0),
+        content=accepts() if rng.random() < 0.5 else None,
+        content_dwell_s=float(rng.uniform(30.0, 1200.0)),
+        is_sticky=bool(rng.random() < 0.5),
+        drift=sometimes(0.05, 0.4, 0.02),
+        drift_s=float(rng.uniform(20.0, 1200.0)),
+        level=sometimes(0.2, 1.2, 1.0),
+        slowdown=sometimes(1.5, 4.0, 1.0),
+        slow_s=float(rng.uniform(20.0, 300.0)),
+        calm_s=float(rng.uniform(20.0, 900.0)),
+        pareto=sometimes(1.1, 2.5, 0.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

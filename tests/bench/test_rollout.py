@@ -2,9 +2,11 @@
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from itertools import pairwise
+from math import comb
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +22,7 @@ from rollout.pods import run_on_pods
 from rollout.requests import REQUESTS_PER_S
 from rollout.traffic import Timeline, by_restart, in_turns, watch
 from rollout.trials import ENDS, look, looks, run_in_turns
-from rollout.worlds import BROKEN, DISTURBED, EQUAL, GAIN_10, LOSS_10, WORLDS
+from rollout.worlds import BROKEN, DISTURBED, EQUAL, GAIN_10, LOSS_10, WORLDS, draw_world
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.trial_evidence import ROLES, column_of, row_of
@@ -103,6 +105,38 @@ def test_a_disturbed_machine_rolls_no_equal_arms_back():
     wrong = [end.reason for end in found if end.verdict in (Verdict.ROLL_BACK, Verdict.PROMOTE)]
     assert len(wrong) <= 1, wrong
     assert "HeavyLoss" not in wrong
+
+
+def test_in_worlds_nobody_chose_equal_arms_get_no_more_verdicts_than_promised():
+    """Every run draws other worlds; the bounds are those of a binomial test at 1e-4."""
+    seed, trials, guard = secrets.randbits(64), 40, Guard()
+    found = []
+    for number in range(trials):
+        rng = np.random.default_rng([seed, number])
+        world, pods = draw_world(rng), 1 + number % 2
+        end = run_in_turns(world, EQUAL, in_turns(pods), Aim.GAIN, rng)
+        found.append((end.verdict, end.reason, pods, world))
+    for verdict, share in (
+        (Verdict.ROLL_BACK, guard.alpha),
+        (Verdict.PROMOTE, guard.promote_alpha),
+    ):
+        wrong = [each for each in found if each[0] is verdict]
+        assert at_least(len(wrong), trials, share) > 1e-4, f"seed {seed}: {wrong}"
+
+
+def at_least(count, trials, share):
+    """Probability of `count` or more of `trials`, each with probability `share`."""
+    terms = (
+        comb(trials, each) * share**each * (1.0 - share) ** (trials - each)
+        for each in range(count, trials + 1)
+    )
+    return sum(terms)
+
+
+def test_the_binomial_test_bounds_what_it_should():
+    assert at_least(0, 40, 0.01) == pytest.approx(1.0)
+    assert at_least(4, 40, 0.01) > 1e-4 > at_least(5, 40, 0.01)
+    assert at_least(3, 40, 0.004) > 1e-4 > at_least(4, 40, 0.004)
 
 
 def test_restarts_have_long_blocks_in_which_all_pods_run_one_configuration():

@@ -1,13 +1,11 @@
 """Lists of the API server, parsed item by item, equal what `json.loads` makes of them."""
 
-import gc
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_operator.heap import MIDDLE, NEVER, YOUNG, freeze_heap
 from specdecode_operator.lists import read_list
 
 JSON = st.recursive(
@@ -44,14 +42,3 @@ def test_a_response_without_items_is_parsed_whole(document):
 def test_a_list_that_is_cut_or_damaged_is_an_error(text):
     with pytest.raises(ValueError, match=r"character|column"):
         read_list(text)
-
-
-def test_collections_of_all_objects_do_not_begin_by_themselves():
-    before = gc.get_threshold()
-    try:
-        freeze_heap()
-        assert gc.get_threshold() == (YOUNG, MIDDLE, NEVER)
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)

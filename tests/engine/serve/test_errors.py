@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import CompletionBody
+from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
 from specdecode_engine.serve.tokenization import DetokenizeBody
 
 PATH = "/v1/completions"
@@ -209,6 +210,11 @@ USER = [{"role": "user", "content": "a"}]
         (ChatBody, {"messages": USER, "tools": [1] * MANY}),
         (ChatBody, {"messages": USER, "stop": [1] * MANY}),
         (ChatBody, {"messages": USER, "stop_token_ids": ["a"] * MANY}),
+        (ResponsesBody, {"input": [1] * MANY}),
+        (ResponsesBody, {"input": [{"type": "function_call"}] * MANY}),
+        (ResponsesBody, {"input": [{"role": "user", "content": [1] * MANY}]}),
+        (ResponsesBody, {"input": "a", "tools": [1] * MANY}),
+        (ResponsesBody, {"input": "a", "include": [1] * MANY}),
         (CompletionBody, {"prompt": ["a", 1] * MANY}),
         (DetokenizeBody, {"tokens": ["a"] * MANY}),
     ],

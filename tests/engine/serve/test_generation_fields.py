@@ -160,6 +160,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(echo_server, fields, param, 
     [
         ({"continue_final_message": True}, "continue_final_message"),
         ({"echo": True}, "echo"),
+        ({"tool_choice": "required"}, "tool_choice"),
     ],
 )
 def test_what_chat_cannot_honour_is_refused_by_name(echo_server, fields, param):

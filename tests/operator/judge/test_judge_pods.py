@@ -9,6 +9,7 @@ from specdecode_operator.judge.evidence import Role, Stratum
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
+from specdecode_operator.judge.separate_pods import quantile, upper_tail
 from specdecode_operator.judge.trial_evidence import (
     ROLES,
     Cell,
@@ -95,3 +96,13 @@ def test_equal_pods_with_content_that_sticks_are_rarely_called_different():
         for windows in (24,)
     )
     assert wrong <= 6
+
+
+@pytest.mark.parametrize(
+    ("alpha", "freedom", "value"),
+    [(0.05, 4, 2.131847), (0.01, 8, 2.896459), (0.0025, 8, 3.832519), (0.01, 1, 31.820516),
+     (0.01, 2, 6.964557), (0.01, 3, 4.540703), (0.025, 30, 2.042272)],
+)  # fmt: skip
+def test_quantiles_of_students_distribution_are_those_of_the_tables(alpha, freedom, value):
+    assert quantile(alpha, freedom) == pytest.approx(value, rel=1e-5)
+    assert upper_tail(value, freedom) == pytest.approx(alpha, rel=1e-4)

@@ -18,7 +18,6 @@ from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.guardrails import certain_rails
 from specdecode_operator.judge.judgement import Interval
 from specdecode_operator.judge.strata import compare_strata, request_counts, unmet_floors
-from specdecode_operator.judge.student import quantile
 from specdecode_operator.judge.trial_evidence import ROLES, PodEvidence, PodWindow, PodWindows
 
 FEWEST_PODS = 5
@@ -100,3 +99,30 @@ def _first_token(windows: Sequence[PodWindow]) -> float | None:
     count = sum(each.first_tokens for each in windows)
     total = sum(each.first_token_us for each in windows)
     return math.log(total / count) if count > 0 and total > 0 else None
+
+
+def upper_tail(statistic: float, freedom: int) -> float:
+    """Probability of a value of Student's distribution above `statistic`, for whole `freedom`.
+
+    Abramowitz and Stegun 26.7.3 and 26.7.4.
+    """
+    angle = math.atan2(statistic, math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    term = total = cosine if freedom % 2 else 1.0
+    for step in range(3 if freedom % 2 else 2, freedom - 1, 2):
+        term *= cosine**2 * (step - 1) / step
+        total += term
+    if freedom % 2:
+        inside = 2.0 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))
+    else:
+        inside = sine * total
+    return 0.5 * (1.0 - inside)
+
+
+def quantile(alpha: float, freedom: int) -> float:
+    """Value of Student's distribution with probability `alpha` above it."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if upper_tail(middle, freedom) > alpha else (low, middle)
+    return high

@@ -175,18 +175,18 @@ class ResponsesBody(GenerationBody):
 
     input: Annotated[
         list[InputItem],
-        Field(min_length=1),
+        Field(min_length=1, fail_fast=True),
         BeforeValidator(_items, json_schema_input_type=str | list[InputItem]),
     ]
     instructions: str | None = None
-    tools: Annotated[list[ResponsesTool] | None, Field(max_length=1024)] = None
+    tools: Annotated[list[ResponsesTool], Field(max_length=1024, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     metadata: Annotated[dict[str, str] | None, Field(max_length=MAX_METADATA)] = None
-    include: list[str] | None = None
+    include: Annotated[list[str], Field(fail_fast=True)] | None = None
     top_logprobs: int | None = None
     truncation: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
