@@ -210,6 +210,7 @@ USER = [{"role": "user", "content": "a"}]
         (ChatBody, {"messages": USER, "tools": [1] * MANY}),
         (ChatBody, {"messages": USER, "stop": [1] * MANY}),
         (ChatBody, {"messages": USER, "stop_token_ids": ["a"] * MANY}),
+        (ChatBody, {"messages": USER, "logit_bias": {str(i): "a" for i in range(MANY)}}),
         (ResponsesBody, {"input": [1] * MANY}),
         (ResponsesBody, {"input": [{"type": "function_call"}] * MANY}),
         (ResponsesBody, {"input": [{"role": "user", "content": [1] * MANY}]}),

@@ -29,6 +29,7 @@ MAX_STOP_CHARS = 1024
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_CHARS = 256
 MAX_PROMPT_LOGPROBS = 20
+MAX_BIAS = 100
 INT64 = 2**63
 DEFAULT_COMPLETION_TOKENS = 16
 # JSON has no infinity; OpenAI writes this value for a probability of 0.
@@ -54,6 +55,18 @@ def _prompts(value: object) -> tuple[Prompt, ...]:
     )
 
 
+def _first_wrong_bias(biases: object) -> object:
+    """Return the first entry that is not a number in range alone, else all: one error is enough."""
+    entries = biases.items() if isinstance(biases, dict) else ()
+    wrong = ((key, bias) for key, bias in entries if not _is_bias(bias))
+    return next(({key: bias} for key, bias in wrong), biases)
+
+
+def _is_bias(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -MAX_BIAS <= value <= MAX_BIAS
+
+
 def _check_keys(biases: dict[str, float]) -> dict[str, float]:
     wrong = next((key for key in biases if not TOKEN_ID.fullmatch(key)), None)
     if wrong is not None:
@@ -65,7 +78,7 @@ StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CH
 Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
 TopK = Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda top_k: max(top_k, 0))]
-Bias = Annotated[float, Field(ge=-100, le=100)]
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -105,7 +118,10 @@ class GenerationBody(ConstraintFields):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    logit_bias: Annotated[dict[str, Bias], AfterValidator(_check_keys)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Bias], BeforeValidator(_first_wrong_bias), AfterValidator(_check_keys)]
+        | None
+    ) = None
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     stop: Annotated[
         Stops | None,
