@@ -63,8 +63,9 @@ def _first_wrong_bias(biases: object) -> object:
 
 
 def _is_bias(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -MAX_BIAS <= value <= MAX_BIAS
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -MAX_BIAS <= value <= MAX_BIAS
 
 
 def _check_keys(biases: dict[str, float]) -> dict[str, float]:
