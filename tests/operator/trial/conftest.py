@@ -222,7 +222,7 @@ class World:
         return self.look_at(look)
 
     def look_at(self, look):
-        """What `EngineObserver.observe` returns for these engines."""
+        """What `EnginePoller.observe` returns for these engines."""
         refusals = {}
         wanted = look.tables
         taking = {pod["metadata"]["name"] for pod in look.pods}
