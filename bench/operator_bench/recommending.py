@@ -58,7 +58,7 @@ async def recommend_share(engines: int, per_resource: int, periods: float) -> Fi
     resources = engines // per_resource
     fleet = [_observed(number, per_resource) for number in range(resources)]
     hashes = [str(plan(each, SETTINGS).config_hash) for each in fleet]
-    port = _free_port()
+    port = free_port()
     with serving(resources * per_resource, port, hashes):
         async with open_engine_client(port) as client:
             return await _measure(client, fleet, periods)
@@ -75,7 +75,7 @@ async def _measure(client: EngineClient, fleet: Sequence[Observed], periods: flo
         freeze_heap()
         await asyncio.sleep(REST_LOOK_S)  # every resource once, with new connections
         work.looks = 0
-        with _timed_callbacks() as callbacks:
+        with timed_callbacks() as callbacks:
             cpu_s, started_s = time.process_time(), time.monotonic()
             await asyncio.sleep(periods * REST_LOOK_S)
             share = (time.process_time() - cpu_s) / (time.monotonic() - started_s)
@@ -169,7 +169,7 @@ def _key(observed: Observed) -> Key:
 
 
 @contextmanager
-def _timed_callbacks() -> Iterator[Callbacks]:
+def timed_callbacks() -> Iterator[Callbacks]:
     """Measure the processor time of the thread in each callback, so that others do not count."""
     found, run = Callbacks(), asyncio.Handle._run
 
@@ -206,7 +206,7 @@ def serving(count: int, port: int, hashes: Sequence[str]) -> Iterator[None]:
         process.communicate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

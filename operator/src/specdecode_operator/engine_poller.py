@@ -11,15 +11,14 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from specdecode_api.metrics import table_hash
 from specdecode_api.report import Degradation, Progress
-from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_operator.engine_client import EngineClient
 from specdecode_operator.fleet import Reading
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Key
 from specdecode_operator.pods import is_ready
@@ -206,6 +205,8 @@ class EnginePoller:
     async def observe(self, owner: str, look: Look, now_s: Callable[[], float]) -> EngineSnapshot:
         """Read pods, and send each its table: a wrong one is replaced, an expiry renewed.
 
+        A pod whose table was replaced has what it counted before, under the key of the new table.
+
         Args:
             owner: uid of the resource.
             now_s: seconds since 1970.
@@ -215,7 +216,6 @@ class EnginePoller:
         readings = {each.pod_uid: each for each in scraped.readings}
         failures = dict(scraped.failures)
         sent = [pod for pod in look.pods if _uid(pod) in readings and _uid(pod) in tables]
-        wrong = [pod for pod in sent if _is_wrong(readings[_uid(pod)], tables[_uid(pod)])]
         results = await asyncio.gather(
             *(
                 self._engines.put_table(pod, owner, tables[_uid(pod)], look.expires_after_s)
@@ -223,19 +223,23 @@ class EnginePoller:
             )
         )
         refusals: dict[str, str] = {}
-        for pod, (needs_restart, error) in zip(sent, results, strict=True):
-            if error:
-                (refusals if needs_restart else failures)[pod["metadata"]["name"]] = error
-        if not wrong:
-            return EngineSnapshot(now_s(), readings, failures, refusals)
-        again = await self._engines.scrape(wrong)
-        readings |= {each.pod_uid: each for each in again.readings}
+        for pod, result in zip(sent, results, strict=True):
+            if result.error:
+                into = refusals if result.needs_restart else failures
+                into[pod["metadata"]["name"]] = result.error
+            else:
+                uid = _uid(pod)
+                readings[uid] = _under_table(readings[uid], result.table_hash)
         return EngineSnapshot(now_s(), readings, failures, refusals)
 
 
-def _is_wrong(reading: Reading, table: Mapping[str, TableEntry]) -> bool:
-    """Whether a pod runs a table other than the required one."""
-    return reading.key.table_hash != table_hash(Policy(reading.facts["policy"]), table)
+def _under_table(reading: Reading, table_hash: str) -> Reading:
+    """A reading of a pod that has taken another table since."""
+    key = ArmKey(reading.key.config_hash, table_hash)
+    if key == reading.key:
+        return reading
+    facts = {**reading.facts, "table_hash": table_hash}
+    return replace(reading, key=key, arms={key: ArmEvidence(), **reading.arms}, facts=facts)
 
 
 def _uid(pod: Manifest) -> str:

@@ -1,7 +1,7 @@
 """What is known of one arm: sums over requests per stratum, tails of latencies, failures."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -38,22 +38,15 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class RequestSums:
-    """Sums over requests of (tokens, steps, seconds), their squares and two cross products.
+    """Sums over requests: they give tokens per step, and decode seconds per token.
 
-    They suffice for the mean and the delta-method variance of tokens per step and of decode
-    seconds per token; the unit is the request, because steps within one are correlated. Tokens
-    are those that decode steps added; seconds are those of the steps the request was in.
+    Tokens are those that decode steps added; seconds are those of the steps the request was in.
     """
 
     requests: float = 0.0
     tokens: float = 0.0
     steps: float = 0.0
     seconds: float = 0.0
-    tokens_squared: float = 0.0
-    steps_squared: float = 0.0
-    seconds_squared: float = 0.0
-    tokens_steps: float = 0.0
-    seconds_tokens: float = 0.0
 
     def __add__(self, other: "RequestSums") -> "RequestSums":
         return RequestSums(
@@ -61,15 +54,15 @@ class RequestSums:
             self.tokens + other.tokens,
             self.steps + other.steps,
             self.seconds + other.seconds,
-            self.tokens_squared + other.tokens_squared,
-            self.steps_squared + other.steps_squared,
-            self.seconds_squared + other.seconds_squared,
-            self.tokens_steps + other.tokens_steps,
-            self.seconds_tokens + other.seconds_tokens,
         )
 
     def __sub__(self, other: "RequestSums") -> "RequestSums":
-        return RequestSums(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return RequestSums(
+            self.requests - other.requests,
+            self.tokens - other.tokens,
+            self.steps - other.steps,
+            self.seconds - other.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
