@@ -46,9 +46,8 @@ from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.revisions import readable
 from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.stored import RecordMemory, recorded
+from specdecode_operator.trial.stored import RecordMemory
 
 PODS = 8
 DURATION_S = 7200.0
@@ -78,8 +77,8 @@ class Store:
             self.resource, dict(self.children), self.pods, at=at, trials=trials, revisions=revisions
         )
 
-    def write(self, decided: Plan, observed: Observed) -> None:
-        """Store what was decided, the status included."""
+    def write(self, decided: Plan, new: Manifest) -> None:
+        """Store what was decided, and the new status of the resource."""
         for write in decided.writes:
             self.children[child_id(write.manifest)] = write.manifest
         for manifest in decided.objects.revisions:
@@ -94,7 +93,6 @@ class Store:
         for manifest in decided.objects.deletes:
             kept = self.trials if manifest["kind"] == TRIAL.kind else self.revisions
             del kept[manifest["metadata"]["name"]]
-        new = status(observed, decided, Outcome(), observed.at)
         if new != self.resource.get("status"):
             self.resource = self._stored(self.resource | {"status": new})
 
@@ -115,19 +113,16 @@ class SimulatedOperator:
     now_s: float = BEGIN_S
     latest_s: float = -math.inf
     memory: RecordMemory | None = None
+    record: Record = field(default_factory=Record)
+    """The state of trials."""
     look_cpu_s: list[float] = field(default_factory=list)
     """Processor time of each look at the participants of a trial, with its reconcile."""
     pairs: int = 0
 
-    def record(self) -> Record:
-        """The state of trials."""
-        observed = self.store.observed(self.now_s)
-        return recorded(observed, readable(observed), self.memory)
-
     async def run(self, until_s: float) -> None:
         """Run a trial until it has ended."""
         while self.now_s < until_s:
-            observed, record = self.store.observed(self.now_s), self.record()
+            observed, record = self.store.observed(self.now_s), self.record
             if self.pairs and record.trial is None:
                 return
             since_s = self.now_s - self.latest_s
@@ -151,8 +146,10 @@ class SimulatedOperator:
             plan, observed, SETTINGS, self.now_s, snapshot, self.memory
         )
         assert decided.refused is None, decided.refused
-        self.memory = decided.memory
-        self.store.write(decided, observed)
+        assert decided.step is not None, "the spec is valid"
+        self.memory, self.record = decided.memory, decided.step.record
+        new = status(observed, decided, Outcome(), observed.at)
+        await asyncio.to_thread(self.store.write, decided, new)
 
     async def _look(self, look: Look) -> None:
         self.latest_s = self.now_s
@@ -169,8 +166,9 @@ class SimulatedOperator:
 async def long_trial(seconds: float = DURATION_S) -> Figures:
     """O8: processor time per look, longest callback, largest object and bytes written."""
     store = Store(_manifest(seconds, [1, 5]))
-    settled = plan(store.observed(BEGIN_S), SETTINGS, BEGIN_S)
-    store.write(settled, store.observed(BEGIN_S))
+    bare = store.observed(BEGIN_S)
+    settled = plan(bare, SETTINGS, BEGIN_S)
+    store.write(settled, status(bare, settled, Outcome(), bare.at))
     store.pods = tuple(_pod(store.children.values(), number) for number in range(PODS))
     port = free_port()
     with _engines(store.children.values(), str(settled.config_hash), port):
@@ -196,7 +194,7 @@ async def _measure(
     store.sizes.clear()
     with timed_callbacks() as callbacks:
         await operator.run(BEGIN_S + seconds + 600.0)
-    if not operator.pairs or operator.record().trial is not None:
+    if not operator.pairs or operator.record.trial is not None:
         raise RuntimeError(f"the trial did not run to its end; {operator.pairs} pairs")
     looks = operator.look_cpu_s
     return {
