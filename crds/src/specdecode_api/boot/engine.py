@@ -221,6 +221,11 @@ class ServerBoot(FileRecord):
         "which spans of requests are sent. If null, OTEL_EXPORTER_OTLP_ENDPOINT of the environment "
         "names it, and without that no spans are made.",
     )
+    prompt_tokens_details: bool = Field(
+        default=False,
+        description="Report in usage how many prompt tokens were read from the prefix cache. A "
+        "client can then find out which prompts other clients sent.",
+    )
     tool_parser: ToolParserName = Field(
         default="auto",
         description="Format in which the model writes tool calls; auto detects it from the chat "

@@ -65,6 +65,8 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
      "Disable the prefix cache and prefill every prompt in full"),
     ("--disable-cuda-graph", "graphs.mode", "off",
      "Disable CUDA graphs and run every forward pass eagerly"),
+    ("--enable-prompt-tokens-details", "server.prompt_tokens_details", True,
+     "Report in usage how many prompt tokens were read from the prefix cache"),
 )  # fmt: skip
 
 
