@@ -80,6 +80,8 @@ EVERYTHING = {
         "request_labels": ["code"],
         "cors_origins": ["https://chat.example.com", "http://localhost:3000"],
         "tracing_endpoint": "http://127.0.0.1:4318",
+        "request_headers_timeout_seconds": 2.5,
+        "request_body_timeout_seconds": 30,
         "prompt_tokens_details": True,
         "tool_parser": "hermes",
         "reasoning_parser": "none",

@@ -12,6 +12,8 @@ REACHED_ONLY_HERE = {
     ("cpu_affinity",): "0-3,8",
     ("memory", "max_total_tokens"): 4096,
     ("server", "max_body_bytes"): 65536,
+    ("server", "request_headers_timeout_seconds"): 5.0,
+    ("server", "request_body_timeout_seconds"): 600.0,
     ("server", "prompt_tokens_details"): True,
     ("speculation", "profile_seconds"): 0.5,
 }
