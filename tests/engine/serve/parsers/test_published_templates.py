@@ -149,11 +149,9 @@ def decoded(parsed: ParsedText) -> list[tuple[str, Any]]:
 
 
 def test_the_formats_of_a_published_model_are_detected(published: PublishedTemplate) -> None:
-    expected = ServerBoot(
-        tool_parser=published.family.tools or "none",
-        reasoning_parser=published.family.reasoning or "none",
-    )
-    assert published.formats == resolve_formats("", expected)
+    family = published.family
+    names = {"tool_parser": family.tools or "none", "reasoning_parser": family.reasoning or "none"}
+    assert published.formats == resolve_formats("", ServerBoot.model_validate(names))
 
 
 @pytest.mark.parametrize("name", OTHERS)
