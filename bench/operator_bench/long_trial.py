@@ -46,8 +46,9 @@ from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
 from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.revisions import readable
 from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.stored import RecordMemory
+from specdecode_operator.trial.stored import RecordMemory, recorded
 
 PODS = 8
 DURATION_S = 7200.0
@@ -87,9 +88,9 @@ class Store:
             metadata = manifest["metadata"] | {"generation": 1, "uid": f"uid-{len(self.trials)}"}
             live = self._stored(manifest | {"metadata": metadata})
             self.trials[manifest["metadata"]["name"]] = live
-        for manifest, new in decided.objects.statuses:
+        for manifest, of_trial in decided.objects.statuses:
             name = manifest["metadata"]["name"]
-            self.trials[name] = self._stored(self.trials[name] | {"status": new})
+            self.trials[name] = self._stored(self.trials[name] | {"status": of_trial})
         for manifest in decided.objects.deletes:
             kept = self.trials if manifest["kind"] == TRIAL.kind else self.revisions
             del kept[manifest["metadata"]["name"]]
@@ -113,8 +114,6 @@ class SimulatedOperator:
     now_s: float = BEGIN_S
     latest_s: float = -math.inf
     memory: RecordMemory | None = None
-    record: Record = field(default_factory=Record)
-    """The state of trials."""
     look_cpu_s: list[float] = field(default_factory=list)
     """Processor time of each look at the participants of a trial, with its reconcile."""
     pairs: int = 0
@@ -122,7 +121,8 @@ class SimulatedOperator:
     async def run(self, until_s: float) -> None:
         """Run a trial until it has ended."""
         while self.now_s < until_s:
-            observed, record = self.store.observed(self.now_s), self.record
+            observed = self.store.observed(self.now_s)
+            record = await asyncio.to_thread(_stored_record, observed, self.memory)
             if self.pairs and record.trial is None:
                 return
             since_s = self.now_s - self.latest_s
@@ -146,8 +146,7 @@ class SimulatedOperator:
             plan, observed, SETTINGS, self.now_s, snapshot, self.memory
         )
         assert decided.refused is None, decided.refused
-        assert decided.step is not None, "the spec is valid"
-        self.memory, self.record = decided.memory, decided.step.record
+        self.memory = decided.memory
         new = status(observed, decided, Outcome(), observed.at)
         await asyncio.to_thread(self.store.write, decided, new)
 
@@ -194,7 +193,8 @@ async def _measure(
     store.sizes.clear()
     with timed_callbacks() as callbacks:
         await operator.run(BEGIN_S + seconds + 600.0)
-    if not operator.pairs or operator.record.trial is not None:
+    left = _stored_record(store.observed(operator.now_s), operator.memory)
+    if not operator.pairs or left.trial is not None:
         raise RuntimeError(f"the trial did not run to its end; {operator.pairs} pairs")
     looks = operator.look_cpu_s
     return {
@@ -207,6 +207,11 @@ async def _measure(
         "trial_largest_object_kib": round(max(store.sizes) / KIB, 1),
         "trial_written_mib": round(sum(store.sizes) / MIB, 3),
     }
+
+
+def _stored_record(observed: Observed, memory: RecordMemory | None) -> Record:
+    """The state of trials, as it is stored."""
+    return recorded(observed, readable(observed), memory)
 
 
 def _manifest(seconds: float, candidates: list[int]) -> Manifest:
