@@ -66,7 +66,7 @@ def make_model(name: str) -> ToolModel:
     return ToolModel(spellings, marker_ids, compiler.compile(source))
 
 
-PLAIN = ("glm45", "pythonic")  # formats with a rule per parameter
+PLAIN = ("glm45", "pythonic", "qwen3_coder")  # formats with a rule per parameter
 
 
 @pytest.fixture(scope="module")
