@@ -228,3 +228,24 @@ async def test_a_stuck_step_is_not_live_until_it_ends(http, service, eventually)
 async def test_an_idle_engine_is_live(http):
     await asyncio.sleep(0.3)
     assert (await http.get("/live")).status_code == 200
+
+
+async def test_tokenizer_and_grammars_are_prepared_before_the_first_request(model_folder):
+    """What is loaded after `on_loaded` would be visited by every collection of all objects."""
+    ready: list[tuple[bool, int, bool]] = []
+
+    def note() -> None:
+        can_compile = service.grammars.refusal is None
+        ready.append((can_compile, service.text.vocab_size, service.lifecycle.is_loaded))
+
+    boot = EngineBoot.model_validate({"model": {"path": str(model_folder)}})
+    core = EchoCore(eos_token_ids=[0])
+    service = Service(boot, lambda _: LoadedEngine(core, model_folder), on_loaded=note)
+    service.engine.start()
+    try:
+        while not service.lifecycle.is_loaded:
+            await service.lifecycle.wait_for_change()
+    finally:
+        await service.engine.close(5)
+        service.grammars.close()
+    assert ready == [(True, service.text.vocab_size, False)]
