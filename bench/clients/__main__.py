@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from clients.checkpoint import write_tools_checkpoint
 from clients.programs import CLIENTS, ClientResult, run_client
 from fuzz.served import serve_example
 from request_trace.__main__ import EXAMPLES
@@ -44,17 +43,15 @@ def main() -> int:
 def run_all(names: Sequence[str]) -> list[ClientResult]:
     """Run the named clients against one engine."""
     results = []
-    with tempfile.TemporaryDirectory() as folder:
-        model = write_tools_checkpoint(EXAMPLES / "target", Path(folder))
-        with serve_example(Path(folder), model=model) as engine:
-            for client in CLIENTS:
-                if client.name not in names:
-                    continue
-                print(f"{client.name} …", file=sys.stderr, flush=True)
-                results.append(run_client(client, engine.server.url, model))
-                for check in results[-1].checks:
-                    mark = f"FAILED: {check.error}" if check.error else "passed"
-                    print(f"  {check.check}: {mark}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder, serve_example(Path(folder)) as engine:
+        for client in CLIENTS:
+            if client.name not in names:
+                continue
+            print(f"{client.name} …", file=sys.stderr, flush=True)
+            results.append(run_client(client, engine.server.url, EXAMPLES / "target"))
+            for check in results[-1].checks:
+                mark = f"FAILED: {check.error}" if check.error else "passed"
+                print(f"  {check.check}: {mark}", file=sys.stderr, flush=True)
     return results
 
 

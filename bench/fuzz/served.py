@@ -36,12 +36,10 @@ class ServedEngine:
         return os.waitid(os.P_PID, self.server.pid, options) is not None
 
 
-def boot_document(
-    management_port: int, speculation: dict[str, object], model: Path = EXAMPLES / "target"
-) -> dict[str, object]:
+def boot_document(management_port: int, speculation: dict[str, object]) -> dict[str, object]:
     """The boot file of an engine on one thread of a CPU, in float32."""
     return {
-        "model": {"path": str(model), "served_name": MODEL, "dtype": "float32"},
+        "model": {"path": str(EXAMPLES / "target"), "served_name": MODEL, "dtype": "float32"},
         "speculation": speculation,
         "scheduling": {
             "max_running_requests": MAX_RUNNING,
@@ -56,9 +54,9 @@ def boot_document(
 
 @contextmanager
 def serve_example(
-    folder: Path, speculation: dict[str, object] | None = None, model: Path = EXAMPLES / "target"
+    folder: Path, speculation: dict[str, object] | None = None
 ) -> Iterator[ServedEngine]:
-    """Serve a model, with EAGLE-3 unless another speculation is given.
+    """Serve the example model, with EAGLE-3 unless another speculation is given.
 
     Raises:
         ServerFailed: it did not come up.
@@ -66,7 +64,7 @@ def serve_example(
     management_port = free_port()
     boot = folder / "boot.json"
     chosen = EAGLE3 if speculation is None else speculation
-    boot.write_text(json.dumps(boot_document(management_port, chosen, model)))
+    boot.write_text(json.dumps(boot_document(management_port, chosen)))
 
     def command(port: int) -> Sequence[str]:
         where = ("--host", "127.0.0.1", "--port", str(port))

@@ -10,6 +10,7 @@ from localnode.errors import NodeError
 from localnode.paths import Paths
 from localnode.progress import say
 from traffic.changes import forget_second_tags
+from traffic.load import MIXED_CLIENTS
 from traffic.play import EVENTS, QUICK, Event, play
 from traffic.scene import Scene, prepared_cluster, staged
 from traffic.verdict import HEAD, Outcome, line, summary
@@ -39,7 +40,7 @@ def main() -> int:
 def _run(events: Sequence[Event]) -> list[Outcome]:
     cluster = prepared_cluster()
     try:
-        with staged(cluster) as scene:
+        with staged(cluster, MIXED_CLIENTS) as scene:
             return _play_all(scene, events)
     finally:
         forget_second_tags(Paths.from_environment())

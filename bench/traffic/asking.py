@@ -1,5 +1,7 @@
 """Sends one question with the openai client, whole or streamed, and reports what went wrong."""
 
+import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -29,33 +31,45 @@ async def asking(url: str, *, keeps_connections: bool) -> AsyncIterator[openai.A
 
 
 async def ask(client: openai.AsyncOpenAI, model: str, question: Question, is_stream: bool) -> str:
-    """Return the whole text of the answer.
+    """Return the text of the answer; of one with reasoning or tool calls, all parts as JSON.
 
     Raises:
         NoAnswer: refused, not reached, or cut off.
     """
     create: Any = client.chat.completions.create if question.is_chat else client.completions.create
+    parts: defaultdict[str, str] = defaultdict(str)
     with _broken_off():
         answer = await create(**question.body(model), stream=is_stream)
-        if not is_stream:
-            return _whole(answer.choices[0], question)
-        return await _joined(answer, question)
+        if is_stream:
+            await _join(answer, question, parts)
+        else:
+            _add(answer.choices[0], question, parts)
+    return json.dumps(parts, sort_keys=True) if parts.keys() - {"content"} else parts["content"]
 
 
-async def _joined(stream: Any, question: Question) -> str:
-    pieces: list[str] = []
+async def _join(stream: Any, question: Question, parts: defaultdict[str, str]) -> None:
     finish = None
     async for chunk in stream:
         for choice in chunk.choices:
-            pieces.append((choice.delta.content if question.is_chat else choice.text) or "")
+            _add(choice, question, parts)
             finish = choice.finish_reason or finish
     if finish is None:
-        raise NoAnswer(f"the stream was cut after {len(pieces)} pieces")
-    return "".join(pieces)
+        raise NoAnswer(f"the stream was cut after {sum(map(len, parts.values()))} characters")
 
 
-def _whole(choice: Any, question: Question) -> str:
-    return (choice.message.content if question.is_chat else choice.text) or ""
+def _add(choice: Any, question: Question, parts: defaultdict[str, str]) -> None:
+    """Add a choice, or what is new in it, to the parts of an answer."""
+    if not question.is_chat:
+        parts["content"] += choice.text or ""
+        return
+    message = choice.delta if hasattr(choice, "delta") else choice.message
+    if reasoning := getattr(message, "reasoning_content", None):
+        parts["reasoning"] += reasoning
+    parts["content"] += message.content or ""
+    for number, call in enumerate(message.tool_calls or ()):
+        index = getattr(call, "index", number)
+        parts[f"tool {index}"] += call.function.name or ""
+        parts[f"arguments {index}"] += call.function.arguments or ""
 
 
 @contextmanager

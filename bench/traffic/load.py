@@ -5,12 +5,12 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import openai
 
 from traffic.asking import NoAnswer, ask, asking
-from traffic.questions import QUESTIONS, Question
+from traffic.questions import ALL_QUESTIONS, QUESTIONS, Question
 from traffic.tally import Tally
 
 PAUSE_S = 0.3
@@ -35,13 +35,17 @@ CLIENTS = tuple(
     )
 )
 
+MIXED_CLIENTS = tuple(replace(client, questions=ALL_QUESTIONS) for client in CLIENTS)
+
 
 def plain_texts(url: str, model: str) -> dict[Question, str]:
-    """Ask every question once, one after the other."""
+    """Ask every question of every form once, one after the other."""
 
     async def run() -> dict[Question, str]:
         async with asking(url, keeps_connections=True) as client:
-            return {question: await ask(client, model, question, False) for question in QUESTIONS}
+            return {
+                question: await ask(client, model, question, False) for question in ALL_QUESTIONS
+            }
 
     return asyncio.run(run())
 

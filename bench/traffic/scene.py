@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from demo.kubernetes import Cluster, wait_until
 from localnode.paths import Paths
 from localnode.progress import say, step
 from specdecode_operator.kinds import Manifest
-from traffic.load import Load, plain_texts
+from traffic.load import CLIENTS, Client, Load, plain_texts
 from traffic.questions import Question
 from traffic.reading import Reader, reading
 from traffic.seen import Seen, hash_of
@@ -42,6 +42,7 @@ _SPEC: Manifest = {
         "scheduler": {"maxRunningRequests": 16},
     },
     "lifecycle": {"preStop": "4s", "drainTimeout": "40s"},
+    "serving": {"reasoningParser": "qwen3"},
 }
 _SPECULATION: Manifest = {
     "algorithm": "EAGLE3",
@@ -114,7 +115,7 @@ def prepared_cluster() -> Cluster:
 
 
 @contextmanager
-def staged(cluster: Cluster) -> Iterator[Scene]:
+def staged(cluster: Cluster, clients: Sequence[Client] = CLIENTS) -> Iterator[Scene]:
     """Stage two engines under traffic, on a cluster that holds operator and checkpoints."""
     cluster.kubectl("delete", "sdd", NAME, PLAIN, "--ignore-not-found", "--wait")
     with reading() as reader:
@@ -122,7 +123,10 @@ def staged(cluster: Cluster) -> Iterator[Scene]:
         try:
             _apply(cluster, NAME, 2, _SPECULATION)
             url = _service_url(reader, NAME)
-            with Witness(NAME, ENGINE_IMAGE) as witness, Load(url, NAME, texts) as load:
+            with (
+                Witness(NAME, ENGINE_IMAGE) as witness,
+                Load(url, NAME, texts, clients) as load,
+            ):
                 scene = Scene(cluster, Paths.from_environment(), reader, load, witness)
                 scene.settle()
                 yield scene

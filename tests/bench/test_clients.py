@@ -1,13 +1,8 @@
 """The table of clients: checks read from programs, locked versions, and its place in the page."""
 
-import json
-from pathlib import Path
-
 import pytest
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from clients.__main__ import BEGIN, DOCS, END, table, with_table
-from clients.checkpoint import TEMPLATE, write_tools_checkpoint
 from clients.programs import (
     CLIENTS,
     LOCKS,
@@ -19,7 +14,6 @@ from clients.programs import (
     locked_version,
     read_checks,
 )
-from request_trace.__main__ import EXAMPLES
 
 
 def test_every_client_has_a_program_and_a_locked_version() -> None:
@@ -66,21 +60,3 @@ def test_clients_get_no_proxy_and_no_path_of_ours() -> None:
     assert "HTTPS_PROXY" not in found
     assert "PYTHONPATH" not in found
     assert found["HOME"] == "/root"
-
-
-def test_the_checkpoints_template_shows_tools_calls_and_results(tmp_path: Path) -> None:
-    folder = write_tools_checkpoint(EXAMPLES / "target", tmp_path)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    assert config["chat_template"] == TEMPLATE
-    call = {"function": {"name": "f", "arguments": {"a": 1}}}
-    messages = [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "sunny"},
-    ]
-    template = ImmutableSandboxedEnvironment().from_string(TEMPLATE)
-    shown = template.render(messages=messages, tools=[{"name": "f"}], add_generation_prompt=True)
-    assert '<tools>\n{"name": "f"}\n</tools>' in shown
-    assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in shown
-    assert "<tool_response>\nsunny\n</tool_response>" in shown
-    assert shown.endswith("<|im_start|>assistant\n")

@@ -11,7 +11,7 @@ from specdecode_api import names
 from specdecode_operator.children import build
 from specdecode_operator.resource import parse
 from traffic.load import Client, Load, plain_texts
-from traffic.questions import QUESTIONS
+from traffic.questions import ALL_QUESTIONS, QUESTIONS
 from traffic.seen import Seen
 from traffic.tally import Tally
 from traffic.truth import is_settled, strays, untruths
@@ -248,7 +248,7 @@ def test_traffic_compares_every_answer_and_forgives_only_what_a_kill_cut(server)
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     texts = plain_texts(url, "m")
     assert set(texts.values()) == {"right"}
-    assert len(texts) == len(QUESTIONS)
+    assert len(texts) == len(ALL_QUESTIONS)
     with Load(url, "m", texts) as load:
         load.wait_answers(12, 30)
         steady = load.tally

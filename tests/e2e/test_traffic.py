@@ -6,6 +6,7 @@ The events are those of `make traffic`, which plays more of them.
 import pytest
 
 from traffic import changes, control, losses
+from traffic.load import MIXED_CLIENTS
 from traffic.play import play
 from traffic.scene import staged
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def scene(cluster):
     """Two engines under traffic, whose answers are compared with plain decoding."""
-    with staged(cluster) as scene:
+    with staged(cluster, MIXED_CLIENTS) as scene:
         yield scene
 
 

@@ -88,6 +88,25 @@ def test_the_chat_template_renders() -> None:
     assert ids["input_ids"].count(tokenizer.eos_token_id) == 2
 
 
+def test_the_chat_template_shows_tools_calls_and_results() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "sunny"},
+    ]
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    shown = tokenizer.apply_chat_template(
+        messages, tools=tools, tokenize=False, add_generation_prompt=True
+    )
+    assert isinstance(shown, str)
+    assert f"<tools>\n{json.dumps(tools[0])}\n</tools>" in shown
+    assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in shown
+    assert "<tool_response>\nsunny\n</tool_response>" in shown
+    assert shown.endswith("<|im_start|>assistant\n")
+
+
 def test_the_eagle_head_has_the_published_layout() -> None:
     config, target = _config("eagle"), _config("target")
     weights = load_file(MODELS / "eagle" / "model.safetensors")

@@ -20,11 +20,19 @@ SYSTEMS = (
 )
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{%- if tools %}<|im_start|>system\nYou may call tools, described in <tools></tools>.\n<tools>"
+    "{% for tool in tools %}{{ '\\n' }}{{ tool | tojson }}{% endfor %}"
+    "{{ '\\n' }}</tools>\nCall one with\n<tool_call>"
+    '\n{"name": "its name", "arguments": {}}\n</tool_call><|im_end|>\n{% endif %}'
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['role'] == 'tool' %}<tool_response>\n{{ message['content'] }}\n</tool_response>"
+    "{% else %}{{ message['content'] or '' }}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}{{ '\\n' }}<tool_call>\n"
+    '{"name": {{ call["function"]["name"] | tojson }}, '
+    '"arguments": {{ call["function"]["arguments"] | tojson }}}\n</tool_call>{% endfor %}'
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+"""Tools are in Hermes' format. The models were trained without any."""
 
 SHOWN = frozenset(
     (
