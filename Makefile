@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export UV_NO_PYTHON_DOWNLOADS := 1
 export PYTHONUNBUFFERED := 1
+# Hundreds of processes import torch: without bytecode, each of them would compile all of it first.
+unexport PYTHONDONTWRITEBYTECODE
 RUN := uv run --frozen --no-sync
 LOCALNODE := PYTHONPATH=cluster $(RUN) python -m localnode
 N ?= 200

@@ -1,7 +1,8 @@
 """Runs every test suite, prints the time that each takes, and fails if any fails.
 
-Suites that need no node run in two lanes at a time, since most of them wait for other processes;
-the suites on the node run alone, after both lanes. What the cluster suites need is prepared here,
+Suites that need no node run in three lanes at a time: those that compute leave a quarter of two
+cores idle, and those of the cluster mostly wait for other processes. The suites on the node judge
+live traffic, so they run alone, after all lanes. What the cluster suites need is prepared here,
 once, and reused: tools, node and images.
 """
 
@@ -37,11 +38,21 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Duration and exit status of a suite; the status is None if the suite did not run."""
+    """Duration and exit status of a suite; the status is None if the suite did not run.
 
-    name: str
+    `cpu_seconds` is the processor time of the suite's process and of all processes that it, or one
+    of them, has waited for.
+    """
+
+    suite: Suite
     seconds: float
+    cpu_seconds: float
     status: int | None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether what comes after the suite cannot run."""
+        return self.suite.is_preparation and self.status != 0
 
 
 ENGINE_LANE = (
@@ -49,28 +60,27 @@ ENGINE_LANE = (
     Suite("lossless", LOSSLESS),
     Suite("lossless in bfloat16", (*LOSSLESS, "--dtype", "bfloat16")),
 )
-CLUSTER_LANE = (
+OTHERS_LANE = (
     Suite("unit: all others", (*PYTEST, "-m", UNIT, "--ignore=tests/engine")),
-    Suite("cluster tools", (*LOCALNODE, "tools"), is_preparation=True),
-    Suite("API server", (*PYTEST, "-m", "apiserver")),
     Suite("fuzz", FUZZ),
 )
-NODE_LANE = (
+CLUSTER_LANE = (
     Suite("cluster tools", (*LOCALNODE, "tools"), is_preparation=True),
+    Suite("API server", (*PYTEST, "-m", "apiserver")),
     Suite("node up", (*LOCALNODE, "up"), is_preparation=True),
     Suite("images", (*LOCALNODE, "images"), is_preparation=True),
-    Suite("node", (*PYTEST, "-m", "node")),
 )
+LANES = (ENGINE_LANE, OTHERS_LANE, CLUSTER_LANE)
+NODE_LANE = (Suite("node", (*PYTEST, "-m", "node")),)
 
 
-def run_lane(suites: Sequence[Suite]) -> list[Result]:
+def run_lane(suites: Sequence[Suite], *, is_prepared: bool = True) -> list[Result]:
     """Run suites one after another; after a failed preparation, the rest is not run."""
     results: list[Result] = []
-    is_prepared = True
     for suite in suites:
-        result = run(suite) if is_prepared else Result(suite.name, 0.0, None)
+        result = run(suite) if is_prepared else Result(suite, 0.0, 0.0, None)
         results.append(result)
-        is_prepared &= not (suite.is_preparation and result.status != 0)
+        is_prepared &= not result.blocks
     return results
 
 
@@ -90,7 +100,10 @@ def run(suite: Suite) -> Result:
         assert process.stdout is not None
         for line in process.stdout:
             _print(suite, line.rstrip("\n"))
-    return Result(suite.name, time.monotonic() - started, process.returncode)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return Result(suite, time.monotonic() - started, cpu_seconds, process.returncode)
 
 
 def _print(suite: Suite, line: str) -> None:
@@ -106,18 +119,24 @@ def _environment() -> dict[str, str]:
 def main() -> int:
     """Run all suites; a failed suite does not keep the others from running."""
     started = time.monotonic()
-    with ThreadPoolExecutor() as lanes:
-        results = [
-            result for lane in lanes.map(run_lane, (ENGINE_LANE, CLUSTER_LANE)) for result in lane
-        ]
-    results += run_lane(NODE_LANE)
-    print(f"\n{'suite':21} {'seconds':>7}  result")
-    for result in results:
-        print(f"{result.name:21} {result.seconds:7.1f}  {_verdict(result)}")
-    failed = [result.name for result in results if result.status != 0]
+    with ThreadPoolExecutor(len(LANES)) as lanes:
+        results = [result for lane in lanes.map(run_lane, LANES) for result in lane]
+    results += run_lane(NODE_LANE, is_prepared=not any(result.blocks for result in results))
+    print(f"\n{'suite':21} {'seconds':>7} {'CPU':>7}  result")
+    for each in results:
+        row = f"{each.suite.name:21} {each.seconds:7.1f} {each.cpu_seconds:7.1f}"
+        print(f"{row}  {_verdict(each)}")
+    failed = [each.suite.name for each in results if each.status != 0]
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed in {_minutes(started)} min")
-    print(json.dumps({"failed": failed, "seconds": {r.name: round(r.seconds, 1) for r in results}}))
+    print(json.dumps({"failed": failed, **_times(results)}))
     return 1 if failed else 0
+
+
+def _times(results: Sequence[Result]) -> dict[str, dict[str, float]]:
+    return {
+        "seconds": {each.suite.name: round(each.seconds, 1) for each in results},
+        "cpu_seconds": {each.suite.name: round(each.cpu_seconds, 1) for each in results},
+    }
 
 
 def _verdict(result: Result) -> str:

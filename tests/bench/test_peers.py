@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
+from engine.epsilon_pair import STRONG, Size, write_pair
 from peers.contest import OPENVINO, OWN, TRANSFORMERS, Entry, Samples, mismatches, run_contest
 from peers.figures import Model, contest_figures, ratio
 from peers.floors import Floors, Limits
@@ -206,9 +206,18 @@ def test_the_hosts_part_of_a_round_is_timed_for_every_batch() -> None:
     assert 0 < times["1"] < times["256"]
 
 
-def test_our_engine_and_transformers_say_the_same_tokens_in_every_way(tmp_path: Path) -> None:
-    target, draft = write_pair(tmp_path, SMALL, STRONG)
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Worker]]:
+    """Our engine and transformers, each loaded once."""
+    target, draft = write_pair(tmp_path_factory.mktemp("pair"), SMALL, STRONG)
     setup = {"target": str(target), "draft": str(draft), "dtype": "float32"}
+    with start_worker("own_worker", setup) as own, start_worker("transformers_worker", setup) as hf:
+        yield {OWN: own, TRANSFORMERS: hf}
+
+
+def test_our_engine_and_transformers_say_the_same_tokens_in_every_way(
+    workers: dict[str, Worker],
+) -> None:
     single = [[5, 9, 200, 17]]
     batch = [[number + 3, 9, 200, 17] for number in range(3)]
     asks = (
@@ -216,28 +225,24 @@ def test_our_engine_and_transformers_say_the_same_tokens_in_every_way(tmp_path: 
         ("speculative", single, [12], 3),
         ("batch", batch, [9] * 3, 0),
     )
-    told = {}
-    for module in ("own_worker", "transformers_worker"):
-        with start_worker(module, setup) as worker:
-            told[module] = [worker.ask(*ask).tokens for ask in asks]
-    assert told["own_worker"] == told["transformers_worker"]
-    plain, speculative, _ = told["own_worker"]
+    told = {name: [worker.ask(*ask).tokens for ask in asks] for name, worker in workers.items()}
+    assert told[OWN] == told[TRANSFORMERS]
+    plain, speculative, _ = told[OWN]
     assert plain == speculative
     assert len(plain[0]) == 12
 
 
-def test_our_engine_answers_mixed_requests_as_single_ones_and_times_widths(tmp_path: Path) -> None:
-    target, draft = write_pair(tmp_path, SMALL, STRONG)
+def test_our_engine_answers_mixed_requests_as_single_ones_and_times_widths(
+    workers: dict[str, Worker],
+) -> None:
+    worker = workers[OWN]
     prompts = [[number + 3] * (2 + number % 5) for number in range(20)]
     lengths = [1 + number % 7 for number in range(20)]
-    with start_worker(
-        "own_worker", {"target": str(target), "draft": str(draft), "dtype": "float32"}
-    ) as worker:
-        mixed = worker.ask("mixed", prompts, lengths).tokens
-        assert worker.ask("few", prompts, lengths).tokens == mixed
-        assert worker.ask("in_groups", prompts, lengths).tokens == mixed
-        assert worker.ask("plain", prompts[3:4], lengths[3:4]).tokens == mixed[3:4]
-        widths = worker.ask("widths").figures
+    mixed = worker.ask("mixed", prompts, lengths).tokens
+    assert worker.ask("few", prompts, lengths).tokens == mixed
+    assert worker.ask("in_groups", prompts, lengths).tokens == mixed
+    assert worker.ask("plain", prompts[3:4], lengths[3:4]).tokens == mixed[3:4]
+    widths = worker.ask("widths").figures
     assert widths["one_row_ms"] > 0
     assert widths["eight_rows_ms"] > 0
 
@@ -245,19 +250,18 @@ def test_our_engine_answers_mixed_requests_as_single_ones_and_times_widths(tmp_p
 CONTEST_REPEATS = 2
 
 
-def test_a_contest_with_transformers_gives_equal_tokens_and_a_ratio(tmp_path: Path) -> None:
-    """How large the ratio is depends on the processor: `make bench-engine` judges it."""
-    target, draft = write_pair(tmp_path, SIZE_82M, STRONG)
-    setup = {"target": str(target), "draft": str(draft), "dtype": "float32"}
+def test_a_contest_with_transformers_gives_equal_tokens_and_a_ratio(
+    workers: dict[str, Worker],
+) -> None:
+    """How large the ratio is depends on model and processor: `make bench-engine` judges it."""
     entries = [Entry(who, "plain", "single") for who in (OWN, TRANSFORMERS)]
-    with start_worker("own_worker", setup) as own, start_worker("transformers_worker", setup) as hf:
-        samples = run_contest(
-            {OWN: own, TRANSFORMERS: hf},
-            entries,
-            lambda seed: draw_loads(QUICK_LENGTHS, SIZE_82M.vocab, seed),
-            {"single": CONTEST_REPEATS},
-            lambda: None,
-        )
+    samples = run_contest(
+        workers,
+        entries,
+        lambda seed: draw_loads(QUICK_LENGTHS, SMALL.vocab, seed),
+        {"single": CONTEST_REPEATS},
+        lambda: None,
+    )
     reached = ratio(samples, *entries)
     assert not samples.reasons
     assert reached is not None

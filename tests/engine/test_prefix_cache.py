@@ -340,6 +340,26 @@ def assert_same_texts(left: list[Answer], right: list[Answer]) -> None:
     assert [answer.token_ids for answer in left] == [answer.token_ids for answer in right]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_cached_tokens_are_those_of_the_first_admission(checkpoints, overlap: bool) -> None:
+    """A preempted request finds its own prompt in the cache, which nobody had computed before."""
+    core = build(checkpoints.target, overlap=overlap)
+    sampling = SamplingParams(seed=0, max_tokens=12, ignore_eos=True)
+    cached = []
+    for name, prompt in (("0", tuple(range(20))), ("1", (*range(10), *range(60, 70)))):
+        core.submit(Request(name, prompt, sampling))
+        sequence = core._sequences[name]
+        outputs = []
+        while core.has_work():
+            outputs += core.step()
+            if sequence.req_index is not None and sequence.output_tokens == 5:
+                core.preempt(sequence)
+        assert sum(len(output.token_ids) for output in outputs) == 12
+        cached.append({output.cached_tokens for output in outputs})
+        assert sequence.matched == 24
+    assert cached == [{0}, {8}]
+
+
 def test_switched_off_nothing_is_kept(checkpoints) -> None:
     core = build(checkpoints.target, is_on=False)
     serve(core, draw_requests(10, checkpoints.vocab))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +147,31 @@ SAMPLING: list[dict[str, Any]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def plain_core(checkpoints) -> EngineCore:
+    return make_core(checkpoints.target, overlap=False)
+
+
+@pytest.fixture(scope="module")
+def plain_answers(plain_core: EngineCore, compile_source) -> Callable[[str], list[list[Answer]]]:
+    """What plain decoding answers under a grammar, each request alone: a list for each sampling."""
+
+    @cache
+    def answers_of(name: str) -> list[list[Answer]]:
+        grammar = compile_source(SOURCES[name])
+        requests = (make_requests(grammar, **sampling)[1:3] for sampling in SAMPLING)
+        return [[run(plain_core, [each])[0] for each in both] for both in requests]
+
+    return answers_of
+
+
 @pytest.mark.parametrize("name", list(SOURCES))
 @pytest.mark.parametrize(("algorithm", "draft"), DRAFTS)
 @pytest.mark.parametrize("topk", [1, 4])
 def test_r12_constrained_answers_are_the_same_with_a_draft(
-    checkpoints, compile_source, name: str, algorithm: str, draft: str, topk: int
+    checkpoints, compile_source, plain_answers, name: str, algorithm: str, draft: str, topk: int
 ) -> None:
     grammar = compile_source(SOURCES[name])
-    plain = make_core(checkpoints.target, overlap=False)
     core = make_core(
         checkpoints.target,
         algorithm=algorithm,
@@ -162,9 +180,8 @@ def test_r12_constrained_answers_are_the_same_with_a_draft(
         num_steps=4,
     )
     ended = 0
-    for sampling in SAMPLING:
+    for sampling, expected in zip(SAMPLING, plain_answers(name), strict=True):
         requests = make_requests(grammar, **sampling)[1:3]
-        expected = [run(plain, [request])[0] for request in requests]
         for answer, right in zip(run(core, requests), expected, strict=True):
             assert (answer.tokens, answer.finish_reason) == (right.tokens, right.finish_reason)
             assert answer.logprobs == pytest.approx(right.logprobs, abs=1e-9)
@@ -178,15 +195,14 @@ def test_r12_constrained_answers_are_the_same_with_a_draft(
 @pytest.mark.parametrize("topk", [1, 3])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
-    checkpoints, compile_source, topk: int, overlap: bool
+    checkpoints, compile_source, plain_core, topk: int, overlap: bool
 ) -> None:
     grammars = [None, *(compile_source(source) for source in SOURCES.values())]
     requests = [
         replace(request, grammar=grammar)
         for request, grammar in zip(make_requests(None, 40, temperature=0.7), grammars, strict=True)
     ]
-    plain = make_core(checkpoints.target, overlap=False)
-    expected = [run(plain, [request])[0] for request in requests]
+    expected = [run(plain_core, [request])[0] for request in requests]
     core = make_core(
         checkpoints.target,
         pool_tokens=66,
@@ -210,12 +226,11 @@ def scripted(core: EngineCore, texts: list[list[int]], right: float) -> EngineCo
 @pytest.mark.parametrize("topk", [1, 3])
 @pytest.mark.parametrize("right", [1.0, 0.5, 0.0])
 def test_an_answer_ends_inside_an_accepted_run_and_illegal_drafts_change_nothing(
-    checkpoints, compile_source, topk: int, right: float
+    checkpoints, compile_source, plain_core, topk: int, right: float
 ) -> None:
     """Right drafts continue after EOS; wrong ones propose any token of the vocabulary."""
     requests = make_requests(compile_source(SOURCES["json"]), temperature=0.9)
-    plain = make_core(checkpoints.target, overlap=False)
-    expected = [run(plain, [request])[0] for request in requests]
+    expected = [run(plain_core, [request])[0] for request in requests]
     assert {answer.finish_reason for answer in expected} == {FinishReason.STOP}
     core = make_core(
         checkpoints.target,
@@ -278,7 +293,7 @@ def test_eos_ends_a_complete_answer_also_where_it_is_ignored(
 @pytest.mark.parametrize("topk", [1, 3])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_grammar_that_gives_up_fails_its_own_request_alone(
-    checkpoints, compile_source, topk: int, overlap: bool
+    checkpoints, compile_source, plain_core, topk: int, overlap: bool
 ) -> None:
     core = make_core(
         checkpoints.target,
@@ -288,9 +303,8 @@ def test_a_grammar_that_gives_up_fails_its_own_request_alone(
         topk=topk,
         num_steps=4,
     )
-    plain = make_core(checkpoints.target, overlap=False)
     others = make_requests(compile_source(SOURCES["json"]))[:2] + make_requests(None)[2:3]
-    expected = [run(plain, [request])[0] for request in others]
+    expected = [run(plain_core, [request])[0] for request in others]
     failing = make_requests(compile_source(HOSTILE), 200, ignore_eos=True)[3]
     *answers, failed = run(core, [*others, failing])
     assert [a.tokens for a in answers] == [e.tokens for e in expected]

@@ -11,6 +11,10 @@ from specdecode_operator.resource import ResourceError
 REACHED_ONLY_HERE = {
     ("cpu_affinity",): "0-3,8",
     ("memory", "max_total_tokens"): 4096,
+    ("server", "max_body_bytes"): 65536,
+    ("server", "request_headers_timeout_seconds"): 5.0,
+    ("server", "request_body_timeout_seconds"): 600.0,
+    ("server", "prompt_tokens_details"): True,
     ("speculation", "profile_seconds"): 0.5,
 }
 """Settings of the boot file without a field of the custom resource, with a value of each."""
@@ -88,6 +92,7 @@ def test_a_setting_with_a_field_is_refused_with_its_name(path, errors_of):
             "engine.config.memory.max_total_tokens: input",
         ),
         ({"memory": 3}, "engine.config.memory: input should be a valid dictionary"),
+        ({"server": None}, "engine.config.server: null also resets settings that cannot be set"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_place_and_remedy(config, sentence, errors_of):
@@ -96,7 +101,7 @@ def test_a_wrong_setting_is_refused_with_place_and_remedy(config, sentence, erro
 
 
 def test_every_wrong_setting_is_listed(errors_of):
-    assert len(errors_of({"device": "cpu", "graphs": {"mode": "off"}, "server": {}})) == 3
+    assert len(errors_of({"device": "cpu", "graphs": {"mode": "off"}, "server": {"port": 1}})) == 3
 
 
 def test_null_restores_a_default_and_an_empty_patch_changes_nothing(boot_of):

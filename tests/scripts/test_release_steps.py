@@ -31,12 +31,20 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bare repository whose only branch, `main`, is at this commit."""
+    folder = tmp_path_factory.mktemp("published")
+    git(folder, "init", "--quiet", "--bare", "--initial-branch", "main")
+    git(ROOT, "push", "--quiet", str(folder), "HEAD:refs/heads/main")
+    return folder
+
+
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(published: Path, tmp_path: Path) -> Path:
     """A clone of this commit, whose `origin` is a bare repository."""
     origin, folder = tmp_path / "origin.git", tmp_path / "checkout"
-    git(tmp_path, "init", "--quiet", "--bare", "--initial-branch", "main", str(origin))
-    git(ROOT, "push", "--quiet", str(origin), "HEAD:refs/heads/main")
+    git(tmp_path, "clone", "--quiet", "--bare", str(published), str(origin))
     git(tmp_path, "clone", "--quiet", str(origin), str(folder))
     return folder
 

@@ -11,6 +11,7 @@ ToolFormat = Literal[
     "mistral",
     "openai",
     "pythonic",
+    "qwen3_coder",
 ]
 """`openai` is harmony, the format of gpt-oss."""
 

@@ -268,6 +268,7 @@ class EngineCore:
         assert req_index is not None
         if sequence.admitted_s is None:
             sequence.admitted_s = time.monotonic()
+            sequence.cached_tokens = sequence.matched
         prompt = list(request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
         self.context.table.open(req_index, sequence.tokens)
@@ -303,6 +304,7 @@ class EngineCore:
             len(token_ids) - 1,
             None,
             sequence.admitted_s,
+            sequence.cached_tokens,
         )
 
     def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:

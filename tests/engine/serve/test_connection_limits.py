@@ -16,6 +16,8 @@ from specdecode_engine.serve.limits import max_body_bytes
 
 PATH = "/v1/completions"
 POST = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
+HEADERS_TIMEOUT = "request_headers_timeout_seconds"
+BODY_TIMEOUT = "request_body_timeout_seconds"
 GOOD = json.dumps({"model": "echo", "prompt": "the fox"}).encode()
 
 
@@ -52,19 +54,18 @@ def send_until_closed(sock: socket.socket, piece: bytes, most: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("start", "drop", "seconds"),
+    ("start", "drop", "setting"),
     [
-        (b"POST /v1/comp", b"l", "HEAD_SECONDS"),
-        (POST + b"x-slow: ", b"y", "HEAD_SECONDS"),
-        (POST + b"content-length: 5000\r\n\r\n{", b" ", "BODY_SECONDS"),
-        (POST + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n", b"", "BODY_SECONDS"),
+        (b"POST /v1/comp", b"l", HEADERS_TIMEOUT),
+        (POST + b"x-slow: ", b"y", HEADERS_TIMEOUT),
+        (POST + b"content-length: 5000\r\n\r\n{", b" ", BODY_TIMEOUT),
+        (POST + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n", b"", BODY_TIMEOUT),
     ],
 )
 def test_a_request_that_is_sent_in_drops_is_ended_by_408(
-    start_server, monkeypatch: pytest.MonkeyPatch, start: bytes, drop: bytes, seconds: str
+    start_server, start: bytes, drop: bytes, setting: str
 ) -> None:
-    monkeypatch.setattr(connection, seconds, 0.5)
-    running = start_server()
+    running = start_server(options={setting: 0.5})
     with connected(running) as sock:
         sock.sendall(start)
         has_ended = threading.Event()
@@ -92,11 +93,8 @@ def test_a_connection_without_a_request_is_closed(
         assert is_closed(sock)
 
 
-def test_many_half_sent_requests_are_all_closed(
-    start_server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.5)
-    running = start_server()
+def test_many_half_sent_requests_are_all_closed(start_server) -> None:
+    running = start_server(options={HEADERS_TIMEOUT: 0.5})
     socks = [socket.create_connection(running.address, timeout=20) for _ in range(200)]
     for sock in socks:
         sock.sendall(POST)
@@ -189,11 +187,8 @@ def test_a_refused_body_is_not_read_forever(start_server, monkeypatch: pytest.Mo
         assert send_until_closed(sock, b" " * 2**16, 200 * 2**20) < 100 * 2**20
 
 
-def test_a_running_stream_outlives_the_half_request_after_it(
-    start_server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-    running = start_server(step_seconds=0.1, tokens_per_step=1)
+def test_a_running_stream_outlives_the_half_request_after_it(start_server) -> None:
+    running = start_server(step_seconds=0.1, tokens_per_step=1, options={HEADERS_TIMEOUT: 0.2})
     body = json.dumps({"prompt": "the fox", "max_tokens": 10, "stream": True}).encode()
     with connected(running) as sock:
         sock.sendall(POST + b"content-length: %d\r\n\r\n" % len(body) + body + b"GET /v1")

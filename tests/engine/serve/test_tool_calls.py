@@ -170,7 +170,9 @@ def test_arguments_that_no_prompt_could_contain_stay_text(server: RunningServer)
     answer = ask(server, "", messages=[message, {"role": "user", "content": "the fox"}])
     assert answer.choices[0].message.content == "the fox"
     body = ChatMessage.model_validate(message)
-    decoded = [call.function.for_template()["arguments"] for call in body.tool_calls or ()]
+    decoded = [
+        call.function.for_template(as_text=False)["arguments"] for call in body.tool_calls or ()
+    ]
     assert decoded == arguments
 
 

@@ -221,6 +221,25 @@ class ServerBoot(FileRecord):
         "which spans of requests are sent. If null, OTEL_EXPORTER_OTLP_ENDPOINT of the environment "
         "names it, and without that no spans are made.",
     )
+    request_headers_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=3600,
+        description="Maximum time from the first byte of a request to the end of its headers; "
+        "then the connection is closed, with 408 if possible.",
+    )
+    request_body_timeout_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Maximum time from the end of a request's headers to the end of its body; "
+        "then the connection is closed, with 408 if possible.",
+    )
+    prompt_tokens_details: bool = Field(
+        default=False,
+        description="Report in usage how many prompt tokens were read from the prefix cache. A "
+        "client can then find out which prompts other clients sent.",
+    )
     tool_parser: ToolParserName = Field(
         default="auto",
         description="Format in which the model writes tool calls; auto detects it from the chat "

@@ -86,7 +86,8 @@ class Output(NamedTuple):
     in the first output, from the prompt's second token on: nothing precedes the first. `table` is
     the hash of the table that was in force when the step was launched. `decode_steps` is 1 after
     a decode step and 0 after prefill, `drafted` and `accepted` count its draft tokens. `admitted_s`
-    is when the request left the queue, in seconds of `time.monotonic`.
+    is when the request left the queue, in seconds of `time.monotonic`; `cached_tokens` counts the
+    prompt tokens that the prefix cache had then.
     """
 
     request_id: str
@@ -102,6 +103,7 @@ class Output(NamedTuple):
     accepted: int = 0
     grammar_fault: str | None = None
     admitted_s: float | None = None
+    cached_tokens: int = 0
 
 
 class RequestRefused(Exception):

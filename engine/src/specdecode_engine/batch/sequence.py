@@ -72,6 +72,7 @@ class Sequence:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: RequestStats = field(default_factory=RequestStats)
     admitted_s: float | None = None  # when it first left the queue, in seconds of time.monotonic
+    cached_tokens: int = 0  # `matched` then: a preempted sequence also finds its own rows
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":

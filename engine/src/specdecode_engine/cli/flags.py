@@ -46,6 +46,8 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--drain-socket", "server.drain_socket", str),
     ("--drain-seconds", "server.drain_seconds", float),
     ("--max-body-bytes", "server.max_body_bytes", int),
+    ("--request-headers-timeout", "server.request_headers_timeout_seconds", float),
+    ("--request-body-timeout", "server.request_body_timeout_seconds", float),
     ("--watchdog-timeout", "server.step_timeout_seconds", float),
     ("--api-key-file", "server.api_key_path", str),
     ("--tool-call-parser", "server.tool_parser", str),
@@ -65,6 +67,8 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
      "Disable the prefix cache and prefill every prompt in full"),
     ("--disable-cuda-graph", "graphs.mode", "off",
      "Disable CUDA graphs and run every forward pass eagerly"),
+    ("--enable-prompt-tokens-details", "server.prompt_tokens_details", True,
+     "Report in usage how many prompt tokens were read from the prefix cache"),
 )  # fmt: skip
 
 

@@ -11,20 +11,35 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from specdecode_engine.serve.errors import HttpError
 
-HEAD_SECONDS = 10.0
-"""From the first byte of a request to the end of its headers."""
-BODY_SECONDS = 60.0
-"""From there to the end of its body."""
 MAX_HEAD_BYTES = 64 * 2**10
 """Of request line and headers, trailers included."""
 MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body whose request is answered: most clients read the answer only after they sent it."""
 DISCARD_SECONDS = 30.0
 """For a client that still sends after the response that ends its connection."""
+
+
+class LimitedConfig(uvicorn.Config):
+    """The configuration of a server of `LimitedProtocol` connections.
+
+    Args:
+        headers_timeout_s: from the first byte of a request to the end of its headers.
+        body_timeout_s: from there to the end of its body.
+        options: those of uvicorn.
+    """
+
+    def __init__(
+        self, app: ASGIApp, headers_timeout_s: float, body_timeout_s: float, **options: Any
+    ) -> None:
+        super().__init__(app, http=LimitedProtocol, **options)
+        self.headers_timeout_s = headers_timeout_s
+        self.body_timeout_s = body_timeout_s
 
 
 class ConnectionPhase(StrEnum):
@@ -51,6 +66,8 @@ class ResponseTransport:
 
 class LimitedProtocol(HttpToolsProtocol):
     """Closes a connection whose client exceeds a limit; while it can, it answers 408 or 431."""
+
+    config: LimitedConfig
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -148,9 +165,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def _seconds(self) -> float:
         match self._phase:
             case ConnectionPhase.HEAD:
-                return HEAD_SECONDS
+                return self.config.headers_timeout_s
             case ConnectionPhase.BODY:
-                return BODY_SECONDS
+                return self.config.body_timeout_s
             case _:
                 return float(self.timeout_keep_alive)
 

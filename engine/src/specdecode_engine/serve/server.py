@@ -12,7 +12,7 @@ import uvloop
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.connection import LimitedProtocol
+from specdecode_engine.serve.connection import LimitedConfig
 from specdecode_engine.serve.control.api_keys import NoApiKeys
 from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
@@ -32,9 +32,11 @@ class SignalledServer(uvicorn.Server):
     """Uvicorn whose signals go to the service's lifecycle."""
 
     def __init__(self, service: Service, listeners: Listeners) -> None:
-        config = uvicorn.Config(
+        server = service.boot.server
+        config = LimitedConfig(
             build_app(service, listeners.management_port),
-            http=LimitedProtocol,
+            server.request_headers_timeout_seconds,
+            server.request_body_timeout_seconds,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -47,7 +47,20 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("scheduling", "max_queued_requests"): "use engine.scheduler.maxQueuedRequests",
     ("scheduling", "chunked_prefill_tokens"): "use engine.scheduler.chunkedPrefillTokens",
     ("scheduling", "overlap"): "use engine.overlap",
-    ("server",): "use serving and lifecycle; the rest is set by the operator",
+    ("server", "host"): _OPERATORS,
+    ("server", "port"): _OPERATORS,
+    ("server", "management_port"): _OPERATORS,
+    ("server", "management_host"): _OPERATORS,
+    ("server", "drain_socket"): _OPERATORS,
+    ("server", "drain_seconds"): "use lifecycle.drainTimeout",
+    ("server", "step_timeout_seconds"): "use lifecycle.stepTimeout",
+    ("server", "api_key_path"): "use serving.apiKeys",
+    ("server", "owner"): _OPERATORS,
+    ("server", "request_labels"): "use serving.requestLabels",
+    ("server", "cors_origins"): "use serving.corsOrigins",
+    ("server", "tracing_endpoint"): "use serving.tracing.endpoint",
+    ("server", "tool_parser"): "use serving.toolParser",
+    ("server", "reasoning_parser"): "use serving.reasoningParser",
     ("device",): "use engine.device",
     ("attention_backend",): "use engine.attentionBackend",
     ("threads",): "use engine.threads",
@@ -79,3 +92,8 @@ def _refusals(config: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]
             yield f"{PLACE}.{'.'.join(inner)}: cannot be set here; {OWNED[inner]}"
         elif isinstance(value, Mapping):
             yield from _refusals(value, inner)
+        elif value is None and any(path[: len(inner)] == inner for path in OWNED):
+            yield (
+                f"{PLACE}.{'.'.join(inner)}: null also resets settings that cannot be set here; "
+                "set the setting itself to null"
+            )

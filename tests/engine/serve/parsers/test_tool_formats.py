@@ -18,6 +18,7 @@ TEMPLATES = {
     "llama3_json": """<|start_header_id|>… '{"name": "' + name + '", "parameters": '""",
     "mistral": "'[TOOL_CALLS] [' + calls + ']'",
     "openai": "'<|start|>assistant<|channel|>final<|message|>' + content",
+    "qwen3_coder": "'<tool_call>\n<function=' + name + '>\n<parameter=' + key + '>\n'",
     "pythonic": "<|start_header_id|>… in the format of [func_name1(params_name1=params_value1)]",
 }
 
@@ -43,7 +44,8 @@ def test_the_format_is_detected_from_the_template(name) -> None:
 
 def test_templates_without_a_known_format_have_none() -> None:
     assert detect_tool_format("{{ message.content }}") is None
-    assert detect_tool_format("<tool_call>\n<function=name>\n<parameter=x>") is None
+    assert detect_tool_format('<tool_call>\n<function=name>{"arguments": 1}</function>') is None
+    assert detect_tool_format("<seed:tool_call>\n<function=name>\n<parameter=x>") is None
 
 
 def test_arguments_arrive_while_the_model_writes_them() -> None:

@@ -155,6 +155,7 @@ BEGINNINGS = {
     "mistral": "Hm [TOOL_CALLS]",
     "openai": "<|channel|>commentary to=",
     "pythonic": "[get_weather(",
+    "qwen3_coder": "Hm <tool_call>\n<function=",
 }
 
 
@@ -167,6 +168,22 @@ def test_a_strict_call_that_begins_follows_its_schema(named_model) -> None:
     for text in filter(None, texts):
         parsed = read(name, text)
         assert parsed.calls
+        assert_valid(parsed)
+
+
+@pytest.mark.parametrize("has_special_tokens", [True, False])
+@pytest.mark.parametrize("begin", ["Hm <function=", "<tool_call>\n<function=", "a </function>"])
+def test_a_strict_call_of_qwen3_coder_needs_no_tag_before_its_function(
+    begin: str, has_special_tokens: bool
+) -> None:
+    model = RandomModel("qwen3_coder", has_special_tokens)
+    source = constrain(MessageConstraint("qwen3_coder", None, TOOLS), model.special_ids)
+    assert source is not None
+    texts = [text for seed in range(6) if (text := model.write(source, seed, begin)) is not None]
+    assert texts
+    for text in texts:
+        parsed = read("qwen3_coder", text)
+        assert bool(parsed.calls) == ("<function=" in text)
         assert_valid(parsed)
 
 
@@ -252,6 +269,7 @@ def test_the_part_of_a_schema_that_is_refused_is_named() -> None:
         ("pythonic", {"type": "object", "properties": {"a-b": {}}}, "a-b is not a name"),
         ("glm45", {"properties": {"a": {"type": "string", "pattern": "x"}}}, "a: pattern"),
         ("glm45", {"type": "array"}, "type is array; arguments are an object"),
+        ("qwen3_coder", {"properties": {"a>b": {}}}, "a>b is not a name in this model's format"),
         ("hermes", {"type": ["string"]}, r"type is \['string'\]; arguments are an object"),
         (
             "pythonic",

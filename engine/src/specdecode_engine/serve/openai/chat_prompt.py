@@ -22,7 +22,7 @@ class ChatPrompt:
 def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
     """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
     tools = [tool.model_dump(exclude_none=True) for tool in body.offered_tools]
-    field, messages = body.prompt_field, _messages(body.messages)
+    field, messages = body.prompt_field, _messages(body.messages, text)
     if SHORT_IDS in text.chat_template:
         _shorten_ids(messages)
     variables = template_variables(body) | {
@@ -47,16 +47,18 @@ def template_variables(body: ChatBody) -> dict[str, Any]:
     return variables | (body.chat_template_kwargs or {})
 
 
-def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    return [_for_template(message) for message in messages]
+def _messages(messages: Sequence[ChatMessage], text: TextProcessor) -> list[dict[str, Any]]:
+    return [_for_template(message, text.concatenates_arguments) for message in messages]
 
 
-def _for_template(message: ChatMessage) -> dict[str, Any]:
-    """Return a message with what templates expect: text as content, decoded arguments of calls."""
+def _for_template(message: ChatMessage, has_argument_text: bool) -> dict[str, Any]:
+    """Return a message with what the template expects, content in any case."""
     role = "system" if message.role == "developer" else message.role
     fields = message.model_dump(exclude={"tool_calls"}, exclude_none=True)
     if message.tool_calls:
-        fields["tool_calls"] = [call.for_template() for call in message.tool_calls]
+        fields["tool_calls"] = [
+            call.for_template(as_text=has_argument_text) for call in message.tool_calls
+        ]
     return {"content": ""} | fields | {"role": role}
 
 

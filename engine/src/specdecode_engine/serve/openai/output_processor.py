@@ -68,6 +68,7 @@ class OutputProcessor:
         self.has_tool_calls = False
         self.grammar_fault: str | None = None
         self.completion_tokens = self.reasoning_tokens = 0
+        self.cached_tokens = 0  # of the prompt, as the first output has it
         self.decode_steps = self.drafts = self.drafted = self.emitted = 0  # of decode steps
         self.accepted_at: list[int] = []  # accepted draft tokens by position
         self.echo = echo
@@ -117,6 +118,7 @@ class OutputProcessor:
     def push(self, output: Output) -> None:
         """Process the next output of the engine."""
         self.grammar_fault = output.grammar_fault
+        self.cached_tokens = self.cached_tokens or output.cached_tokens
         self.decode_steps += output.decode_steps
         self.drafted += output.drafted
         self.drafts += output.drafted > 0

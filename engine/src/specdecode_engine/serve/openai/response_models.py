@@ -53,12 +53,19 @@ class CompletionTokensDetails(BaseModel):
     reasoning_tokens: int | None = None
 
 
+class PromptTokensDetails(BaseModel):
+    """Of the prompt's tokens; `cached_tokens` were read from the prefix cache."""
+
+    cached_tokens: int
+
+
 class UsageResponse(BaseModel):
-    """Tokens of a call."""
+    """Tokens of a call; details of the prompt are absent unless the engine reports them."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
     completion_tokens_details: CompletionTokensDetails
     specdecode: SpeculationUsage
 

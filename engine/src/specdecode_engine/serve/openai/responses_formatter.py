@@ -107,9 +107,10 @@ class ResponsesFormatter:
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
     details = usage["completion_tokens_details"]
+    cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
     return {
         "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage["completion_tokens"],
         "output_tokens_details": details,
         "total_tokens": usage["total_tokens"],

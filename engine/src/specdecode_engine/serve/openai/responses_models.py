@@ -33,7 +33,7 @@ class OutputItem(BaseModel):
 
 
 class InputTokensDetails(BaseModel):
-    """Of the prompt's tokens; they are not counted, and always 0."""
+    """Of the prompt's tokens; `cached_tokens` is 0 unless the engine reports it."""
 
     cached_tokens: int
     cache_write_tokens: int

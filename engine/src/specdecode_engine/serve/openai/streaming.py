@@ -200,7 +200,19 @@ class StreamingReply(Response):
         return sum(len(request.prompt_ids) for request in prompts), completion_tokens
 
     def _usage(self) -> dict[str, object]:
-        return usage_of(self._count_tokens()[0], [*self._choices.values()])
+        return usage_of(
+            self._count_tokens()[0], [*self._choices.values()], self._cached_prompt_tokens()
+        )
+
+    def _cached_prompt_tokens(self) -> int | None:
+        """Return how many prompt tokens the prefix cache had; None if that is not reported.
+
+        Each prompt counts once, as its first choice found it.
+        """
+        if not self._service.boot.server.prompt_tokens_details:
+            return None
+        first_choices = [*self._choices.values()][:: self._body.n or 1]
+        return sum(choice.cached_tokens for choice in first_choices)
 
 
 async def _format(work: Callable[[], T], num_scored: int) -> T:

@@ -56,19 +56,18 @@ class CalledFunction(BaseModel):
     name: str
     arguments: str = ""
 
-    def for_template(self) -> dict[str, object]:
-        """Return the call with its arguments decoded, as chat templates expect them.
+    def for_template(self, *, as_text: bool) -> dict[str, object]:
+        """Return the call with its arguments decoded, or as JSON text.
 
         Arguments that are not a JSON object stay text: a model may have written anything. So do
         those with lone surrogates, which no prompt could contain.
         """
-        return {"name": self.name, "arguments": self._decoded()}
+        text = self.arguments if self.arguments.strip() else "{}"
+        return {"name": self.name, "arguments": text if as_text else self._decoded(text)}
 
-    def _decoded(self) -> object:
-        if not self.arguments.strip():
-            return {}
+    def _decoded(self, text: str) -> object:
         try:
-            decoded = from_json(self.arguments, allow_inf_nan=False)
+            decoded = from_json(text, allow_inf_nan=False)
         except ValueError:
             return self.arguments
         return decoded if isinstance(decoded, dict) else self.arguments
@@ -83,8 +82,9 @@ class ToolCall(BaseModel):
     type: Literal["function"] = "function"
     function: CalledFunction
 
-    def for_template(self) -> dict[str, object]:
-        return {"id": self.id, "type": self.type, "function": self.function.for_template()}
+    def for_template(self, *, as_text: bool) -> dict[str, object]:
+        function = self.function.for_template(as_text=as_text)
+        return {"id": self.id, "type": self.type, "function": function}
 
 
 class ToolFields(BaseModel):

@@ -9,7 +9,15 @@ from typing import Any
 
 from specdecode_engine.grammar import MAX_SOURCE_CHARS, NamedSchema
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.parsers import deepseek, glm, hermes, llama, mistral, pythonic
+from specdecode_engine.serve.parsers import (
+    deepseek,
+    glm,
+    hermes,
+    llama,
+    mistral,
+    pythonic,
+    qwen_coder,
+)
 from specdecode_engine.serve.parsers.lark import LarkRules, either, literal
 
 # Keywords of the schema of all parameters that rules per parameter enforce, and annotations.
@@ -21,6 +29,8 @@ _OBJECT_KEYWORDS = frozenset(
 )  # fmt: skip
 _TEXT_KEYWORDS = frozenset({"type", "enum", "const", "description", "title", "examples", "default"})
 COMMA = literal(", ")
+WRAPPED = "\n"
+"""Between a wrapper and a trigger."""
 _IDENTIFIER = re.compile(r"\w+")
 _DOTTED = re.compile(r"[\w.]+")
 
@@ -43,11 +53,13 @@ class CallGrammar(ABC):
     """Rules for the calls of one response.
 
     `trigger` is the marker that begins each call or all calls; None for calls without one. `bare`
-    is the character that begins a text of calls without a trigger.
+    is the character that begins a text of calls without a trigger. `wrapper` is the marker that
+    usually precedes the trigger.
     """
 
     trigger: str | None = None
     bare = ""
+    wrapper = ""
 
     def __init__(self, rules: LarkRules, tools: Sequence[ToolSchema]) -> None:
         self.rules = rules
@@ -212,6 +224,27 @@ class ParameterCalls(CallGrammar):
     def value(self, tool: ToolSchema, key: str, schema: Mapping[str, Any]) -> str:
         return self.add_schema(tool, schema, f"{tool.place}.properties.{shown(key)}")
 
+    def value_to(
+        self, end: str, before_end: str, tool: ToolSchema, key: str, schema: Mapping[str, Any]
+    ) -> str:
+        """Return what matches a value and the marker after it: a string as it is, else JSON.
+
+        `before_end` matches what precedes the marker; any text of the model's own may end in it.
+        """
+        close = f"{before_end} {self.rules.marker(end)}"
+        if schema.get("type") not in ("string", ["string"]):
+            return f"{self.value(tool, key, schema)} {close}"
+        unknown = sorted(set(schema) - _TEXT_KEYWORDS - {"$defs", "definitions"})
+        if unknown and tool.is_strict:
+            raise UnsupportedSchema(
+                f"{tool.place}.properties.{shown(key)}: {shown(unknown[0])} of a string cannot be "
+                "enforced in this model's format of calls; use enum, or remove it"
+            )
+        choices = [schema["const"]] if "const" in schema else schema.get("enum")
+        if choices is None:
+            return self.rules.until(end)
+        return f"{either(literal(str(choice)) for choice in choices)} {close}"
+
 
 class PythonicCalls(ParameterCalls):
     trigger = pythonic.PYTHON_START
@@ -259,26 +292,38 @@ class GlmCalls(ParameterCalls):
         rules = self.rules
         for key, schema, is_required in self.parameters(tool):
             begin = f'{rules.marker(glm.KEY)} {literal(key)} {rules.marker(glm.KEY_END)} "\\n"'
-            value = f"{rules.marker(glm.VALUE)} {self._value(tool, key, schema)}"
-            argument = rules.add(f'{begin} {value} "\\n"')
+            value = self.value_to(glm.VALUE_END, "", tool, key, schema)
+            argument = rules.add(f'{begin} {rules.marker(glm.VALUE)} {value} "\\n"')
             arguments.append(argument if is_required else f"{argument}?")
         return " ".join(arguments)
 
-    def _value(self, tool: ToolSchema, key: str, schema: Mapping[str, Any]) -> str:
-        """Return what matches a value and its end: a string as it is, anything else as JSON."""
-        end = self.rules.marker(glm.VALUE_END)
-        if schema.get("type") not in ("string", ["string"]):
-            return f"{self.value(tool, key, schema)} {end}"
-        unknown = sorted(set(schema) - _TEXT_KEYWORDS - {"$defs", "definitions"})
-        if unknown and tool.is_strict:
-            raise UnsupportedSchema(
-                f"{tool.place}.properties.{shown(key)}: {shown(unknown[0])} of a string cannot be "
-                "enforced in this model's format of calls; use enum, or remove it"
-            )
-        choices = [schema["const"]] if "const" in schema else schema.get("enum")
-        if choices is None:
-            return self.rules.until(glm.VALUE_END)
-        return f"{either(literal(str(choice)) for choice in choices)} {end}"
+
+class QwenCoderCalls(ParameterCalls):
+    trigger: str = qwen_coder.FUNCTION
+    wrapper = qwen_coder.BEGIN
+
+    def after_trigger(self) -> str:
+        end = literal(f"{qwen_coder.FUNCTION_END}\n")
+        return f"{self.one_of(self._call)} {end} {self.rules.marker(qwen_coder.END)}"
+
+    def calls(self, is_parallel: bool) -> str:
+        begin = f"{self.rules.marker(self.wrapper)} {literal(WRAPPED + self.trigger)}"
+        call = self.rules.add(f"{begin} {self.after_trigger()}")
+        return repeated(call, '"\\n"', is_parallel)
+
+    def _call(self, tool: ToolSchema) -> str:
+        arguments = [literal(f"{tool.name}>\n")]
+        for key, schema, is_required in self.parameters(tool):
+            if key.strip() != key or ">" in key:
+                raise UnsupportedSchema(
+                    f"{tool.place}: {shown(key)} is not a name in this model's format of calls; "
+                    "rename it"
+                )
+            begin = literal(f"{qwen_coder.PARAMETER}{key}>\n")
+            value = self.value_to(qwen_coder.PARAMETER_END, '"\\n"', tool, key, schema)
+            argument = self.rules.add(f'{begin} {value} "\\n"')
+            arguments.append(argument if is_required else f"{argument}?")
+        return " ".join(arguments)
 
 
 CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
@@ -289,4 +334,5 @@ CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
     "llama3_json": LlamaJsonCalls,
     "mistral": MistralCalls,
     "pythonic": PythonicCalls,
+    "qwen3_coder": QwenCoderCalls,
 }

@@ -1,11 +1,13 @@
 """GLM-4.5: `<tool_call>NAME`, then `<arg_key>k</arg_key><arg_value>v</arg_value>` per argument."""
 
-import json
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
-
 from specdecode_engine.serve.parsers.buffer import Markers
+from specdecode_engine.serve.parsers.parameter_values import (
+    ONLY_TEXT,
+    as_json,
+    quoted,
+    quoted_part,
+    types_of,
+)
 from specdecode_engine.serve.parsers.reading import NAME, Steps, StreamingParser
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -15,16 +17,6 @@ _BEGIN = Markers(BEGIN)
 _HEADER = Markers(KEY, END, BEGIN)
 _KEY_END = Markers(KEY_END, END, BEGIN)
 _VALUE_END = Markers(VALUE_END)
-_ONLY_TEXT = frozenset({"string"})
-_JSON_TYPES: dict[type, frozenset[str]] = {
-    str: frozenset({"string"}),
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer", "number"}),
-    float: frozenset({"integer", "number"}),  # 3.0
-    list: frozenset({"array"}),
-    dict: frozenset({"object"}),
-    type(None): frozenset({"null"}),
-}
 
 
 class GlmParser(StreamingParser):
@@ -57,9 +49,9 @@ class GlmParser(StreamingParser):
             yield from self.take_space()
             if end != KEY_END or not (yield from self.skip(VALUE)):
                 return end == END
-            self.add_arguments(f"{separator}{_quoted(key.strip())}: ")
+            self.add_arguments(f"{separator}{quoted(key.strip())}: ")
             separator = ", "
-            end = yield from self._read_value(_types(self.schema_of(name), key.strip()))
+            end = yield from self._read_value(types_of(self.schema_of(name), key.strip()))
             if end != VALUE_END:
                 return end == END
             yield from self.take_space()
@@ -69,43 +61,15 @@ class GlmParser(StreamingParser):
         return True
 
     def _read_value(self, types: frozenset[str] | None) -> Steps[str]:
-        if types == _ONLY_TEXT:
+        if types == ONLY_TEXT:
             self.add_arguments('"')
             end = yield from self.read_until(_VALUE_END, self._add_quoted)
             self.add_arguments('"' if end else "")
             return end
         text, end = yield from self.collect_until(_VALUE_END)
         if end:
-            self.add_arguments(text.strip() if _is_json(text, types) else _quoted(text))
+            self.add_arguments(as_json(text, types))
         return end
 
     def _add_quoted(self, text: str) -> None:
-        self.add_arguments(_quoted(text)[1:-1])
-
-
-_quoted = partial(json.dumps, ensure_ascii=False)
-
-
-def _types(schema: object, key: str) -> frozenset[str] | None:
-    """Return the JSON types that a schema allows for a parameter; None if that is unknown."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    types = found.get("type") if isinstance(found, Mapping) else None
-    if isinstance(types, str):
-        return frozenset({types})
-    if isinstance(types, list):
-        return frozenset(each for each in types if isinstance(each, str))
-    return None
-
-
-def _is_json(text: str, types: frozenset[str] | None) -> bool:
-    """Whether a text is a JSON value of one of the types."""
-    try:
-        value: Any = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return False
-    return types is None or bool(_JSON_TYPES[type(value)] & types)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+        self.add_arguments(quoted_part(text))

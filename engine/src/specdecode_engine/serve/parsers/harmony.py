@@ -23,6 +23,7 @@ _BODY_END = Markers(START, CHANNEL, MESSAGE_END, CALL, RETURN)
 _HEADER_END = Markers(MESSAGE, START, MESSAGE_END, CALL, RETURN)
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _FUNCTIONS = "functions."
+_TO_FUNCTION = f"to={_FUNCTIONS}"
 
 
 class _Kind(Enum):
@@ -46,22 +47,32 @@ class HarmonyParser(StreamingParser):
         return self._kind is _Kind.REASONING
 
     def read(self) -> Steps[None]:
-        end = yield from self.read_until(_BODY_END, self._write)
+        end = yield from self._read_beginning()
         while end:
             end = (
                 yield from self._read_message() if end in (START, CHANNEL) else self._skip_to_next()
             )
+
+    def _read_beginning(self) -> Steps[str]:
+        """Read what continues the prompt's `<|start|>assistant`: a recipient, or text."""
+        space = yield from self.take_space()
+        if self._kind is _Kind.CONTENT and (yield from self.skip(_TO_FUNCTION)):
+            return (yield from self._read_message(_TO_FUNCTION))
+        self._write(space)
+        return (yield from self.read_until(_BODY_END, self._write))
 
     def _skip_to_next(self) -> Steps[str]:
         """Read text between messages, which should be empty."""
         self._begin(_Kind.CONTENT)
         return (yield from self.read_until(_BODY_END, self._write))
 
-    def _read_message(self) -> Steps[str]:
-        """Read a message after its first token; return the marker after it."""
+    def _read_message(self, begin: str = "") -> Steps[str]:
+        """Read a message after the beginning of its header; return the marker after it."""
         self._begin(_Kind.CONTENT)  # a header belongs to no reasoning
-        header, end = yield from self.collect_until(_HEADER_END)
+        rest, end = yield from self.collect_until(_HEADER_END)
+        header = begin + rest
         if end != MESSAGE:
+            self._write(header if begin else "")
             return end
         recipient = _RECIPIENT.search(header)
         name = recipient[1].removeprefix(_FUNCTIONS) if recipient else ""

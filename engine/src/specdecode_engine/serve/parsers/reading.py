@@ -144,6 +144,10 @@ class StreamingParser(ABC):
 
     def read_json_string(self, emit: Emit) -> Steps[bool]:
         emit(self.buffer.take(1))
+        return (yield from self.read_string_rest(emit))
+
+    def read_string_rest(self, emit: Emit) -> Steps[bool]:
+        """Pass on a JSON string after its first quote; return False at the end of the text."""
         while True:
             emit(self.buffer.take_while(_IN_STRING))
             char = yield from self.next_char()

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from specdecode_engine.serve.parsers import deepseek, glm, harmony, hermes, llama, mistral, pythonic
+from specdecode_engine.serve.parsers import (
+    deepseek,
+    glm,
+    harmony,
+    hermes,
+    llama,
+    mistral,
+    pythonic,
+    qwen_coder,
+)
 from specdecode_engine.serve.parsers.message import MessageFormat
 
 _DEEPSEEK = frozenset(
@@ -28,6 +37,7 @@ _HARMONY = frozenset(
 )
 _GLM = frozenset({glm.BEGIN, glm.END, glm.KEY, glm.KEY_END, glm.VALUE, glm.VALUE_END})
 _MISTRAL = frozenset({mistral.TOOL_CALLS, mistral.ARGS, mistral.CALL_ID})
+_QWEN_CODER = frozenset({qwen_coder.BEGIN, qwen_coder.END})
 _PYTHONIC = frozenset({pythonic.PYTHON_START, pythonic.PYTHON_END})
 
 TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
@@ -42,6 +52,7 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             MessageFormat("mistral", _MISTRAL, mistral.MistralParser),
             MessageFormat("openai", _HARMONY, harmony.HarmonyParser),
             MessageFormat("pythonic", _PYTHONIC, pythonic.PythonicParser),
+            MessageFormat("qwen3_coder", _QWEN_CODER, qwen_coder.QwenCoderParser),
         )
     }
 )
@@ -54,19 +65,18 @@ _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek_v3", ("<｜tool▁call▁begin｜>", "```json")),
     ("deepseek_v31", ("<｜tool▁call▁begin｜>",)),
     ("mistral", ("[TOOL_CALLS]",)),
+    ("qwen3_coder", ("<tool_call>", "<function=", "<parameter=")),
     ("hermes", ("<tool_call>", "arguments")),
     ("pythonic", ("[func_name1(",)),
     ("llama3_json", ("<|start_header_id|>", '"parameters"')),
     ("llama3_json", ("<|python_tag|>",)),
 )
-# Calls in XML, which no format here reads.
-_UNKNOWN = ("<function=",)
+# Calls in XML, which only one format here reads.
+_XML, _XML_FORMAT = "<function=", "qwen3_coder"
 
 
 def detect_tool_format(template: str) -> str | None:
     """Return the name of the format in which a model with this template writes tool calls."""
-    if any(text in template for text in _UNKNOWN):
-        return None
-    return next(
-        (name for name, texts in _EVIDENCE if all(text in template for text in texts)), None
-    )
+    found = (name for name, texts in _EVIDENCE if all(text in template for text in texts))
+    name = next(found, None)
+    return None if _XML in template and name != _XML_FORMAT else name

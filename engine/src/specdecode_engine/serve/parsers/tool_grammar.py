@@ -8,6 +8,7 @@ from specdecode_engine.grammar import GrammarSource, MessageGrammar, NamedSchema
 from specdecode_engine.serve.parsers import harmony
 from specdecode_engine.serve.parsers.call_grammars import (
     CALL_GRAMMARS,
+    WRAPPED,
     CallGrammar,
     ToolSchema,
     UnsupportedSchema,
@@ -112,7 +113,11 @@ def _free_text(rules: LarkRules, calls: CallGrammar, is_parallel: bool) -> str:
         return either(
             [calls.calls(is_parallel), f"{rules.until(calls.trigger, other)} {call}", text]
         )
-    head = rules.add(f"{rules.until(calls.trigger)} {call}")
+    before = rules.until(calls.trigger)
+    if rules.is_special(calls.wrapper):  # which is not part of any text
+        opening = f"{rules.marker(calls.wrapper)} {literal(WRAPPED + calls.trigger)}"
+        before = either([before, f"{rules.text(calls.trigger)} {opening}"])
+    head = rules.add(f"{before} {call}")
     count = "*" if is_parallel else "?"
     return f"{head}{count} {rules.text(calls.trigger)}"
 

@@ -1,6 +1,7 @@
 """Reads tokenizer, chat template and sampling defaults of a checkpoint."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,6 +58,7 @@ def load_text_model(folder: Path) -> TextProcessor:
         vocabulary=Vocabulary(tokenizer),
         apply_chat_template=render if wrapped.chat_template else None,
         chat_template=_template_source(wrapped.chat_template),
+        concatenates_arguments=bool(wrapped.chat_template) and _concatenates_arguments(render),
         defaults=SamplingDefaults.model_validate(_read_json(folder / "generation_config.json")),
         vocab_size=size if isinstance(size, int) else tokenizer.get_vocab_size(),
         longest_token_chars=longest_token_chars(tokenizer),
@@ -75,6 +77,28 @@ def _describe(wrapped: Any, folder: Path) -> dict[str, Any]:
         "tokenizer_class": type(wrapped).__name__,
         "chat_template": template if isinstance(template, str | dict) else None,
     }
+
+
+def _concatenates_arguments(render: Callable[..., str]) -> bool:
+    """Whether a chat template renders the arguments of calls as text only, as DeepSeek's do.
+
+    Most templates convert an object to JSON, and many of them would quote a text again.
+    """
+
+    def accepts(arguments: object) -> bool:
+        call = {
+            "function": {"name": "f", "arguments": arguments},
+            "type": "function",
+            "id": "0" * 9,
+        }
+        asked = {"role": "user", "content": "?"}
+        try:
+            render([asked, {"role": "assistant", "content": "", "tool_calls": [call]}])
+        except Exception:  # a template is a program and may raise anything
+            return False
+        return True
+
+    return not accepts({"a": 1}) and accepts('{"a": 1}')
 
 
 def _template_source(template: str | dict[str, str] | None) -> str:

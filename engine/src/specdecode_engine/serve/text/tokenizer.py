@@ -120,7 +120,8 @@ class TextProcessor:
     """Converts between text and token ids.
 
     `chat_template` is the source of the checkpoint's template, or of all its templates; empty
-    without one. `longest_token_chars` is the most characters of a text that one token stands for;
+    without one; `concatenates_arguments` if it takes the arguments of calls as JSON text only.
+    `longest_token_chars` is the most characters of a text that one token stands for;
     None where the vocabulary does not bound it. `longest_token_bytes` is the length of the longest
     token. `description` is the checkpoint's tokenizer_config.json with the chat template in use.
     """
@@ -129,6 +130,7 @@ class TextProcessor:
     vocabulary: Vocabulary
     apply_chat_template: Callable[..., str] | None
     chat_template: str
+    concatenates_arguments: bool
     defaults: SamplingDefaults
     vocab_size: int
     longest_token_chars: int | None

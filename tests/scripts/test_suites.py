@@ -1,0 +1,44 @@
+"""`make test`: which suites run after a failure, and what their times are."""
+
+import sys
+
+import pytest
+
+from scripts import test as suites
+from scripts.test import Suite, run_lane
+
+COMPUTE = "sum(range(5 * 10**6))"
+OF_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTE!r}])"
+
+
+def suite(name: str, code: str, *, is_preparation: bool = False) -> Suite:
+    return Suite(name, (sys.executable, "-c", code), is_preparation)
+
+
+def test_a_failed_suite_keeps_no_other_of_its_lane_from_running() -> None:
+    lane = (
+        suite("fails", "raise SystemExit(3)"),
+        suite("ends", "import os; os.kill(os.getpid(), 9)"),
+    )
+    results = run_lane((*lane, suite("passes", "")))
+    assert [each.status for each in results] == [3, -9, 0]
+    assert not any(each.blocks for each in results)
+
+
+def test_processor_time_includes_that_of_child_processes() -> None:
+    waiting, computing = run_lane(
+        (suite("waits", "import time; time.sleep(0.5)"), suite("", OF_A_CHILD))
+    )
+    assert waiting.seconds >= 0.5
+    assert 0 < waiting.cpu_seconds < computing.cpu_seconds
+
+
+def test_a_failed_preparation_in_any_lane_blocks_the_suites_on_the_node(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    preparation = suite("images", "raise SystemExit(1)", is_preparation=True)
+    monkeypatch.setattr(suites, "LANES", ((suite("unit", ""),), (preparation, suite("API", ""))))
+    monkeypatch.setattr(suites, "NODE_LANE", (suite("node", ""),))
+    assert suites.main() == 1
+    *_, last = capfd.readouterr().out.splitlines()
+    assert last.startswith('{"failed": ["images", "API", "node"]')
