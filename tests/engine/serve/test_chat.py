@@ -116,10 +116,15 @@ def test_a_model_without_template_cannot_chat_but_complete(start_server, write_m
     assert client.completions.create(model="echo", prompt="the fox").choices[0].text
 
 
+def test_tools_without_a_known_format_are_refused(start_server):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(openai.BadRequestError, match=r"set serving\.toolParser"):
+        chat(start_server().client, tools=tools)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "set serving.toolParser"),
         ({"top_logprobs": 2}, "top_logprobs: it needs logprobs"),
         ({"messages": []}, "messages is []"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
