@@ -32,8 +32,10 @@ def candidates(topk: int, steps: int, batch: int, seed: int, levels: int) -> tup
 
 
 def assert_same(pool: tuple[Tensor, ...], count: int) -> None:
-    wanted = TORCH.select_tree_nodes(*pool, count)
-    for result, truth in zip(TRITON.select_tree_nodes(*pool, count), wanted, strict=True):
+    scores, tokens, parents = pool
+    wanted = TORCH.select_tree_nodes(scores, tokens, parents, count)
+    found = TRITON.select_tree_nodes(scores, tokens, parents, count)
+    for result, truth in zip(found, wanted, strict=True):
         assert torch.equal(result, truth)
 
 
