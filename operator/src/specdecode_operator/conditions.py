@@ -43,6 +43,11 @@ class Check:
     reason: str
     message: str = ""
 
+    @property
+    def shown_status(self) -> str:
+        """The status as Kubernetes writes it."""
+        return "Unknown" if self.status is None else str(self.status)
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -127,7 +132,7 @@ def merge(
         if kind not in found:
             continue
         check = found[kind]
-        status = "Unknown" if check.status is None else str(check.status)
+        status = check.shown_status
         old = before.get(kind.value, {})
         has_moved = old.get("status") != status
         merged.append(

@@ -111,12 +111,27 @@ def _routable(slices: Iterable[Manifest]) -> int:
     )
 
 
-def _trial_check(plan: Plan, outcome: Outcome) -> Check | None:
+def _trial_check(plan: Plan, outcome: Outcome, resource: Manifest) -> Check | None:
+    """Condition of a running trial; its message changes when the state of the trial is stored.
+
+    At every look it would be another one, and each a write.
+    """
     if outcome.trial_error:
         return Check(False, "WriteFailed", outcome.trial_error)
     if plan.step is None or plan.step.record.trial is None:
         return None
-    return Check(*health(plan.step.record.trial))
+    found = Check(*health(plan.step.record.trial))
+    before = _condition(resource, conditions.Type.CANARY_HEALTHY)
+    if plan.has_new_state or before is None:
+        return found
+    is_same = (before["status"], before["reason"]) == (found.shown_status, found.reason)
+    return replace(found, message=before["message"]) if is_same else found
+
+
+def _condition(resource: Manifest, kind: conditions.Type) -> Manifest | None:
+    """A condition as it is stored."""
+    stored = (resource.get("status") or {}).get("conditions") or ()
+    return next((each for each in stored if each["type"] == kind), None)
 
 
 def _recommendation(
@@ -141,9 +156,7 @@ def _recommendation_check(plan: Plan, resource: Manifest) -> Check | None:
     step = plan.step
     if step is None or not _learns(step):
         return None
-    previous = (resource.get("status") or {}).get("conditions") or ()
-    kind = conditions.Type.RECOMMENDATION_READY
-    before = next((each for each in previous if each["type"] == kind), None)
+    before = _condition(resource, conditions.Type.RECOMMENDATION_READY)
     if step.advice is None:
         was_ready = before is not None and before["status"] == "True"
         return Check(was_ready, before["reason"], before["message"]) if before else None
@@ -212,6 +225,6 @@ def _facts(
         and all(model.state is ModelState.READY for model in plan.models),
         lost=plan.lost,
         overridden=plan.overridden,
-        trial=_trial_check(plan, outcome),
+        trial=_trial_check(plan, outcome, seen.resource),
         recommendation=_recommendation_check(plan, seen.resource),
     )

@@ -27,7 +27,7 @@ def test_objects_and_writes_of_a_long_trial_are_bounded(world, speculate):
     )
     made.requests_per_s = 4.0
     made.edit(speculation=speculate(3))
-    largest = written = pairs = 0
+    largest = written = pairs = changes = 0
     status: dict[str, object] = {}
     while made.now_s < made.begin_s + 7300.0:
         for engine in made.engines.values():
@@ -37,7 +37,7 @@ def test_objects_and_writes_of_a_long_trial_are_bounded(world, speculate):
         sizes = [size_of(each) for each in (*decided.objects.creates, *decided.objects.revisions)]
         sizes += [size_of({**each, "status": new}) for each, new in decided.objects.statuses]
         if made.status != status:
-            status = made.status
+            status, changes = made.status, changes + 1
             sizes.append(size_of(made.resource))
         written += sum(sizes)
         largest = max([largest, *sizes])
@@ -49,3 +49,4 @@ def test_objects_and_writes_of_a_long_trial_are_bounded(world, speculate):
     assert pairs > 30
     assert largest <= LARGEST_OBJECT
     assert written <= MOST_WRITTEN
+    assert changes <= 2 * pairs + 20, "a status that changes at every look is written at every look"
