@@ -1,11 +1,13 @@
 """`python -m fuzz [--seconds 300] [--seed N]`: fuzz an engine; the last line is JSON.
 
+The line before it has the longest stalls, with the requests that were under way.
 The exit status is 1 if a request was answered with 5xx, the engine ended, a stream was disturbed
 or, unless `--no-stall` is given, something took more than 200 ms longer than without fuzzing.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import secrets
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.served import ServedEngine, serve_example
+from fuzz.stalls import SentRequest, describe_stall
 from fuzz.streams import STREAMS
 from fuzz.watch import PhaseTimes, Watch
 
@@ -40,6 +43,7 @@ class FuzzResult:
     disturbed: tuple[str, ...]
     refused_streams: int
     ended_streams: int
+    attack_start_s: float
 
     @property
     def stall_ms(self) -> float:
@@ -60,10 +64,19 @@ class FuzzResult:
             "given_up": self.attack["given_up"],
             "streams": self.ended_streams,
             "streams_refused": self.refused_streams,
+            "machine_stall_ms": round(1000 * self.fuzzed.machine_s, 1),
             "watcher_delay_ms": round(1000 * self.fuzzed.own_delay_s, 1),
             "quiet_gap_ms": round(1000 * self.quiet.gap_s, 1),
             "quiet_health_ms": round(1000 * self.quiet.health_s, 1),
+            "quiet_machine_ms": round(1000 * self.quiet.machine_s, 1),
         }
+
+    def stalls(self) -> list[dict[str, object]]:
+        """The longest stalls, as JSON."""
+        sent = [SentRequest(**each) for each in self.attack["sent"]]
+        machine, start_s = self.fuzzed.machine_waits, self.attack_start_s
+        waits = self.fuzzed.longest_waits()
+        return [describe_stall(wait, sent, machine, start_s) for wait in waits]
 
     def has_passed(self, checks_stall: bool) -> bool:
         bad = ("status_5xx", "process_deaths", "streams_disturbed", "unanswered")
@@ -85,6 +98,7 @@ async def fuzz(engine: ServedEngine, seed: int, seconds: float, only: list[str])
     await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
     quiet = watch.begin_phase()
     print(f"without fuzzing: gap {1000 * quiet.gap_s:.0f} ms", file=sys.stderr, flush=True)
+    attack_start_s = time.monotonic()
     attack = await _attack(engine, seed, seconds - quiet_s, only)
     fuzzed = watch.begin_phase()
     watch.is_over = True
@@ -97,6 +111,7 @@ async def fuzz(engine: ServedEngine, seed: int, seconds: float, only: list[str])
         tuple(watch.disturbed),
         watch.refused,
         watch.ended,
+        attack_start_s,
     )
 
 
@@ -124,6 +139,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"fuzz: seed {seed}", file=sys.stderr, flush=True)
+    gc.freeze()  # a collection of all modules would delay the measurement
     with tempfile.TemporaryDirectory() as folder, serve_example(Path(folder)) as engine:
         result = asyncio.run(fuzz(engine, seed, options.seconds, options.only))
     for line in result.disturbed[:SHOWN]:
@@ -131,6 +147,7 @@ def main() -> int:
     if in_flight := result.attack["in_flight"]:
         print(f"running when the engine ended: {in_flight}", file=sys.stderr)
     print(f"statuses: {result.attack['statuses']}; kinds: {result.attack['kinds']}")
+    print(json.dumps({"longest_stalls": result.stalls()}))
     print(json.dumps({"seed": seed, **result.summary()}))
     return 0 if result.has_passed(not options.no_stall) else 1
 

@@ -13,9 +13,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from fuzz.cases import Case, draw_case
+from fuzz.stalls import SentRequest
 from fuzz.wire import MUST_BE_ANSWERED, WireReply, send
 
 HOST = "127.0.0.1"
@@ -41,10 +42,12 @@ class AttackTally:
     failures: list[str] = field(default_factory=list)
     in_flight: list[int] = field(default_factory=list)
     """Indices of the requests that were running when the engine ended, and of the last before."""
+    sent: list[SentRequest] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
         """Describe the tally as JSON."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        counts = {each.name: getattr(self, each.name) for each in fields(self)}
+        return counts | {"sent": [asdict(each) for each in self.sent]}
 
     def count(self, index: int, case: Case, reply: WireReply) -> None:
         """Count one request with its responses."""
@@ -107,7 +110,9 @@ class Attack:
             case = draw_case(self._seed, index)
             self._running[index] = None
             rng = random.Random(f"{self._seed}/{index}/wire")
+            start_s = time.monotonic()
             reply = await send(case.request, HOST, self._port, rng, REPLY_SECONDS)
+            self.tally.sent.append(SentRequest.of(index, case, start_s, time.monotonic()))
             if reply.is_refused:
                 self._end()
                 return

@@ -49,10 +49,14 @@ class StreamResult:
     error: str = ""
 
 
-class StreamProtocol(asyncio.Protocol):
-    """Collects a response and reports the gap between two of its parts, in seconds."""
+ReportGap = Callable[[float, float], None]
+"""Called with the times of two successive events of a stream, in seconds of the monotonic clock."""
 
-    def __init__(self, request: bytes, report_gap: Callable[[float], None]) -> None:
+
+class StreamProtocol(asyncio.Protocol):
+    """Collects a response and reports the gap between two of its parts."""
+
+    def __init__(self, request: bytes, report_gap: ReportGap) -> None:
         self._request = request
         self._report_gap = report_gap
         self._last_s: float | None = None
@@ -69,7 +73,7 @@ class StreamProtocol(asyncio.Protocol):
             return
         now_s = time.monotonic()
         if self._last_s is not None:
-            self._report_gap(now_s - self._last_s)
+            self._report_gap(self._last_s, now_s)
         self._last_s = now_s
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -81,7 +85,7 @@ class StreamProtocol(asyncio.Protocol):
         return b"".join(self._parts)
 
 
-async def read_stream(number: int, port: int, report_gap: Callable[[float], None]) -> StreamResult:
+async def read_stream(number: int, port: int, report_gap: ReportGap) -> StreamResult:
     """Run one stream to its end."""
     path, body = stream_body(number)
     content = json.dumps(body).encode()

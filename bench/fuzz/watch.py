@@ -1,25 +1,41 @@
 """Streams that run all the time, and a probe of /health: their texts, gaps and latency."""
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
+from fuzz.stalls import MIN_STALL_SECONDS, Wait, longest
 from fuzz.streams import STREAMS, read_stream
 
 PROBE_SECONDS = 0.05
 BEAT_SECONDS = 0.02
 RETRY_SECONDS = 0.1
 RETRYABLE = (429, 503)
+IDLE_SECONDS = 0.005
 
 
 @dataclass(slots=True)
 class PhaseTimes:
-    """The largest values of a phase, in seconds."""
+    """What a phase measured; of the waits, those that are long enough to be reported."""
 
     gap_s: float = 0.0
     health_s: float = 0.0
     own_delay_s: float = 0.0
     """How late the watcher's own event loop was; it is part of the other two."""
+    waits: list[Wait] = field(default_factory=list)
+    machine_waits: list[Wait] = field(default_factory=list)
+    """Delays of an idle thread in this process: of the machine and its other load."""
+
+    @property
+    def machine_s(self) -> float:
+        """The longest delay of the idle thread, 0 if none was long enough to be reported."""
+        return max((wait.seconds for wait in self.machine_waits), default=0.0)
+
+    def longest_waits(self) -> list[Wait]:
+        """Return the longest waits for /health and for a stream, of any moment only one."""
+        return longest(self.waits)
 
 
 @dataclass(slots=True)
@@ -44,6 +60,7 @@ class Watch:
 
     async def run(self) -> None:
         """Run streams, probe and heartbeat until `is_over`."""
+        threading.Thread(target=self._idle, name="idle", daemon=True).start()
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS):
                 group.create_task(self._run_stream(number))
@@ -58,7 +75,8 @@ class Watch:
 
     async def _run_stream(self, number: int) -> None:
         while not self.is_over:
-            result = await read_stream(number, self.port, self._report_gap)
+            report_gap = partial(self._report_gap, f"stream {number}")
+            result = await read_stream(number, self.port, report_gap)
             if result.status in RETRYABLE:
                 self.refused += 1
                 await asyncio.sleep(RETRY_SECONDS)
@@ -74,8 +92,22 @@ class Watch:
                     f"{first[at : at + 40]!r}, then {result.text[at : at + 40]!r}"
                 )
 
-    def _report_gap(self, seconds: float) -> None:
-        self.times.gap_s = max(self.times.gap_s, seconds)
+    def _report_gap(self, name: str, start_s: float, end_s: float) -> None:
+        self.times.gap_s = max(self.times.gap_s, end_s - start_s)
+        self._note(Wait(name, start_s, end_s))
+
+    def _note(self, wait: Wait) -> None:
+        if wait.seconds >= MIN_STALL_SECONDS:
+            self.times.waits.append(wait)
+
+    def _idle(self) -> None:
+        """Measure how late a thread that does nothing else is woken."""
+        while not self.is_over:
+            due_s = time.monotonic() + IDLE_SECONDS
+            time.sleep(IDLE_SECONDS)
+            wait = Wait("an idle thread", due_s, time.monotonic())
+            if wait.seconds >= MIN_STALL_SECONDS:
+                self.times.machine_waits.append(wait)
 
     async def _probe(self) -> None:
         while not self.is_over:
@@ -87,7 +119,9 @@ class Watch:
                 writer.close()
             except OSError:
                 return  # the engine has ended
-            self.times.health_s = max(self.times.health_s, time.monotonic() - started_s)
+            wait = Wait("/health", started_s, time.monotonic())
+            self.times.health_s = max(self.times.health_s, wait.seconds)
+            self._note(wait)
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _beat(self) -> None:

@@ -1,4 +1,4 @@
-"""`python -m operator_bench [--quick]`: a table of O1 to O7 and, last, one line of JSON."""
+"""`python -m operator_bench [--quick]`: a table of O1 to O8 and, last, one line of JSON."""
 
 import argparse
 import asyncio
@@ -12,6 +12,7 @@ from localnode.progress import step
 from operator_bench import measures
 from operator_bench.api import connect
 from operator_bench.decisions import decision_delay
+from operator_bench.long_trial import DURATION_S, long_trial
 from operator_bench.process import OperatorProcess
 from operator_bench.report import missed, table
 from operator_bench.seen import watching
@@ -28,6 +29,8 @@ RESOURCES = 500
 MANY, MANY_QUICK = 5000, 1000
 NEVER_S = 86400.0
 TRIALS, TRIALS_QUICK = 24, 8
+LONG_QUICK_S = 900.0
+"""Of the long trial, simulated."""
 
 
 def main() -> int:
@@ -52,6 +55,9 @@ def main() -> int:
             window_s = 60.0 if options.quick else 180.0
             figures |= asyncio.run(_recommending(folder, options.engines, window_s))
         if not options.only_decisions and not options.only_whole:
+            with step("a trial of two hours on eight pods, in simulated time"):
+                seconds = LONG_QUICK_S if options.quick else DURATION_S
+                figures |= asyncio.run(long_trial(seconds))
             figures |= asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
             figures |= asyncio.run(_alone(folder, options.quick, options.resources, many))
     print(table(figures))

@@ -1,6 +1,6 @@
 """What engines in mode Recommend cost an operator, without an API server.
 
-`python -m operator_bench.recommending [--engines N]`: the operator's own observer, plan and status
+`python -m operator_bench.recommending [--engines N]`: the operator's own poller, plan and status
 run for resources of four engines, each once a minute, against engines that serve metrics over HTTP
 from another process. Everything but the requests to the API server is there; at rest these are
 some status updates in half an hour.
@@ -26,7 +26,7 @@ from operator_bench.world import resource
 from specdecode_operator import trial
 from specdecode_operator.activity import ActivityLog
 from specdecode_operator.engine_client import EngineClient, open_engine_client
-from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.heap import freeze_heap
 from specdecode_operator.kinds import DEPLOYMENT, POD, Manifest, child_id
 from specdecode_operator.observed import Key, Observed
@@ -58,7 +58,7 @@ async def recommend_share(engines: int, per_resource: int, periods: float) -> Fi
     resources = engines // per_resource
     fleet = [_observed(number, per_resource) for number in range(resources)]
     hashes = [str(plan(each, SETTINGS).config_hash) for each in fleet]
-    port = _free_port()
+    port = free_port()
     with serving(resources * per_resource, port, hashes):
         async with open_engine_client(port) as client:
             return await _measure(client, fleet, periods)
@@ -66,8 +66,8 @@ async def recommend_share(engines: int, per_resource: int, periods: float) -> Fi
 
 async def _measure(client: EngineClient, fleet: Sequence[Observed], periods: float) -> Figures:
     woken: asyncio.Queue[Key] = asyncio.Queue()
-    observer = EngineObserver(client, time.monotonic, woken.put_nowait)
-    work = _Work(observer, woken, {_key(each): each for each in fleet})
+    poller = EnginePoller(client, time.monotonic, woken.put_nowait)
+    work = _Work(poller, woken, {_key(each): each for each in fleet})
     sys.setswitchinterval(THREAD_SWITCH_S)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work.look_forever(key)) for key in work.observed]
@@ -75,7 +75,7 @@ async def _measure(client: EngineClient, fleet: Sequence[Observed], periods: flo
         freeze_heap()
         await asyncio.sleep(REST_LOOK_S)  # every resource once, with new connections
         work.looks = 0
-        with _timed_callbacks() as callbacks:
+        with timed_callbacks() as callbacks:
             cpu_s, started_s = time.process_time(), time.monotonic()
             await asyncio.sleep(periods * REST_LOOK_S)
             share = (time.process_time() - cpu_s) / (time.monotonic() - started_s)
@@ -95,7 +95,7 @@ async def _measure(client: EngineClient, fleet: Sequence[Observed], periods: flo
 class _Work:
     """What a reconciler does with looks at rest."""
 
-    observer: EngineObserver
+    poller: EnginePoller
     woken: asyncio.Queue[Key]
     observed: dict[Key, Observed]
     activities: ActivityLog = field(default_factory=ActivityLog)
@@ -112,14 +112,14 @@ class _Work:
             observed = self.observed[key]
             look = trial.next_look(observed, step.record, time.time(), REST_LOOK_S)
             assert look is not None, "mode Recommend looks at rest"
-            self.observer.start(key, observed.uid, look, time.time)
+            self.poller.look(key, observed.uid, look, time.time)
             await asyncio.sleep(REST_LOOK_S)
 
     async def reconcile_forever(self) -> None:
         """Plan and compute the status after each look."""
         while True:
             key = await self.woken.get()
-            snapshot = self.observer.take(key)
+            snapshot = self.poller.take(key)
             if snapshot is None:
                 continue
             self.looks += 1
@@ -169,7 +169,7 @@ def _key(observed: Observed) -> Key:
 
 
 @contextmanager
-def _timed_callbacks() -> Iterator[Callbacks]:
+def timed_callbacks() -> Iterator[Callbacks]:
     """Measure the processor time of the thread in each callback, so that others do not count."""
     found, run = Callbacks(), asyncio.Handle._run
 
@@ -206,7 +206,7 @@ def serving(count: int, port: int, hashes: Sequence[str]) -> Iterator[None]:
         process.communicate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

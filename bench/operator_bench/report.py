@@ -63,6 +63,10 @@ ROWS = (
     Row("whole_callback_max_ms", "O7 longest callback of the event loop, in ms", at_most=5),
     Row("whole_status_writes_per_min", "O7 status writes per minute of 75 resources"),
     Row("whole_peak_mib", "O7 peak memory of the operator, in MiB", at_most=512),
+    Row("trial_cpu_ms_per_look", "O8 a trial of 2 h on 8 pods: CPU per look, in ms", at_most=60),
+    Row("trial_callback_max_ms", "O8 longest callback of the event loop, in ms", at_most=5),
+    Row("trial_largest_object_kib", "O8 largest object, in KiB", at_most=64),
+    Row("trial_written_mib", "O8 written to trial, status and revisions, in MiB", at_most=2),
 )
 
 

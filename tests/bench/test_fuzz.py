@@ -9,7 +9,9 @@ from fuzz.attack import AttackTally, find_defect
 from fuzz.cases import CHAT, COMPLETIONS, Case, draw_case
 from fuzz.fields import FIELDS, field_names, valid_body
 from fuzz.hostile import nested_schema, reference_chain
+from fuzz.stalls import SentRequest, Wait, describe_stall, longest
 from fuzz.streams import parse_stream
+from fuzz.watch import PhaseTimes
 from fuzz.wire import Delivery, WireReply, WireRequest
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import CompletionBody
@@ -95,3 +97,32 @@ def test_the_text_of_a_stream_is_read_from_its_chunks() -> None:
     assert parse_stream(chunked('{"error":{"message":"m"}}', "[DONE]")).error
     assert parse_stream(b"HTTP/1.1 429 x\r\n\r\nno").status == 429
     assert parse_stream(b"").error == "no response"
+
+
+def test_of_waits_at_the_same_moment_the_longest_is_reported() -> None:
+    streams = [Wait(f"stream {n}", 10.0, 10.3 + n / 100) for n in range(16)]
+    health, later = Wait("/health", 10.25, 10.4), Wait("/health", 11.0, 11.1)
+    assert longest([later, *streams, health]) == [streams[-1], later]
+    assert longest([Wait("/health", n, n + 0.5) for n in range(9)], count=5)[-1].start_s == 4.0
+    times = PhaseTimes(waits=[later], machine_waits=[health, later])
+    assert times.longest_waits() == [later]
+    assert times.machine_s == pytest.approx(0.15)
+    assert PhaseTimes().machine_s == 0.0
+
+
+def test_a_stall_names_the_requests_that_were_under_way() -> None:
+    case = Case("huge", WireRequest(b"POST /v1/completions HTTP/1.1\r\n", b"x" * 99))
+    before, during, meanwhile, after = (
+        SentRequest.of(index, case, start_s, end_s)
+        for index, (start_s, end_s) in enumerate([(1, 2), (4.5, 7), (5.2, 5.3), (5.5, 6)])
+    )
+    sent, machine = [before, during, meanwhile, after], [Wait("an idle thread", 5.1, 5.15)]
+    document = describe_stall(Wait("stream 3", 5.0, 5.4), sent, machine, begin_s=1.0)
+    requests = document.pop("requests")
+    assert document == {"waited": "stream 3", "ms": 400.0, "at_s": 4.0, "machine_ms": 50.0}
+    assert isinstance(requests, list)
+    assert [each["index"] for each in requests] == [1, 2]
+    assert requests[1] == {
+        "index": 2, "kind": "huge", "path": "/v1/completions", "bytes": 99, "sent_ms": 200.0,
+        "took_ms": 100.0,
+    }  # fmt: skip

@@ -37,11 +37,6 @@ TOLD_BY_OTHERS = {
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
     "specdecode_decode_steps_total",  # the sum of those by range
     # What an interval is worked out from: the operator does so, stratum by stratum.
-    "specdecode_request_sum_tokens_squared_total",
-    "specdecode_request_sum_steps_squared_total",
-    "specdecode_request_sum_seconds_squared_total",
-    "specdecode_request_sum_tokens_steps_total",
-    "specdecode_request_sum_seconds_tokens_total",
 }
 """Metrics without a panel, because an alert or the panels of other metrics cover them."""
 

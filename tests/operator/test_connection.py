@@ -3,7 +3,7 @@
 import kopf
 import yaml
 
-from specdecode_operator.cluster import load_configuration
+from specdecode_operator.kube_api import load_configuration
 from specdecode_operator.watching import kopf_settings
 
 

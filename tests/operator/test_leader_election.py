@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.denials import PERMISSION_GRACE_S, Denials
 from specdecode_operator.errors import StartError
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.leader_election import (
     DEADLINE_S,
     DURATION_S,

@@ -30,13 +30,13 @@ The metrics of an engine at `{names.PATH_METRICS}`. The chart's PodMonitor adds 
 
 ## How requests are counted
 
-`specdecode_request_sum_*` contain sums over requests, from which means and variances follow
-without a request log. A request is counted once, when it ends: in the bucket of most of its decode
-steps, with its tokens, steps and seconds in that bucket alone. The seconds are those of its decode
-steps; prefill and waiting are not included. A request whose client disconnected is counted until
-then, a failed request is not counted, and a request that was decoded under two tables is counted
-for neither (`request_sum_mixed_requests`). A table has at most {metrics.MAX_STRATA} combinations of
-labels; requests of further ones are in `request_sum_unsorted_requests`. Reasons:
+`specdecode_request_sum_*` contain sums over requests, from which tokens per step and seconds per
+token follow without a request log. A request is counted once, when it ends: in the bucket of most
+of its decode steps, with its tokens, steps and seconds in that bucket alone. The seconds are those
+of its decode steps; prefill and waiting are not included. A request whose client disconnected is
+counted until then, a failed request is not counted, and a request that was decoded under two tables
+is counted for neither (`request_sum_mixed_requests`). A table has at most {metrics.MAX_STRATA}
+combinations of labels; requests of further ones are in `request_sum_unsorted_requests`. Reasons:
 [decision 13](decisions/0013-the-unit-of-evidence.md).
 """
 

@@ -6,7 +6,6 @@ preStop hook waits for `drain`.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -70,6 +69,7 @@ def _serve(given: Sequence[str]) -> int:
     from specdecode_engine.cli.flags import parse_flags
     from specdecode_engine.process import (
         ConfigurationError,
+        freeze_heap,
         keep_freed_memory,
         leave,
         termination_message_for,
@@ -90,6 +90,7 @@ def _serve(given: Sequence[str]) -> int:
         lambda progress: _load(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
         reread=lambda: parse_flags(given),
+        on_loaded=freeze_heap,
     )
 
 
@@ -102,9 +103,6 @@ def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
 
     progress("loading checkpoints")
     core = build_core(boot, progress=True)
-    # The loaded objects live until exit: exclude them from garbage collection.
-    gc.collect()
-    gc.freeze()
     return LoadedEngine(core, Path(boot.model.path), core.facts)
 
 

@@ -6,6 +6,7 @@ termination log, which Kubernetes copies to the pod's status.
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import re
@@ -85,3 +86,13 @@ def keep_freed_memory() -> None:
         mallopt(_ARENA_MAX, 1)
         mallopt(_MMAP_THRESHOLD, _MOST_BYTES)
         mallopt(_TRIM_THRESHOLD, _MOST_BYTES)
+
+
+def freeze_heap() -> None:
+    """Exempt everything that exists now from garbage collection.
+
+    The modules and objects of a loaded engine live until exit. A collection of all of them, 340 000
+    on the CPU, holds the interpreter for 0.2 s and stops all responses.
+    """
+    gc.collect()
+    gc.freeze()

@@ -122,10 +122,6 @@ class Cache:
         # copied first: metrics are read by another thread
         return [each for each in list(self._objects.values()) if each["kind"] == names.KIND]
 
-    def pods(self) -> list[Manifest]:
-        """Every known pod."""
-        return [each for each in self._objects.values() if each["kind"] == POD.kind]
-
     def known_keys(self) -> list[Key]:
         """Keys of every known resource."""
         return [key for each in self.resources() if (key := key_of(each)) is not None]

@@ -6,8 +6,9 @@ import httpx
 
 from specdecode_api import names
 from specdecode_operator import served
-from specdecode_operator.cluster import Cluster, KubeApiError, connect
+from specdecode_operator.cluster import Cluster, connect
 from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.settings import version
 

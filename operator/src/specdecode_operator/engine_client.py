@@ -6,6 +6,7 @@ Requests go to the IP address in a pod's status, through one connection pool.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import TypeVar
@@ -42,6 +43,17 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 class ResponseTooLong(ValueError):
     """A response of a pod exceeds the limit of its endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """The response of an engine to a table."""
+
+    table_hash: str = ""
+    """Hash of the table that the engine runs now; empty after an error."""
+    error: str = ""
+    needs_restart: bool = False
+    """Whether the engine can take the table only by a restart."""
 
 
 class EngineClient:
@@ -81,15 +93,12 @@ class EngineClient:
         owner: str,
         table: Mapping[str, TableEntry],
         expires_after_s: float | None,
-    ) -> tuple[bool, str]:
+    ) -> TableResult:
         """Replace the speculation table of an engine that has an address, or renew its expiry.
 
         Args:
             owner: uid of the resource, which engines with API keys require.
             expires_after_s: the engine then returns to its last table without expiry.
-
-        Returns:
-            whether the engine needs a restart for this table, and the error; ("" if replaced).
         """
         url = url_of(pod, self._port, names.PATH_TABLE)
         assert url is not None, "its metrics were read at this address"
@@ -101,10 +110,15 @@ class EngineClient:
                 url, json=document, headers=headers, timeout=METRICS_TIMEOUT_S
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return False, f"{url} does not answer: {str(error) or type(error).__name__}"
-        if response.is_success:
-            return False, ""
-        return response.status_code == HTTPStatus.CONFLICT, f"{url}: {_error_of(response)}"
+            reason = f"{url} does not answer: {str(error) or type(error).__name__}"
+            return TableResult(error=reason)
+        if not response.is_success:
+            needs_restart = response.status_code == HTTPStatus.CONFLICT
+            return TableResult(error=f"{url}: {_error_of(response)}", needs_restart=needs_restart)
+        try:
+            return TableResult(str(response.json()["table_hash"]))
+        except (ValueError, KeyError, TypeError):
+            return TableResult(error=f"{url}: the response contains no table_hash")
 
     async def _reading(self, pod: Manifest) -> Reading | str:
         """The reading of one pod, or why there is none."""

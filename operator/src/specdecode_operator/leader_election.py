@@ -13,10 +13,11 @@ from datetime import datetime
 from enum import StrEnum
 from http import HTTPStatus
 
-from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.cluster import Cluster
 from specdecode_operator.denials import DENIED, PERMISSION_GRACE_S
 from specdecode_operator.errors import StartError
 from specdecode_operator.kinds import LEASE, Manifest
+from specdecode_operator.kube_api import KubeApiError
 
 log = logging.getLogger(__name__)
 

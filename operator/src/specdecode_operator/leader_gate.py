@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.errors import StartError
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.leader_election import Election
 from specdecode_operator.observed import Key
 from specdecode_operator.queue import Queue

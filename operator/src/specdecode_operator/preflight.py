@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.cluster import Cluster
 from specdecode_operator.denials import PERMISSION_GRACE_S
 from specdecode_operator.errors import StartError
 from specdecode_operator.kinds import LEASE, RESOURCE, TRIAL, ResourceKind
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.resync import Resync
 
 log = logging.getLogger(__name__)

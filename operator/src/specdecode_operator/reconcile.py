@@ -3,31 +3,30 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
 
-from specdecode_api.report import Degradation, Progress
 from specdecode_operator import events, pods, trial
 from specdecode_operator.activity import ActivityLog
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.cluster import Cluster
 from specdecode_operator.concurrent_changes import changed_concurrently
 from specdecode_operator.denials import Denials
-from specdecode_operator.engine_observer import SLACK_S, EngineObserver
-from specdecode_operator.image_volumes import REFUSED, image_volumes
-from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id, log_fields
+from specdecode_operator.engine_poller import SLACK_S, EnginePoller
+from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest, child_id
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key, Observed, is_controlled_by
-from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
-from specdecode_operator.plan import Cause, Plan, Write, plan
+from specdecode_operator.object_writer import ObjectWriter
+from specdecode_operator.observed import Key, Observed
+from specdecode_operator.outcome import Outcome
+from specdecode_operator.plan import Plan, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, hash_of_template, rollout
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
-from specdecode_operator.trial.projection import TrialObjects
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.stored import RecordMemory, StateMark
 from specdecode_operator.update_strategy import overdue_pods
@@ -39,9 +38,6 @@ LOOK_AGAIN_S = 60.0
 
 LOOK_AFTER_CONFLICT_S = 1.0
 """Should the event of the change that refused a status be late."""
-
-_NOT_ABOUT_FIELDS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
-"""Answers to a dry run that the write itself reports."""
 
 LOOK_AT_PROGRESS_S = 10.0
 """While models are downloaded: progress is only available by polling."""
@@ -56,53 +52,40 @@ class Reconciler:
     settings: Settings
     metrics: Metrics
     now: Callable[[], datetime]
-    fetch_progress: Callable[[Sequence[Manifest]], Awaitable[Mapping[str, Progress]]]
-    observer: EngineObserver
+    poller: EnginePoller
     served_crd: ServedCrd = field(default_factory=ServedCrd)
-    degraded: Callable[[Sequence[Manifest]], tuple[tuple[str, Degradation], ...]] = lambda _: ()
-    denials: Denials[Key] = field(default_factory=lambda: Denials(time.monotonic))
     memories: dict[Key, RecordMemory] = field(default_factory=dict)
     stored: dict[Key, StateMark] = field(default_factory=dict)
     """State of trials that was written last."""
-    image_rollouts: ImageRollouts = field(init=False)
     progress: dict[Key, float] = field(default_factory=dict)
     """Monotonic time of the latest progress of each running trial."""
     activities: ActivityLog = field(default_factory=ActivityLog)
+    denials: Denials[Key] = field(init=False)
+    writer: ObjectWriter = field(init=False)
+    image_rollouts: ImageRollouts = field(init=False)
 
     def __post_init__(self) -> None:
+        denials: Denials[Key] = Denials(time.monotonic)
+        writer = ObjectWriter(self.cluster, self.cache, self.metrics, denials)
+        object.__setattr__(self, "denials", denials)
+        object.__setattr__(self, "writer", writer)
         limit = self.settings.max_concurrent_rollouts
         object.__setattr__(self, "image_rollouts", ImageRollouts(limit))
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one resource; returns the seconds until the next reconcile, if one is due."""
-        observed = self.cache.observe(key)
-        if observed is None:
-            self.observer.forget(key)
-            self.denials.clear(key)
-            for known in (self.memories, self.stored, self.progress):
-                known.pop(key, None)
-            self.activities.forget(key)
-            self.image_rollouts.forget(key)
+        known = self.cache.observe(key)
+        if known is None:
+            self._forget(key)
             return None
-        observed = replace(observed, at=self.now(), degraded=self.degraded(observed.pods))
-        is_fetching = any(map(pods.is_fetching, observed.pods))
-        if is_fetching:
-            observed = replace(observed, progress=await self.fetch_progress(observed.pods))
-        observed = replace(observed, node_events=await self._node_events(observed))
-        snapshot = self.observer.take(key)
+        observed = await self._observe(key, known)
+        snapshot = self.poller.take(key)
         self._note_rollout(key, observed)
         now_s = snapshot.at_s if snapshot else self._now_s()
-        if snapshot is not None:
-            self.activities.add(key, observed.uid, snapshot.readings.values(), snapshot.at_s)
-        shown = observed.resource.get("status") or {}
-        observed = replace(
-            observed,
-            activity=self.activities.extended(key, shown.get("activity")),
-            measured=self.activities.measured(key, shown.get("measured")),
-        )
+        observed = self._with_activity(key, observed, snapshot)
         decided = await self._decide(key, observed, now_s, snapshot)
         self._remember(key, decided.memory)
-        outcome = await self._act(key, observed, decided)
+        outcome = await self.writer.write(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
         if outcome.is_state_stored:
@@ -114,6 +97,7 @@ class Reconciler:
         # What is not stored must not be tried: its tables are not sent.
         is_stored = outcome.is_state_stored and is_reported and not outcome.trial_error
         look_again_s = self._look(key, observed, decided) if is_stored else None
+        is_fetching = any(map(pods.is_fetching, observed.pods))
         waits_s = (
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
@@ -127,6 +111,36 @@ class Reconciler:
             look_again_s,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    def _forget(self, key: Key) -> None:
+        """Drop everything about a resource that is gone."""
+        self.poller.forget(key)
+        self.denials.clear(key)
+        for known in (self.memories, self.stored, self.progress):
+            known.pop(key, None)
+        self.activities.forget(key)
+        self.image_rollouts.forget(key)
+
+    async def _observe(self, key: Key, known: Observed) -> Observed:
+        """What the cache has not: the time, reports of pods, events about coming nodes."""
+        self.poller.follow(key, known.pods)
+        observed = replace(known, at=self.now(), degraded=self.poller.degraded(known.pods))
+        if any(map(pods.is_fetching, observed.pods)):
+            observed = replace(observed, progress=await self.poller.progress(observed.pods))
+        return replace(observed, node_events=await self._node_events(observed))
+
+    def _with_activity(
+        self, key: Key, observed: Observed, snapshot: EngineSnapshot | None
+    ) -> Observed:
+        """Add the work of the engines, with that of the latest look."""
+        if snapshot is not None:
+            self.activities.add(key, observed.uid, snapshot.readings.values(), snapshot.at_s)
+        shown = observed.resource.get("status") or {}
+        return replace(
+            observed,
+            activity=self.activities.extended(key, shown.get("activity")),
+            measured=self.activities.measured(key, shown.get("measured")),
+        )
 
     async def _node_events(self, observed: Observed) -> tuple[Manifest, ...]:
         """Events about pods for which a node may be coming.
@@ -207,146 +221,22 @@ class Reconciler:
         A running look wakes the resource when it is complete.
         """
         if decided.step is None:
-            self.observer.forget(key)
+            self.poller.stop_looks(key)
             return None
-        since_s = self.observer.since_s(key)
+        since_s = self.poller.since_s(key)
         look = trial.next_look(observed, decided.step.record, self._now_s(), since_s)
         if look is None:
-            self.observer.forget(key)
+            self.poller.stop_looks(key)
             return None
-        if self.observer.is_running(key):
+        if self.poller.is_looking(key):
             return None
-        if look.due_s > SLACK_S and look.tables == self.observer.tables(key):
+        if look.due_s > SLACK_S and look.tables == self.poller.tables(key):
             return look.due_s
-        self.observer.start(key, observed.uid, look, self._now_s)
+        self.poller.look(key, observed.uid, look, self._now_s)
         return None
 
     def _now_s(self) -> float:
         return self.now().timestamp()
-
-    async def _act(self, key: Key, observed: Observed, decided: Plan) -> Outcome:
-        """Write the workload after its dependencies; a blocked write stops the following ones."""
-        written: list[Manifest] = []
-        removed: list[ChildId] = []
-        if rejected := await self._rejected_template(observed, decided):
-            log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
-            return Outcome(is_state_stored=False, blocked=rejected)
-        for writes in _stages(decided.writes):
-            answers = await self._write_all(key, observed, writes)
-            written += [answer for answer in answers if isinstance(answer, dict)]
-            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
-            if blocked is not None:
-                log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
-                return Outcome(tuple(written), tuple(removed), blocked, is_state_stored=False)
-        for child in decided.prunes:
-            await self.cluster.delete(child)
-            self.metrics.prunes.labels(kind=child["kind"]).inc()
-            removed.append(child_id(child))
-            log.info("pruned", extra=log_fields(child))
-        is_stored, error = await self._store(decided.objects)
-        if is_stored:
-            error = await self._write_trial(key, observed, decided, written)
-        return Outcome(tuple(written), tuple(removed), is_state_stored=is_stored, trial_error=error)
-
-    async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
-        """Try a Deployment with a user's template by a dry run, before anything is written."""
-        template = (observed.resource.get("spec") or {}).get("template") or {}
-        workload = [each for each in decided.writes if each.manifest["kind"] == DEPLOYMENT.kind]
-        if not template.get("spec") or not workload:
-            return None
-        try:
-            await self.cluster.apply(workload[0].manifest, force=True, is_trial=True)
-        except KubeApiError as error:
-            if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
-                return None
-            message = f"{error}; correct spec.template, or the field that the message names"
-            return Blocked(BlockReason.TEMPLATE_REJECTED, message)
-        return None
-
-    async def _write_trial(
-        self, key: Key, observed: Observed, decided: Plan, written: list[Manifest]
-    ) -> str:
-        """Write the objects of trials after all others; returns why that failed, if it did.
-
-        A trial never blocks the resource: whatever fails here is tried again later.
-        """
-        for writes in _stages(decided.trial_writes):
-            try:
-                answers = await self._write_all(key, observed, writes)
-            except KubeApiError as error:
-                log.warning("trial not written", extra={"why": str(error)})
-                return str(error)
-            written += [answer for answer in answers if isinstance(answer, dict)]
-            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
-            if blocked is not None:
-                log.warning("trial blocked", extra={"why": blocked.message})
-                return blocked.message
-        return ""
-
-    async def _store(self, objects: TrialObjects) -> tuple[bool, str]:
-        """Write revisions and SpecDecodeTrials; returns whether that succeeded, or why not.
-
-        A conflict means that a trial has changed meanwhile, which its event reports.
-        """
-        try:
-            for manifest in objects.revisions:
-                self.cache.put(await self.cluster.apply(manifest, force=True))
-            for manifest in objects.creates:
-                self.cache.put(await self.cluster.create_trial(manifest))
-            for each, owned in objects.adoptions:
-                self.cache.put(await self.cluster.adopt_trial(each, owned))
-            for each, new in objects.statuses:
-                self.cache.put(await self.cluster.apply_trial_status(each, new))
-            for each in objects.deletes:
-                await self.cluster.delete(each)
-        except KubeApiError as error:
-            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                return False, ""
-            log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
-            return False, str(error)
-        return True, ""
-
-    async def _write_all(
-        self, key: Key, observed: Observed, writes: Iterable[Write]
-    ) -> list[Manifest | Blocked]:
-        """Write concurrently: sequential requests would add up to the latency of a reconcile."""
-        answers = await asyncio.gather(
-            *(self._write(key, observed, write) for write in writes), return_exceptions=True
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
-
-    async def _write(self, key: Key, observed: Observed, write: Write) -> Manifest | Blocked:
-        manifest = write.manifest
-        try:
-            live = None if write.is_present else await self._find(manifest)
-            if live is not None and not is_controlled_by(live, observed.uid):
-                return blocked_by(live, observed)
-            force = write.is_present or live is not None
-            if wanted := image_volumes(manifest):
-                trial = await self.cluster.apply(manifest, force=force, is_trial=True)
-                if not wanted <= image_volumes(trial):
-                    return Blocked(BlockReason.IMAGE_VOLUMES_OFF, REFUSED)
-            answer = await self.cluster.apply(manifest, force=force)
-        except KubeApiError as error:
-            self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
-            if error.is_transient or self.denials.is_recent(key, error.code):
-                raise
-            return Blocked(BlockReason.APPLY_FAILED, str(error))
-        self.cache.put(answer)
-        self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
-        if write.cause is Cause.DRIFTED:
-            self.metrics.drifts.labels(kind=manifest["kind"]).inc()
-        log.info("applied", extra=log_fields(manifest) | {"cause": write.cause.value})
-        return answer
-
-    async def _find(self, manifest: Manifest) -> Manifest | None:
-        """Read from the API server; the cache has only objects with the operator's label."""
-        metadata = manifest["metadata"]
-        kind = BY_KIND[manifest["kind"]]
-        return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
     async def _announce(self, observed: Observed, decided: Plan) -> None:
         """Count trials that ended, and post events of trials whose phase changes."""
@@ -392,9 +282,3 @@ def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> 
     return any(
         before is not None and changed_concurrently(before, answer) for before, answer in befores
     )
-
-
-def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
-    """The dependencies of a workload, and the workload."""
-    workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
-    return [write for write in writes if write not in workload], workload

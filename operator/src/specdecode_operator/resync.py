@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specdecode_operator.cache import Cache, Identity, identity_of
-from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.cluster import Cluster
 from specdecode_operator.kinds import WATCHED, ResourceKind, selector_of
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 

@@ -13,9 +13,8 @@ from prometheus_client import disable_created_metrics, start_http_server
 from specdecode_operator import settings as own_settings
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster, connect
-from specdecode_operator.degradation_poller import DegradationPoller
 from specdecode_operator.engine_client import EngineClient, open_engine_client
-from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.errors import StartError
 from specdecode_operator.health import Vitals
 from specdecode_operator.heap import collect_forever, freeze_heap
@@ -81,7 +80,7 @@ class _Components:
     queue: Queue[Key]
     gate: LeaderGate
     served_crd: ServedCrd
-    poller: DegradationPoller
+    poller: EnginePoller
     reconciler: Reconciler
     resync: Resync
 
@@ -119,17 +118,15 @@ def _build(
     queue: Queue[Key] = Queue(time.monotonic, random.Random())
     served_crd = ServedCrd()
     gate = LeaderGate(queue, cache.known_keys)
-    poller = DegradationPoller(engines, cache.pods, gate.add)
+    poller = EnginePoller(engines, time.monotonic, gate.add)
     reconciler = Reconciler(
         cluster,
         cache,
         settings,
         metrics,
         lambda: datetime.now(UTC),
-        engines.progress,
-        EngineObserver(engines, time.monotonic, gate.add),
+        poller,
         served_crd,
-        poller.of,
     )
     resync = Resync(
         cluster, cache, settings.namespaces, gate.add, gate.add_after, metrics, time.monotonic
@@ -144,14 +141,14 @@ def _build(
 
 
 async def _run_tasks(built: _Components, election: Election | None, stop: asyncio.Event) -> None:
-    """Watch, resync, poll and lead until `stop` is set.
+    """Watch, resync and lead until `stop` is set.
 
     Raises:
         StartError: leading is impossible.
     """
     settings, metrics, gate = built.settings, built.metrics, built.gate
     handler = EventHandler(built.cache, gate.add, metrics, built.resync.want)
-    registry = register(handler, built.vitals, built.cluster.renewed)
+    registry = register(handler, built.vitals, built.cluster.api.renewed)
     watching_crd = built.served_crd.watch(
         built.cluster, metrics, settings.resync_seconds, gate.add_all
     )
@@ -161,7 +158,6 @@ async def _run_tasks(built: _Components, election: Election | None, stop: asynci
             group.create_task(_lead_or_stop(built, election, stop, failures)),
             group.create_task(built.resync.forever(settings.resync_seconds)),
             group.create_task(watching_crd),
-            group.create_task(built.poller.forever()),
             group.create_task(collect_forever()),
         ]
         log.info("started", extra={"resources": len(built.cache.known_keys())})
@@ -179,17 +175,24 @@ async def _lead_or_stop(
     failures: list[StartError],
 ) -> None:
     """Lead; if leading is impossible, record the error and stop the process."""
-    count = built.settings.workers
     try:
         await lead(
             built.gate,
             election,
             built.resync.until_success,
-            lambda: work_together(built.queue, built.reconciler, count),
+            lambda: _work(built),
         )
     except StartError as error:
         failures.append(error)
         stop.set()
+
+
+async def _work(built: _Components) -> None:
+    """Reconcile, and poll engines, while this process leads."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(built.poller.forever())
+        count = built.settings.workers
+        group.create_task(work_together(built.queue, built.reconciler, count))
 
 
 def _permissions(settings: Settings) -> tuple[Permission, ...]:

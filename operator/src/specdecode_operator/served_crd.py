@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.cluster import Cluster
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.served import Schema, known_part, lacks, own_schema, sentence
 

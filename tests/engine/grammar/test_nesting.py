@@ -17,7 +17,8 @@ from specdecode_engine.serve.text.grammars import Grammars
 
 async def main():
     spellings = [bytes([byte]) for byte in range(256)] + [b"</s>"]
-    grammars = Grammars(lambda: TokenBytes(spellings, frozenset({256}), frozenset({256})))
+    grammars = Grammars()
+    grammars.prepare(TokenBytes(spellings, frozenset({256}), frozenset({256})))
     for kind, text in json.load(sys.stdin):
         try:
             await grammars.compile("guided", GrammarSource(GrammarKind(kind), text))

@@ -21,6 +21,7 @@ from specdecode_engine.grammar import (
     TrialUnavailable,
 )
 from specdecode_engine.grammar.trial import walk
+from specdecode_engine.grammar.trial_process import NICENESS
 
 SPELLINGS = [*(bytes([byte]) for byte in range(256)), b"</s>"]
 TOKENS = TokenBytes(SPELLINGS, frozenset({256}), frozenset({256}))
@@ -83,6 +84,17 @@ def test_the_process_has_limits_and_loads_no_torch(process: TrialProcess) -> Non
     assert "llguidance" in libraries
     assert "torch" not in libraries
     assert "cuda" not in libraries
+
+
+def test_the_process_yields_the_processors_to_the_engine(process: TrialProcess) -> None:
+    """Niceness counts within a session only, where the kernel groups processes by session."""
+    process.try_grammar(SIMPLE)
+    pid = process.pid
+    assert pid is not None
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(own + NICENESS, 19)
+    assert os.getsid(pid) == os.getsid(0)
+    assert os.getpgid(pid) == pid
 
 
 def _lines(path: Path) -> list[str]:

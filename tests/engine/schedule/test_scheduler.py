@@ -12,6 +12,7 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     SamplingParams,
 )
+from specdecode_engine.schedule.prefill_budget import share_budget
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, PageAllocator, Scheduler
 
@@ -152,15 +153,43 @@ def test_a_request_is_refused_only_when_all_slots_and_queue_places_are_taken(
         run_step(scheduler, 2)
 
 
-def test_chunks_share_the_budget_in_order_of_arrival() -> None:
-    scheduler = make_scheduler(pages=40, chunk=5)
-    scheduler.add(make_request("a", 7, 2))
-    scheduler.add(make_request("b", 7, 2))
-    first = scheduler.plan()
-    assert [(c.start, c.end) for c in first.chunks] == [(0, 5)]
-    first.chunks[0].sequence.computed = 5
-    second = scheduler.plan()
-    assert [(c.start, c.end) for c in second.chunks] == [(5, 7), (0, 3)]
+def test_the_oldest_prompt_gets_half_of_the_budget_and_the_shortest_the_rest() -> None:
+    scheduler = make_scheduler(pages=60, running=4, chunk=6)
+    for name, length in (("long", 30), ("longer", 32), ("short", 4)):
+        scheduler.add(make_request(name, length, 2))
+    shares = []
+    for _ in range(3):
+        plan = scheduler.plan()
+        chunks = {c.sequence.request.request_id: (c.start, c.end) for c in plan.chunks}
+        shares.append(chunks)
+        for chunk in plan.chunks:
+            chunk.sequence.computed = chunk.end
+    assert shares == [
+        {"long": (0, 3), "short": (0, 3)},
+        {"long": (3, 6), "longer": (0, 2), "short": (3, 4)},
+        {"long": (6, 9), "longer": (2, 5)},
+    ]
+
+
+@settings(deadline=None, derandomize=True)
+@given(missing=st.lists(st.integers(1, 50), max_size=8), budget=st.integers(1, 60))
+def test_a_budget_is_used_up_and_none_gets_more_than_it_needs(
+    missing: list[int], budget: int
+) -> None:
+    shares = share_budget(missing, budget)
+    assert sum(shares) == min(budget, sum(missing))
+    assert all(0 <= share <= need for share, need in zip(shares, missing, strict=True))
+    if missing:
+        assert shares[0] >= min(missing[0], budget / 2)
+
+
+def test_a_short_prompt_does_not_wait_for_long_ones_that_came_before() -> None:
+    scheduler = make_scheduler(pages=100, running=8, chunk=8)
+    for number in range(6):
+        scheduler.add(make_request(f"long {number}", 40, 1))
+    short = scheduler.add(make_request("short", 4, 1))
+    run_step(scheduler, 1)
+    assert short.finish_reason is FinishReason.LENGTH
 
 
 def test_decoding_goes_on_while_a_long_prompt_is_computed_in_chunks() -> None:

@@ -1,5 +1,8 @@
 """POST /v1/chat/completions over real HTTP with the official client."""
 
+import json
+import socket
+
 import openai
 import pytest
 
@@ -31,6 +34,35 @@ def test_stream_opens_with_the_role_and_joins_to_the_same_text(client):
     assert text == whole.choices[0].message.content
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     assert chunks[-1].usage == whole.usage
+
+
+def first_chunk(server, path, body):
+    """Return the first HTTP chunk of a response."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(server.address, timeout=20) as sock, sock.makefile("rb") as file:
+        sock.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        while file.readline().strip():
+            pass
+        return file.read(int(file.readline(), 16))
+
+
+def test_the_role_comes_with_the_first_token_and_a_created_response_at_once(server):
+    """Clients measure the time to the first token by the first event of chat."""
+    shared = {"model": "echo", "stream": True, "temperature": 0}
+    chat_body = shared | {"messages": MESSAGES, "max_tokens": 24, "ignore_eos": True}
+    opening = first_chunk(server, "/v1/chat/completions", chat_body)
+    deltas = [
+        json.loads(line[6:])["choices"][0]["delta"]
+        for line in opening.splitlines()
+        if line.startswith(b"data: ")
+    ]
+    assert deltas[0]["role"] == "assistant"
+    assert len(deltas) == 2
+    assert deltas[1]["content"]
+    opening = first_chunk(server, "/v1/responses", shared | {"input": "the quick brown fox"})
+    assert b"response.created" in opening
+    assert b"response.output_text.delta" not in opening
 
 
 def test_parts_of_text_are_joined(client, server):
@@ -84,10 +116,15 @@ def test_a_model_without_template_cannot_chat_but_complete(start_server, write_m
     assert client.completions.create(model="echo", prompt="the fox").choices[0].text
 
 
+def test_tools_without_a_known_format_are_refused(start_server):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(openai.BadRequestError, match=r"set serving\.toolParser"):
+        chat(start_server().client, tools=tools)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "set serving.toolParser"),
         ({"top_logprobs": 2}, "top_logprobs: it needs logprobs"),
         ({"messages": []}, "messages is []"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),

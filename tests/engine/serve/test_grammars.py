@@ -32,7 +32,8 @@ def make() -> Iterator[Callable[..., Grammars]]:
     made: list[Grammars] = []
 
     def start(wait_seconds: float = 5.0, **limits: float) -> Grammars:
-        made.append(Grammars(lambda: TOKENS, TrialLimits(**limits), wait_seconds))  # type: ignore[arg-type]
+        made.append(Grammars(TrialLimits(**limits), wait_seconds))  # type: ignore[arg-type]
+        made[-1].prepare(TOKENS)
         return made[-1]
 
     yield start
@@ -123,5 +124,19 @@ def test_a_trial_without_a_result_is_repeated() -> None:
         with pytest.raises(ValueError, match="no process"):
             await cache.get(source, lambda: asyncio.ensure_future(fail()))
         assert (await cache.get(source, lambda: asyncio.ensure_future(succeed()))).translated == "a"
+
+    asyncio.run(main())
+
+
+def test_a_vocabulary_without_an_end_refuses_every_grammar() -> None:
+    async def main() -> None:
+        grammars = Grammars()
+        grammars.prepare(TokenBytes(SPELLINGS, frozenset({256}), frozenset()))
+        try:
+            error = await refusal(grammars, regex("a"))
+        finally:
+            grammars.close()
+        assert (error.status, error.code) == (400, "invalid_grammar")
+        assert "names no eos_token_id" in str(error)
 
     asyncio.run(main())

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
+from pathlib import Path
 
 import httpx
 import openai
@@ -228,3 +229,26 @@ async def test_a_stuck_step_is_not_live_until_it_ends(http, service, eventually)
 async def test_an_idle_engine_is_live(http):
     await asyncio.sleep(0.3)
     assert (await http.get("/live")).status_code == 200
+
+
+async def test_tokenizer_and_grammars_are_prepared_before_the_first_request(
+    model_folder: Path,
+) -> None:
+    """What is loaded after `on_loaded` would be visited by every collection of all objects."""
+    ready: list[tuple[bool, int, bool]] = []
+
+    def note() -> None:
+        can_compile = prepared.grammars.refusal is None
+        ready.append((can_compile, prepared.text.vocab_size, prepared.lifecycle.is_loaded))
+
+    boot = EngineBoot.model_validate({"model": {"path": str(model_folder)}})
+    core = EchoCore(eos_token_ids=[0])
+    prepared = Service(boot, lambda _: LoadedEngine(core, model_folder), on_loaded=note)
+    prepared.engine.start()
+    try:
+        while not prepared.lifecycle.is_loaded:
+            await prepared.lifecycle.wait_for_change()
+    finally:
+        await prepared.engine.close(5)
+        prepared.grammars.close()
+    assert ready == [(True, prepared.text.vocab_size, False)]

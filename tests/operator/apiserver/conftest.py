@@ -28,7 +28,7 @@ from specdecode_operator import kinds
 from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import connect
 from specdecode_operator.engine_client import open_engine_client
-from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.kinds import ResourceKind
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
@@ -384,7 +384,6 @@ def parts(kubeconfig, namespace):
 
     @asynccontextmanager
     async def wired(
-        fetch_progress=None,
         now=lambda: datetime.now(UTC),
         engine_port=names.MANAGEMENT_PORT,
         **more,
@@ -413,8 +412,7 @@ def parts(kubeconfig, namespace):
                 settings,
                 metrics,
                 now,
-                fetch_progress or _no_progress,
-                EngineObserver(engines, time.monotonic),
+                EnginePoller(engines, time.monotonic),
             )
             yield SimpleNamespace(
                 cluster=cluster,
@@ -429,14 +427,10 @@ def parts(kubeconfig, namespace):
     return wired
 
 
-async def _no_progress(pods):
-    return {}
-
-
 def _recorded(cluster):
     """Note the method of every request; `fail_at` makes the n-th from now fail."""
     requests = SimpleNamespace(methods=[], fail_at=None)
-    send = cluster._text
+    send = cluster.api._text
 
     async def noted(method, *arguments, **options):
         requests.methods.append(method)
@@ -446,5 +440,5 @@ def _recorded(cluster):
             raise ConnectionError("the answer got lost")
         return answer
 
-    cluster._text = noted
+    cluster.api._text = noted
     return requests

@@ -17,7 +17,6 @@ from specdecode_api.report import (
 )
 from specdecode_engine.fetch.progress import answering
 from specdecode_operator.children.labels import pod_labels
-from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.image_volumes import image_volumes
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, OWNED_SELECTOR, POD, RESOURCE
 from specdecode_operator.observed import Key
@@ -92,7 +91,7 @@ async def test_a_download_from_its_first_byte_to_the_pin(
     key = Key(namespace, "chat")
     half = Progress(models=(report(ModelState.DOWNLOADING, 50),))
     with answering(0, lambda: half) as port:
-        async with open_engine_client(port) as engines, parts(engines.progress) as wired:
+        async with parts(engine_port=port) as wired:
             await wired.resync.once()
             await wired.reconcile(key)
             assert told() == (

@@ -19,12 +19,13 @@ import pytest
 from specdecode_api import names
 from specdecode_operator import kinds
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import KubeApiError, connect
+from specdecode_operator.cluster import connect
 from specdecode_operator.engine_client import open_engine_client
-from specdecode_operator.engine_observer import EngineObserver
+from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.errors import StartError
 from specdecode_operator.health import Vitals
 from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, SERVICE
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.preflight import lease_permissions, permissions
@@ -201,8 +202,7 @@ async def _live(file, namespace, life, api):
             settings,
             metrics,
             lambda: datetime.now(UTC),
-            lambda pods: _no_progress(),
-            EngineObserver(engines, time.monotonic),
+            EnginePoller(engines, time.monotonic),
         )
         for step in life:
             step()
@@ -216,10 +216,6 @@ async def _live(file, namespace, life, api):
             if ready["reason"] == "ApplyFailed":
                 return ready["message"]
     return None
-
-
-async def _no_progress():
-    return {}
 
 
 # Reconciles of this life create no trial; `test_trial_objects` has these requests.
@@ -260,7 +256,7 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
     before = _sockets()
     async with connect(settings.kubeconfig, metrics, 30) as cluster:
         handler = EventHandler(Cache(), lambda key: None, metrics, lambda: None)
-        registry = register(handler, lambda: Vitals(0.0, 300.0, 0.0), cluster.renewed)
+        registry = register(handler, lambda: Vitals(0.0, 300.0, 0.0), cluster.api.renewed)
         watching = asyncio.create_task(watch(registry, settings, stop))
         async with asyncio.timeout(60):
             while f'cannot watch resource "{kind.plural}"' not in caplog.text:

@@ -6,7 +6,6 @@ import pytest
 
 from specdecode_api import names
 from specdecode_operator import cluster as cluster_module
-from specdecode_operator.cluster import KubeApiError
 from specdecode_operator.kinds import (
     CHILDREN,
     CONFIG_MAP,
@@ -18,6 +17,7 @@ from specdecode_operator.kinds import (
     WATCHED,
     Manifest,
 )
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.observed import Key, is_controlled_by
 from specdecode_operator.reconcile import LOOK_AFTER_CONFLICT_S, LOOK_AGAIN_S
 

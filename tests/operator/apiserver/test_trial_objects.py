@@ -9,8 +9,9 @@ import pytest
 from specdecode_api import names
 from specdecode_operator import kinds
 from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import KubeApiError, connect
+from specdecode_operator.cluster import connect
 from specdecode_operator.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.resource import parse_stored

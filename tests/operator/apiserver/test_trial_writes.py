@@ -2,8 +2,9 @@
 
 import pytest
 
-from specdecode_operator.cluster import Cluster, KubeApiError
+from specdecode_operator.cluster import Cluster
 from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, TRIAL, ResourceKind
+from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.observed import Key
 
 pytestmark = pytest.mark.apiserver

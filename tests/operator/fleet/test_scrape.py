@@ -15,7 +15,7 @@ from specdecode_operator.fleet import BadScrape, DepthTotals, PositionTotals, ex
 from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.judge.evidence import ArmKey, RequestSums, Stratum
 
-SUMS = tuple(float(number) for number in range(1, 10))
+SUMS = (1.0, 2.0, 3.0, 4.0)
 KEY, OLD = ArmKey("v1-c", "new"), ArmKey("v1-c", "old")
 
 

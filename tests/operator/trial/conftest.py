@@ -86,9 +86,8 @@ class Engine:
             seconds = tokens * speed * self.slowness * rng.uniform(0.85, 1.15)
             stratum = self.strata[number % len(self.strata)]
             strata[stratum] = strata.get(stratum, RequestSums()) + RequestSums(
-                1, tokens, rounds, seconds, tokens**2, rounds**2, seconds**2,
-                tokens * rounds, seconds * tokens,
-            )  # fmt: skip
+                1, tokens, rounds, seconds
+            )
         new = ArmEvidence(strata=strata, answered_requests=requests, failed_requests=failed)
         self.counted[self.arm] = add(self.counted.get(self.arm, ArmEvidence()), new)
 
@@ -222,7 +221,7 @@ class World:
         return self.look_at(look)
 
     def look_at(self, look):
-        """What `EngineObserver.observe` returns for these engines."""
+        """What `EnginePoller.observe` returns for these engines."""
         refusals = {}
         wanted = look.tables
         taking = {pod["metadata"]["name"] for pod in look.pods}

@@ -1,7 +1,7 @@
 """Metrics per request, by the table that chose the draft steps of its decode steps.
 
-The nine sums over requests give mean and delta-method variance of tokens per step and of seconds
-per token without a request log. Only the latest tables are exported: see `MAX_TABLES`.
+The sums over requests give tokens per step and seconds per token without a request log. Only the
+latest tables are exported: see `MAX_TABLES`.
 """
 
 from typing import Final
@@ -22,22 +22,14 @@ like traffic. A table that is used again starts at 0, as after a restart.
 MAX_STRATA: Final = 128
 """Strata per table; requests of further strata count as `unsorted`."""
 
-SUMS: Final = (
-    "requests", "tokens", "steps", "seconds", "tokens_squared", "steps_squared",
-    "seconds_squared", "tokens_steps", "seconds_tokens",
-)  # fmt: skip
-"""Sums over requests of (tokens, steps, seconds), their squares, and two cross products."""
+SUMS: Final = ("requests", "tokens", "steps", "seconds")
+"""What is summed over requests."""
 
 _SUM_TEXTS: Final = {
     "requests": "Ended requests with a decode step, in the bucket of most of their decode steps.",
     "tokens": "Output tokens of their decode steps in that bucket.",
     "steps": "Their decode steps in that bucket.",
     "seconds": "Seconds of those steps.",
-    "tokens_squared": "Sum over requests of their tokens, squared.",
-    "steps_squared": "Sum over requests of their steps, squared.",
-    "seconds_squared": "Sum over requests of their seconds, squared.",
-    "tokens_steps": "Sum over requests of their tokens times their steps.",
-    "seconds_tokens": "Sum over requests of their seconds times their tokens.",
 }
 
 REQUEST_SUMS: Final = tuple(

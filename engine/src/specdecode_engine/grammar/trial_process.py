@@ -17,7 +17,10 @@ from specdecode_engine.grammar.trial import WALK_TOKENS, TrialLimits, receive_fr
 
 log = logging.getLogger(__name__)
 
-_PROGRAM = "from specdecode_engine.grammar.trial import serve; serve({})"
+NICENESS = 10
+"""Of the child process: next to an engine that needs all processors it gets a tenth of the time,
+enough to start and to try a grammar within the limits."""
+_PROGRAM = "import os; os.nice({}); from specdecode_engine.grammar.trial import serve; serve({})"
 # One thread, and no arenas beyond the first: the address space is limited.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 _EXIT_SECONDS = 5.0
@@ -90,11 +93,13 @@ class TrialProcess:
         try:
             # No function runs between fork and exec: other threads hold locks, and CUDA is loaded.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM.format(other.fileno())],
+                [sys.executable, "-c", _PROGRAM.format(NICENESS, other.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 env=os.environ | _ENVIRONMENT,
-                start_new_session=True,
+                # Signals of a terminal do not reach it. A session of its own would have the same
+                # share of the processors as the engine's, whatever the niceness of its process.
+                process_group=0,
             )
         except OSError as error:
             own.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
+from specdecode_engine.schedule.prefill_budget import share_budget
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 
 
@@ -242,17 +243,14 @@ class Scheduler:
             self.running.append(sequence)
 
     def _cut_chunks(self) -> tuple[PrefillChunk, ...]:
-        chunks = []
-        budget = self.limits.chunk_tokens
-        for sequence in self.running:
-            if budget == 0:
-                break
-            start = sequence.computed
-            if start < sequence.prefill_end:
-                end = min(len(sequence.tokens), start + budget)
-                chunks.append(PrefillChunk(sequence, start, end))
-                budget -= end - start
-        return tuple(chunks)
+        prompts = [s for s in self.running if s.computed < s.prefill_end]
+        missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
+        shares = share_budget(missing, self.limits.chunk_tokens)
+        return tuple(
+            PrefillChunk(sequence, sequence.computed, sequence.computed + count)
+            for sequence, count in zip(prompts, shares, strict=True)
+            if count
+        )
 
 
 class PageAllocator:

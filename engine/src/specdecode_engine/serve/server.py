@@ -106,10 +106,11 @@ async def run(
     listeners: Listeners,
     on_failure: OnFailure,
     reread: ReadBoot | None = None,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> tuple[int, bool]:
     """Serve on open sockets; return the exit code and whether the engine thread has ended."""
     try:
-        service = Service(boot, load, reread, on_failure=on_failure)
+        service = Service(boot, load, reread, on_failure=on_failure, on_loaded=on_loaded)
     except (NoApiKeys, TracingUnavailable) as error:
         log.error("cannot serve: %s", error)
         on_failure(error)
@@ -123,6 +124,7 @@ def serve(
     load: Load,
     on_failure: OnFailure = lambda error: None,
     reread: ReadBoot | None = None,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> int:
     """Listen at once, load the engine, serve until a signal; return the exit code of the process.
 
@@ -137,7 +139,7 @@ def serve(
     try:
         # Every token is a message: uvloop and httptools send twice as many as the defaults.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            code, has_ended = runner.run(run(boot, load, listeners, on_failure, reread))
+            code, has_ended = runner.run(run(boot, load, listeners, on_failure, reread, on_loaded))
     finally:
         listeners.close()
     if not has_ended:

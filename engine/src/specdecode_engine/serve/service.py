@@ -36,6 +36,7 @@ class Service:
         load: builds the engine, on the engine's thread.
         reread: reads the configuration again, to apply a changed table.
         on_failure: called with the error that ends the engine.
+        on_loaded: called on the engine's thread after everything is loaded, before any request.
 
     Raises:
         NoApiKeys: the boot file names a file of keys, and no key can be read from it.
@@ -49,6 +50,7 @@ class Service:
         reread: ReadBoot | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_failure: OnFailure = lambda error: None,
+        on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self.boot = boot
         key_path = boot.server.api_key_path
@@ -58,12 +60,13 @@ class Service:
         self.lifecycle = ServerLifecycle()
         self._load = load
         self._on_failure = on_failure
+        self._on_loaded = on_loaded
         self._is_step_late = False
         self._text: TextProcessor | None = None
         self.formats = MessageFormats()
         self.facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
-        self.grammars = Grammars(lambda: self.text.token_bytes(self._eos_token_ids))
+        self.grammars = Grammars()
         self.engine = AsyncEngine(
             self._load_all,
             on_ready=self.lifecycle.load,
@@ -154,6 +157,8 @@ class Service:
         self.tables.start(loaded.core)
         self.facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids
+        self.grammars.prepare(self._text.token_bytes(self._eos_token_ids))
+        self._on_loaded()
         return loaded.core
 
     def _note_progress(self, description: str) -> None:

@@ -116,9 +116,5 @@ def _stratum(sequence: Sequence, bucket: int) -> Stratum:
 
 
 def _add(sums: list[float], tokens: float, steps: float, seconds: float) -> None:
-    products = (
-        1, tokens, steps, seconds, tokens * tokens, steps * steps, seconds * seconds,
-        tokens * steps, seconds * tokens,
-    )  # fmt: skip
-    for place, product in enumerate(products):
-        sums[place] += product
+    for place, amount in enumerate((1, tokens, steps, seconds)):
+        sums[place] += amount

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, replace
 from itertools import islice
 
-from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum
-from specdecode_operator.judge.pooled import pool
+from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum, pool
 
 MAX_STRATA = 192
 """Strata kept of an arm; requests of more are left out, so that a record of it stays small."""

@@ -1,7 +1,7 @@
 """What is known of one arm: sums over requests per stratum, tails of latencies, failures."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -38,22 +38,15 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class RequestSums:
-    """Sums over requests of (tokens, steps, seconds), their squares and two cross products.
+    """Sums over requests: they give tokens per step, and decode seconds per token.
 
-    They suffice for the mean and the delta-method variance of tokens per step and of decode
-    seconds per token; the unit is the request, because steps within one are correlated. Tokens
-    are those that decode steps added; seconds are those of the steps the request was in.
+    Tokens are those that decode steps added; seconds are those of the steps the request was in.
     """
 
     requests: float = 0.0
     tokens: float = 0.0
     steps: float = 0.0
     seconds: float = 0.0
-    tokens_squared: float = 0.0
-    steps_squared: float = 0.0
-    seconds_squared: float = 0.0
-    tokens_steps: float = 0.0
-    seconds_tokens: float = 0.0
 
     def __add__(self, other: "RequestSums") -> "RequestSums":
         return RequestSums(
@@ -61,15 +54,15 @@ class RequestSums:
             self.tokens + other.tokens,
             self.steps + other.steps,
             self.seconds + other.seconds,
-            self.tokens_squared + other.tokens_squared,
-            self.steps_squared + other.steps_squared,
-            self.seconds_squared + other.seconds_squared,
-            self.tokens_steps + other.tokens_steps,
-            self.seconds_tokens + other.seconds_tokens,
         )
 
     def __sub__(self, other: "RequestSums") -> "RequestSums":
-        return RequestSums(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return RequestSums(
+            self.requests - other.requests,
+            self.tokens - other.tokens,
+            self.steps - other.steps,
+            self.seconds - other.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +90,42 @@ class ArmEvidence:
     restarts: float = 0.0
     pods: int = 0
     self_test_failures: float = 0.0
+
+
+def pool(parts: Iterable[ArmEvidence]) -> ArmEvidence:
+    """Evidence of several pods or blocks as that of one arm.
+
+    Raises:
+        ValueError: latencies were counted in different buckets.
+    """
+    parts = tuple(parts)
+    strata: dict[Stratum, RequestSums] = {}
+    for part in parts:
+        for stratum, sums in part.strata.items():
+            known = strata.get(stratum)
+            strata[stratum] = sums if known is None else known + sums
+    return ArmEvidence(
+        strata=strata,
+        first_token=_add(part.first_token for part in parts),
+        inter_token=_add(part.inter_token for part in parts),
+        answered_requests=sum(part.answered_requests for part in parts),
+        failed_requests=sum(part.failed_requests for part in parts),
+        preempted_requests=sum(part.preempted_requests for part in parts),
+        restarts=sum(part.restarts for part in parts),
+        pods=sum(part.pods for part in parts),
+        self_test_failures=sum(part.self_test_failures for part in parts),
+    )
+
+
+def _add(parts: Iterable[Latencies]) -> Latencies:
+    known = [part for part in parts if part.counts]
+    if not known:
+        return Latencies()
+    bounds_s = known[0].bounds_s
+    if any(part.bounds_s != bounds_s for part in known):
+        raise ValueError(
+            f"latencies in buckets {[part.bounds_s for part in known]}: count them all in the same"
+        )
+    counts = zip(*(part.counts for part in known), strict=True)
+    sum_s = sum(part.sum_s for part in known)
+    return Latencies(bounds_s, tuple(sum(count) for count in counts), sum_s)

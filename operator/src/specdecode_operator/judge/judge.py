@@ -10,18 +10,24 @@ import math
 from collections.abc import Sequence
 
 from specdecode_operator.judge.alarms import find_alarm
-from specdecode_operator.judge.decision import Findings, conclude
 from specdecode_operator.judge.effects import PairEffects, decode_effects, first_token_effects
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.guardrails import certain_rails, rails_by_pair
-from specdecode_operator.judge.judgement import Interval, Judgement
+from specdecode_operator.judge.judgement import (
+    Findings,
+    Interval,
+    Judgement,
+    compare_strata,
+    conclude,
+    request_counts,
+    unmet_floors,
+)
 from specdecode_operator.judge.randomization import (
     centre_of,
     lower_bound,
     upper_bound,
 )
 from specdecode_operator.judge.separate_pods import find_by_pods
-from specdecode_operator.judge.strata import compare_strata, request_counts, unmet_floors
 from specdecode_operator.judge.trial_evidence import (
     Counts,
     PodEvidence,

@@ -12,12 +12,16 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from specdecode_operator.judge.alarms import find_alarm
-from specdecode_operator.judge.decision import Findings
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.guardrails import certain_rails
-from specdecode_operator.judge.judgement import Interval
-from specdecode_operator.judge.strata import compare_strata, request_counts, unmet_floors
+from specdecode_operator.judge.judgement import (
+    Findings,
+    Interval,
+    compare_strata,
+    request_counts,
+    unmet_floors,
+)
 from specdecode_operator.judge.trial_evidence import ROLES, PodEvidence, PodWindow, PodWindows
 
 FEWEST_PODS = 5

@@ -12,8 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Role, Stratum
-from specdecode_operator.judge.pooled import pool
+from specdecode_operator.judge.evidence import (
+    ArmEvidence,
+    Latencies,
+    RequestSums,
+    Role,
+    Stratum,
+    pool,
+)
 
 MAX_STRATA = 24
 """Strata of one trial, `OTHER` included."""

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specdecode_api import names
-from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role
+from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role, pool
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.pooled import pool
 from specdecode_operator.judge.trial_evidence import (
     TurnEvidence,
     abandon_pair,

@@ -27,10 +27,12 @@ class ResponseFormatter(Protocol):
     """The objects that one API answers a call with; one formatter for each call.
 
     `has_named_events` names each event by the field `type` of its object; `end_marker` is the data
-    of a last event after them.
+    of a last event after them. `opens_at_once` sends the first events before the request has left
+    the queue, else they come with the first output.
     """
 
     has_named_events: bool
+    opens_at_once: bool
     end_marker: str | None
 
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
@@ -53,6 +55,8 @@ class ChoiceFormatter(ABC):
     """Responses with a list of choices: those of chat and of text completions."""
 
     has_named_events: bool = False
+    # As in vLLM and SGLang: clients take the first event for the first token.
+    opens_at_once: bool = False
     end_marker: str | None = END_OF_STREAM
     id_prefix: str
     object_type: str

@@ -18,6 +18,7 @@ class ResponsesFormatter:
     """Formats the only choice of a response."""
 
     has_named_events: bool = True
+    opens_at_once: bool = True
     end_marker: str | None = None
 
     def __init__(self, body: ResponsesBody, head: ResponseHead, vocabulary: Vocabulary) -> None:

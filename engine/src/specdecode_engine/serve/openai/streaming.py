@@ -130,7 +130,10 @@ class StreamingReply(Response):
 
     async def _send_chunks(self, outputs: RequestStream, send: Send) -> None:
         formatter = self._formatter
-        await _send_part(send, self._encode(formatter.first_events()))
+        first = self._encode(formatter.first_events())
+        if formatter.opens_at_once:
+            await _send_part(send, first)
+            first = b""
         async for choice in self._changed_choices(outputs):
 
             def encode(choice: OutputProcessor = choice) -> bytes:
@@ -138,7 +141,8 @@ class StreamingReply(Response):
 
             part = await _format(encode, len(choice.scored))
             choice.clear()
-            await _send_part(send, part)
+            await _send_part(send, first + part)
+            first = b""
         end = formatter.end_marker
         last = b"" if end is None else f"data: {end}\n\n".encode()
         await _send_part(send, self._encode(formatter.last_events(self._usage())) + last)

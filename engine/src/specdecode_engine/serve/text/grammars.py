@@ -119,21 +119,16 @@ def _digest(source: GrammarSource) -> bytes:
 
 
 class Grammars:
-    """Tries and compiles grammars; the vocabulary is prepared at the first one.
+    """Tries and compiles grammars, once `prepare` was called.
 
     Args:
-        read_tokens: returns the vocabulary; called in a thread, once.
         limits: what a trial may take.
         wait_seconds: how long a request waits for a free process or thread.
     """
 
     def __init__(
-        self,
-        read_tokens: Callable[[], TokenBytes],
-        limits: TrialLimits | None = None,
-        wait_seconds: float = WAIT_SECONDS,
+        self, limits: TrialLimits | None = None, wait_seconds: float = WAIT_SECONDS
     ) -> None:
-        self._read_tokens = read_tokens
         self._limits = limits or TrialLimits()
         self._wait_seconds = wait_seconds
         self._compiling = Workers(_start_threads(), COMPILE_THREADS, wait_seconds)
@@ -141,8 +136,26 @@ class Grammars:
         self._trying = Workers(trials, TRIAL_PROCESSES, wait_seconds)
         self._processes: list[TrialProcess] = []
         self._idle: queue.SimpleQueue[TrialProcess] = queue.SimpleQueue()
-        self._compiler: asyncio.Future[GrammarCompiler] | None = None
+        self._compiler: GrammarCompiler | None = None
+        self.refusal: str | None = "the model is not loaded"
+        """Why every grammar is refused; None if grammars can be compiled."""
         self._cache = TrialCache()
+
+    def prepare(self, tokens: TokenBytes) -> None:
+        """Prepare the vocabulary, before the first request.
+
+        The library holds the interpreter meanwhile, 0.3 s for 128 000 tokens: at the first grammar
+        it would stop all responses. A vocabulary without an end refuses every grammar.
+        """
+        try:
+            self._compiler = GrammarCompiler(tokens)
+        except GrammarRefused as refusal:
+            self.refusal = str(refusal)
+            return
+        self.refusal = None
+        self._processes = [TrialProcess(tokens, self._limits) for _ in range(TRIAL_PROCESSES)]
+        for process in self._processes:
+            self._idle.put(process)
 
     async def compile(self, field: str, source: GrammarSource) -> Grammar:
         """Return the grammar that a field of a request contains.
@@ -151,7 +164,9 @@ class Grammars:
         process or thread is free for it.
         """
         try:
-            compiler = await self._prepare()
+            compiler = self._compiler
+            if compiler is None:
+                raise GrammarRefused(str(self.refusal))
             trial = await self._cache.get(
                 source, lambda: asyncio.ensure_future(self._run_trial(source))
             )
@@ -174,24 +189,6 @@ class Grammars:
             process.close()
         self._trying.close()
         self._compiling.close()
-
-    async def _prepare(self) -> GrammarCompiler:
-        if self._compiler is None or self._has_failed(self._compiler):
-            self._compiler = asyncio.ensure_future(self._compiling.run(self._make_compiler))
-        # Shielded: a client that disconnects must not cancel the preparation for others.
-        return await asyncio.shield(self._compiler)
-
-    @staticmethod
-    def _has_failed(compiler: "asyncio.Future[GrammarCompiler]") -> bool:
-        return compiler.done() and (compiler.cancelled() or compiler.exception() is not None)
-
-    def _make_compiler(self) -> GrammarCompiler:
-        tokens = self._read_tokens()
-        compiler = GrammarCompiler(tokens)
-        self._processes = [TrialProcess(tokens, self._limits) for _ in range(TRIAL_PROCESSES)]
-        for process in self._processes:
-            self._idle.put(process)
-        return compiler
 
     async def _run_trial(self, source: GrammarSource) -> GrammarTrial:
         return await self._trying.run(lambda: self._try(source))

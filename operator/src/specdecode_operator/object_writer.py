@@ -1,0 +1,164 @@
+"""Writes what a reconcile decided: owned objects by stages, then the objects of trials."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from specdecode_operator.cache import Cache
+from specdecode_operator.cluster import Cluster
+from specdecode_operator.denials import Denials
+from specdecode_operator.image_volumes import REFUSED, image_volumes
+from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id, log_fields
+from specdecode_operator.kube_api import KubeApiError
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.observed import Key, Observed, is_controlled_by
+from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
+from specdecode_operator.plan import Cause, Plan, Write
+from specdecode_operator.trial.projection import TrialObjects
+
+log = logging.getLogger(__name__)
+
+_NOT_ABOUT_FIELDS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""Answers to a dry run that the write itself reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectWriter:
+    """Writes owned objects, and puts the responses of the API server into the cache."""
+
+    cluster: Cluster
+    cache: Cache
+    metrics: Metrics
+    denials: Denials[Key]
+
+    async def write(self, key: Key, observed: Observed, decided: Plan) -> Outcome:
+        """Write the workload after its dependencies; a blocked write stops the following ones."""
+        written: list[Manifest] = []
+        removed: list[ChildId] = []
+        if rejected := await self._rejected_template(observed, decided):
+            log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
+            return Outcome(is_state_stored=False, blocked=rejected)
+        for writes in _stages(decided.writes):
+            answers = await self._write_all(key, observed, writes)
+            written += [answer for answer in answers if isinstance(answer, dict)]
+            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
+            if blocked is not None:
+                log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
+                return Outcome(tuple(written), tuple(removed), blocked, is_state_stored=False)
+        for child in decided.prunes:
+            await self.cluster.delete(child)
+            self.metrics.prunes.labels(kind=child["kind"]).inc()
+            removed.append(child_id(child))
+            log.info("pruned", extra=log_fields(child))
+        is_stored, error = await self._store(decided.objects)
+        if is_stored:
+            error = await self._write_trial(key, observed, decided, written)
+        return Outcome(tuple(written), tuple(removed), is_state_stored=is_stored, trial_error=error)
+
+    async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
+        """Try a Deployment with a user's template by a dry run, before anything is written."""
+        template = (observed.resource.get("spec") or {}).get("template") or {}
+        workload = [each for each in decided.writes if each.manifest["kind"] == DEPLOYMENT.kind]
+        if not template.get("spec") or not workload:
+            return None
+        try:
+            await self.cluster.apply(workload[0].manifest, force=True, is_trial=True)
+        except KubeApiError as error:
+            if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
+                return None
+            message = f"{error}; correct spec.template, or the field that the message names"
+            return Blocked(BlockReason.TEMPLATE_REJECTED, message)
+        return None
+
+    async def _write_trial(
+        self, key: Key, observed: Observed, decided: Plan, written: list[Manifest]
+    ) -> str:
+        """Write the objects of trials after all others; returns why that failed, if it did.
+
+        A trial never blocks the resource: whatever fails here is tried again later.
+        """
+        for writes in _stages(decided.trial_writes):
+            try:
+                answers = await self._write_all(key, observed, writes)
+            except KubeApiError as error:
+                log.warning("trial not written", extra={"why": str(error)})
+                return str(error)
+            written += [answer for answer in answers if isinstance(answer, dict)]
+            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
+            if blocked is not None:
+                log.warning("trial blocked", extra={"why": blocked.message})
+                return blocked.message
+        return ""
+
+    async def _store(self, objects: TrialObjects) -> tuple[bool, str]:
+        """Write revisions and SpecDecodeTrials; returns whether that succeeded, or why not.
+
+        A conflict means that a trial has changed meanwhile, which its event reports.
+        """
+        try:
+            for manifest in objects.revisions:
+                self.cache.put(await self.cluster.apply(manifest, force=True))
+            for manifest in objects.creates:
+                self.cache.put(await self.cluster.create_trial(manifest))
+            for each, owned in objects.adoptions:
+                self.cache.put(await self.cluster.adopt_trial(each, owned))
+            for each, new in objects.statuses:
+                self.cache.put(await self.cluster.apply_trial_status(each, new))
+            for each in objects.deletes:
+                await self.cluster.delete(each)
+        except KubeApiError as error:
+            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                return False, ""
+            log.warning("SpecDecodeTrial not written", extra={"why": str(error)})
+            return False, str(error)
+        return True, ""
+
+    async def _write_all(
+        self, key: Key, observed: Observed, writes: Iterable[Write]
+    ) -> list[Manifest | Blocked]:
+        """Write concurrently: sequential requests would add up to the latency of a reconcile."""
+        answers = await asyncio.gather(
+            *(self._write(key, observed, write) for write in writes), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    async def _write(self, key: Key, observed: Observed, write: Write) -> Manifest | Blocked:
+        manifest = write.manifest
+        try:
+            live = None if write.is_present else await self._find(manifest)
+            if live is not None and not is_controlled_by(live, observed.uid):
+                return blocked_by(live, observed)
+            force = write.is_present or live is not None
+            if wanted := image_volumes(manifest):
+                trial = await self.cluster.apply(manifest, force=force, is_trial=True)
+                if not wanted <= image_volumes(trial):
+                    return Blocked(BlockReason.IMAGE_VOLUMES_OFF, REFUSED)
+            answer = await self.cluster.apply(manifest, force=force)
+        except KubeApiError as error:
+            self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
+            if error.is_transient or self.denials.is_recent(key, error.code):
+                raise
+            return Blocked(BlockReason.APPLY_FAILED, str(error))
+        self.cache.put(answer)
+        self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
+        if write.cause is Cause.DRIFTED:
+            self.metrics.drifts.labels(kind=manifest["kind"]).inc()
+        log.info("applied", extra=log_fields(manifest) | {"cause": write.cause.value})
+        return answer
+
+    async def _find(self, manifest: Manifest) -> Manifest | None:
+        """Read from the API server; the cache has only objects with the operator's label."""
+        metadata = manifest["metadata"]
+        kind = BY_KIND[manifest["kind"]]
+        return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
+
+
+def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
+    """The dependencies of a workload, and the workload."""
+    workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
+    return [write for write in writes if write not in workload], workload
