@@ -229,6 +229,15 @@ def test_a_run_that_was_stopped_continues_with_what_is_missing(tmp_path):
         kept.read(file)
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_every_case_is_tried_in_every_arrangement(kind):
+    outcomes = [
+        run_task(Task(kind, BY_NAME["steady"], PODS[kind][-1], case, 3, 1)) for case in CASES
+    ]
+    assert [outcome.runs for outcome in outcomes] == [1] * len(CASES)
+    assert outcomes[-1].count(CASES[-1].right) == 1, "a broken draft"
+
+
 def test_figures_of_what_has_not_run_are_missing():
     task = Task(Kind.TURNS, BY_NAME["wave"], 1, CASES[0], 3, 2)
     found = result({task: Outcome({"Inconclusive": 2}, {}, (30.0, 40.0), (9, 9))})
@@ -241,7 +250,7 @@ def test_figures_of_what_has_not_run_are_missing():
 
 def test_the_last_line_is_the_result():
     result = subprocess.run(
-        [sys.executable, "-m", "rollout", "--quick", "--runs", "1", "1"],
+        [sys.executable, "-m", "rollout", "--quick", "--runs", "1", "0"],
         env=os.environ | {"PYTHONPATH": str(ROOT / "bench")},
         capture_output=True, text=True, timeout=900, check=True,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Grammars in the engine core: equal with and without drafts, valid, ended, and failing alone."""
 
 import json
+import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from lossless.poison import build_poisoned
 from lossless.scripted import ScriptedDrafter
@@ -21,6 +23,11 @@ from specdecode_engine.grammar import (
     GrammarKind,
     GrammarSource,
     TokenBytes,
+)
+from specdecode_engine.sampling.grammar_masks import (
+    MASK_SECONDS,
+    DraftOnHost,
+    GrammarRows,
 )
 
 EOS = 5
@@ -190,6 +197,39 @@ def test_r12_constrained_answers_are_the_same_with_a_draft(
                 assert answer.tokens[-1] == EOS
                 assert is_valid(name, answer.text)
     assert ended >= 4
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+def test_answers_are_the_same_when_masks_take_too_long_for_a_whole_draft(
+    checkpoints, compile_source, plain_answers, monkeypatch: pytest.MonkeyPatch, topk: int
+) -> None:
+    core = make_core(
+        checkpoints.target,
+        algorithm="STANDALONE",
+        draft_path=str(checkpoints.draft),
+        topk=topk,
+        num_steps=4,
+    )
+    rng, now_s = random.Random(7), [0.0]
+    limited: list[int | None] = []
+    grammars = core.context.sampler.grammars
+
+    def clock() -> float:
+        now_s[0] += rng.choice((0.0, 0.0, MASK_SECONDS))
+        return now_s[0]
+
+    def limit(self: DraftOnHost, accepted: Tensor, batch: GrammarRows) -> Tensor:
+        limited.extend(self.depths)
+        return whole(self, accepted, batch)
+
+    whole = DraftOnHost.limit
+    monkeypatch.setattr(DraftOnHost, "limit", limit)
+    grammars.clock = clock
+    grammar = compile_source(SOURCES["json"])
+    for sampling, expected in zip(SAMPLING, plain_answers("json"), strict=True):
+        answers = run(core, make_requests(grammar, **sampling)[1:3])
+        assert [a.tokens for a in answers] == [right.tokens for right in expected]
+    assert {None, 0} <= set(limited)
 
 
 @pytest.mark.parametrize("topk", [1, 3])

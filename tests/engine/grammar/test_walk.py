@@ -1,5 +1,6 @@
 """The walk over a draft tree against each of its paths alone."""
 
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -105,3 +106,30 @@ def test_the_same_token_twice_among_siblings_is_walked_twice(
     mask_nodes(matcher, [0, *twins], [0, 0, 0], rows)
     assert (rows[1] == rows[2]).all()
     assert allows(rows[1], spellings.index(b"b"))
+
+
+def late_after(count: int) -> Callable[[], bool]:
+    calls = itertools.count()
+    return lambda: next(calls) >= count
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+def test_after_the_time_of_a_walk_every_node_that_may_be_accepted_is_masked(
+    compile_text: Callable[..., Grammar], allowed, topk: int
+) -> None:
+    grammar = compile_text(*SOURCES[0])
+    limits = set()
+    for seed in range(12):
+        tokens, parents = draw_tree(grammar, allowed, [], random.Random(seed), 14, topk)
+        whole, cut = (np.empty((len(tokens), 4), dtype=np.int32) for _ in range(2))
+        assert mask_nodes(grammar.follow(()), tokens, parents, whole) is None
+        matcher = grammar.follow(())
+        limit = mask_nodes(matcher, tokens, parents, cut, late_after(seed // 2))
+        limits.add(limit)
+        for node in range(len(tokens)):
+            depth = len(path_to(node, tokens, parents))
+            if limit is None or depth <= limit:
+                assert (cut[node] == whole[node]).all()
+        assert allowed(matcher) == allowed(grammar.follow(()))
+    assert 0 in limits
+    assert len(limits) > 1

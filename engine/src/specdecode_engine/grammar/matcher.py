@@ -1,6 +1,6 @@
 """Compiled grammars and the state of outputs in them. Letters: V tokens in W words of 32 bits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,8 +86,12 @@ class Grammar:
 
 
 def mask_nodes(
-    matcher: Matcher, tokens: Sequence[int], parents: Sequence[int], rows: Words
-) -> None:
+    matcher: Matcher,
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    rows: Words,
+    is_late: Callable[[], bool] = lambda: False,
+) -> int | None:
     """Fill the mask of every node that can be reached, depth first; the others allow everything.
 
     A node whose token its parent forbids can never be accepted, nor can its descendants, and no
@@ -98,23 +102,33 @@ def mask_nodes(
         tokens: the token of every node; the root's is ignored.
         parents: the parent of every node; the root is node 0 and its own parent.
         rows: [nodes, W] i32, written.
+        is_late: whether no further node should be masked; the root is masked in any case.
+
+    Returns:
+        How many draft tokens may be accepted at most, as deeper nodes were left out; None if none
+        was.
     """
     children: list[list[int]] = [[] for _ in tokens]
     for node in range(1, len(tokens)):
         children[parents[node]].append(node)
     rows[:] = -1
+    shallowest: list[int] = []
 
-    def visit(node: int) -> None:
+    def visit(node: int, depth: int) -> None:
         matcher.fill(rows[node])
         for child in children[node]:
             token = tokens[child]
             if matcher.ends_with(token) or not allows(rows[node], token):
                 continue
+            if is_late():
+                shallowest.append(depth)
+                return
             matcher.advance(token)
-            visit(child)
+            visit(child, depth + 1)
             matcher.rollback()
 
-    visit(0)
+    visit(0, 0)
+    return min(shallowest, default=None)
 
 
 def allows(words: Words, token: int) -> bool:

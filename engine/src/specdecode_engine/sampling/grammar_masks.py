@@ -5,8 +5,10 @@ the next mask; a batch without grammars costs nothing. Letters: R rows with a gr
 N nodes, W words of 32 tokens.
 """
 
+import time
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,6 +21,10 @@ from specdecode_engine.grammar import Grammar, GrammarFault, Matcher, mask_nodes
 
 Words = NDArray[np.int32]
 
+MASK_SECONDS = 0.03
+"""Of a step, after which drafted nodes are not masked any more: the masks of a hostile grammar take
+milliseconds each, and would delay all requests of the batch by their number."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrammarRows:
@@ -30,16 +36,31 @@ class GrammarRows:
 
 @dataclass(frozen=True, slots=True)
 class DraftOnHost:
-    """Drafted tokens and their parents on the way to the host, for the rows with a grammar."""
+    """Drafted tokens and their parents on the way to the host, for the rows with a grammar.
+
+    `depths` is how many draft tokens of each row may be accepted, None for any; set by `apply`.
+    """
 
     table: Tensor  # [R, 2, N] i64, pinned or on the CPU; the root's token means nothing
     arrival: "torch.cuda.Event | None"
+    depths: list[int | None] = field(default_factory=list)
 
     def rows(self) -> list[tuple[list[int], list[int]]]:
         """Wait for the tokens; tokens and parents of each row."""
         if self.arrival is not None:
             self.arrival.synchronize()
         return [(tokens, parents) for tokens, parents in self.table.tolist()]
+
+    def limit(self, accepted: Tensor, batch: GrammarRows) -> Tensor:
+        """Accept no draft token [B] i64 after which the next one was sampled without its mask.
+
+        The token after a shorter path is the target's own: the text stays the same.
+        """
+        if all(depth is None for depth in self.depths):
+            return accepted
+        most = [self.table.shape[2] if depth is None else depth for depth in self.depths]
+        limits = torch.tensor(most, dtype=accepted.dtype, device=accepted.device)
+        return accepted.index_copy(0, batch.rows, torch.minimum(accepted[batch.rows], limits))
 
 
 class GrammarMasks:
@@ -54,6 +75,7 @@ class GrammarMasks:
         self._words = -(-vocab // 32)
         self._staging = staging
         self._bits = torch.arange(32, device=staging.device, dtype=torch.int32)
+        self.clock: Callable[[], float] = time.perf_counter
         self.states: dict[int, Matcher | GrammarFault] = {}
 
     def open(self, req_index: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
@@ -116,27 +138,35 @@ class GrammarMasks:
         """Return logits [batch, N, vocab] with what a grammar forbids at minus infinity.
 
         Args:
-            on_host: what `ship` returned for the same rows; None without a draft.
+            on_host: what `ship` returned for the same rows; None without a draft. It then limits
+                what may be accepted.
         """
         drafted = on_host.rows() if on_host else [([0], [0])] * len(batch.req_indices)
         words = np.empty((len(drafted), logits.shape[1], self._words), dtype=np.int32)
-        for req_index, (tokens, parents), out in zip(
-            batch.req_indices, drafted, words, strict=True
+        start_s, depths = self.clock(), []
+        for row, (req_index, (tokens, parents)) in enumerate(
+            zip(batch.req_indices, drafted, strict=True)
         ):
-            self._walk(req_index, tokens, parents, out)
+            # What the rows before left of their shares is left to the others.
+            until_s = start_s + MASK_SECONDS * (row + 1) / len(drafted)
+            depths.append(self._walk(req_index, tokens, parents, words[row], until_s))
+        if on_host is not None:
+            on_host.depths[:] = depths
         masked = logits[batch.rows].masked_fill(~self._unpack(words), -torch.inf)
         return logits.index_copy(0, batch.rows, masked)
 
-    def _walk(self, req_index: int, tokens: list[int], parents: list[int], out: Words) -> None:
+    def _walk(
+        self, req_index: int, tokens: list[int], parents: list[int], out: Words, until_s: float
+    ) -> int | None:
+        """Mask the nodes of a row until a time; return how many draft tokens may be accepted."""
         state = self.states[req_index]
         if isinstance(state, Matcher):
             try:
-                mask_nodes(state, tokens, parents, out)
+                return mask_nodes(state, tokens, parents, out, lambda: self.clock() > until_s)
             except GrammarFault as fault:
                 self.states[req_index] = fault
-            else:
-                return
         out[:] = -1
+        return None
 
     def _unpack(self, words: Words) -> Tensor:
         """Bits to booleans, on the device: [R, N, W] i32 to [R, N, vocab]."""

@@ -85,6 +85,8 @@ def decode(
     logits = outputs.logits.view(*positions.shape, -1)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
     path, accepted = accept(context.ops, tokens, draft)
+    if on_host is not None and sampling.grammar is not None:
+        accepted = on_host.limit(accepted, sampling.grammar)
     if staged.limits is not None:
         # The token after a shorter path is the target's own too: the text stays the same.
         accepted = torch.minimum(accepted, staged.limits)
