@@ -8,11 +8,14 @@ import pytest
 from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Role, Stratum
 from specdecode_operator.judge.evidence_document import BadEvidence, from_document, to_document
 from specdecode_operator.judge.trial_evidence import (
+    CELL,
     MAX_BYTES,
     MAX_STRATA,
     OTHER,
+    ROW,
     PodEvidence,
     TurnEvidence,
+    _merge_smallest,
     abandon_pair,
     cell_of,
     close_pair,
@@ -159,3 +162,25 @@ def test_a_document_with_one_wrong_value_is_an_error_with_its_place(evidence):
 def test_a_document_of_another_release_is_refused():
     with pytest.raises(BadEvidence, match=r"evidence\.version is 1"):
         from_document({"version": 1})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_strata_merged_at_once_are_those_merged_one_after_the_other(seed):
+    draw = random.Random(seed)
+    strata = tuple(Stratum(2**at, "greedy", "free", "short", f"label-{at}") for at in range(30))
+    if seed % 2:
+        strata = (*strata[:7], OTHER, *strata[7:])
+    sizes = [draw.randint(0, len(strata)) for _ in range(4)]
+    arrays = tuple(
+        tuple(draw.randint(0, 900) for _ in range(2 * ROW + 2 * CELL * size)) for size in sizes
+    )
+    at_once = _merge_smallest(strata, arrays, 9)
+    in_turn = strata, arrays
+    for _ in range(9):
+        in_turn = _merge_smallest(*in_turn, 1)
+    assert at_once[0] == in_turn[0]
+    for one, other in zip(at_once[1], in_turn[1], strict=True):
+        length = max(len(one), len(other))
+        assert one + (0,) * (length - len(one)) == other + (0,) * (length - len(other))
+    rows = zip(at_once[1], arrays, strict=True)
+    assert all(sum(one[2 * ROW :]) == sum(other[2 * ROW :]) for one, other in rows)

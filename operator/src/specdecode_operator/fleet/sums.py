@@ -1,7 +1,7 @@
 """Adding evidence up and taking it apart: what a pod saw since it was read last."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import islice
 
 from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Stratum, pool
@@ -54,7 +54,13 @@ def _grown_strata(
 
 def _has_fallen(since: ArmEvidence, now: ArmEvidence) -> bool:
     for stratum, sums in since.strata.items():
-        if _is_less(astuple(now.strata.get(stratum, _NONE)), astuple(sums)):
+        later = now.strata.get(stratum, _NONE)
+        if (
+            later.requests < sums.requests
+            or later.tokens < sums.tokens
+            or later.steps < sums.steps
+            or later.seconds < sums.seconds
+        ):
             return True
     if any(getattr(now, name) < getattr(since, name) for name in _COUNTS):
         return True

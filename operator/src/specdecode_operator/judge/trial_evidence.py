@@ -10,6 +10,7 @@ and fewer while the document is larger; the strata with the fewest requests are 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from specdecode_operator.judge.evidence import (
@@ -275,39 +276,48 @@ def _fit(
     strata: tuple[Stratum, ...], arrays: tuple[Counts, ...], limit_bytes: int
 ) -> tuple[tuple[Stratum, ...], tuple[Counts, ...]]:
     """Merge the strata with the fewest requests until number and size are within bounds."""
-    while len(strata) > MAX_STRATA or (len(strata) > 1 and _size(arrays) > limit_bytes):
-        if OTHER not in strata:
-            strata = (*strata, OTHER)
-        apart = [index for index, stratum in enumerate(strata) if stratum != OTHER]
-        smallest = min(apart, key=lambda index: _requests(arrays, index))
-        into = strata.index(OTHER)
-        arrays = tuple(_merged(counts, smallest, into, len(strata)) for counts in arrays)
-        strata = tuple(stratum for index, stratum in enumerate(strata) if index != smallest)
+    if len(strata) > MAX_STRATA:
+        excess = len(strata) + (OTHER not in strata) - MAX_STRATA
+        strata, arrays = _merge_smallest(strata, arrays, excess)
+    while len(strata) > 1 and _size(arrays) > limit_bytes:
+        strata, arrays = _merge_smallest(strata, arrays, 1)
     return strata, arrays
 
 
-def _requests(arrays: tuple[Counts, ...], stratum: int) -> int:
-    return sum(cell_of(counts, stratum, role).requests for counts in arrays for role in ROLES)
+def _merge_smallest(
+    strata: tuple[Stratum, ...], arrays: tuple[Counts, ...], count: int
+) -> tuple[tuple[Stratum, ...], tuple[Counts, ...]]:
+    """Move the requests of the `count` strata with the fewest ones to `OTHER`."""
+    if OTHER not in strata:
+        strata = (*strata, OTHER)
+    requests = [0] * len(strata)
+    for counts in arrays:
+        for place, number in enumerate(counts[2 * ROW :: CELL]):
+            requests[place // 2] += number
+    apart = [index for index, stratum in enumerate(strata) if stratum != OTHER]
+    gone = sorted(sorted(apart, key=requests.__getitem__)[:count])
+    into = strata.index(OTHER)
+    arrays = tuple(_merged(counts, gone, into, len(strata)) for counts in arrays)
+    return tuple(each for index, each in enumerate(strata) if index not in gone), arrays
 
 
-def _merged(counts: Counts, stratum: int, into: int, strata: int) -> Counts:
-    """The array without one stratum, whose requests move to another one."""
-    if not counts:
-        return counts
-    cells = [
-        [cell_of(counts, index, role) for role in ROLES] for index in range(strata)
-    ]  # [strata, roles]
-    cells[into] = [
-        Cell(*map(sum, zip(one, other, strict=True)))
-        for one, other in zip(cells[into], cells[stratum], strict=True)
-    ]
-    del cells[stratum]
-    return (*counts[: 2 * ROW], *(number for pair in cells for cell in pair for number in cell))
+def _merged(counts: Counts, gone: list[int], into: int, strata: int) -> Counts:
+    """The array without some strata, whose requests move to another one."""
+    width = 2 * CELL  # of a stratum
+    cells = counts[2 * ROW :]
+    if len(cells) <= width * min(*gone, into):
+        return counts  # it ends before them
+    cells += (0,) * (width * strata - len(cells))
+    blocks = [cells[start : start + width] for start in range(0, len(cells), width)]
+    moved = [blocks[index] for index in (into, *gone)]
+    blocks[into] = tuple(map(sum, zip(*moved, strict=True)))
+    kept = (block for index, block in enumerate(blocks) if index not in gone)
+    return (*counts[: 2 * ROW], *chain.from_iterable(kept))
 
 
 def _size(arrays: tuple[Counts, ...]) -> int:
-    """Characters of the arrays as JSON."""
-    return sum(len(str(number)) + 1 for counts in arrays for number in counts)
+    """Characters of the arrays as JSON: Python adds a space to each comma, and two parentheses."""
+    return sum(len(str(counts)) - len(counts) for counts in arrays if counts)
 
 
 def _mean_rates(strata: tuple[Stratum, ...], total: Counts) -> dict[Stratum, float]:
