@@ -1,6 +1,7 @@
 """The proxy of litellm as a process of its own, asked with openai: chat, streams and tools."""
 
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -16,45 +17,56 @@ START_SECONDS = 500
 _PORT = socket.create_server(("127.0.0.1", 0))
 port = _PORT.getsockname()[1]
 _PORT.close()
-client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+MASTER_KEY = f"sk-{secrets.token_hex(32)}"  # without one, the proxy does not start
+# hosted_vllm leaves out `strict` and `additionalProperties` of tools, and without those the example
+# model writes further arguments for long.
+PROVIDERS = CHAT, TOOLS = "hosted_vllm", "openai"
+client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=MASTER_KEY, max_retries=0)
 
 
 def chat() -> None:
-    answer = client.chat.completions.create(model="target", messages=MESSAGES, max_tokens=8)
+    answer = client.chat.completions.create(model=CHAT, messages=MESSAGES, max_tokens=8)
     assert answer.choices[0].message.content
 
 
 def chat_streamed() -> None:
     stream = client.chat.completions.create(
-        model="target", messages=MESSAGES, max_tokens=8, stream=True
+        model=CHAT, messages=MESSAGES, max_tokens=8, stream=True
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
 
 
 def required_tool() -> None:
     answer = client.chat.completions.create(
-        model="target", messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=200
+        model=TOOLS, messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=200
     )
     assert_arguments(answer.choices[0].message.tool_calls[0].function.arguments)
 
 
 def tool_streamed() -> None:
     stream = client.chat.completions.create(
-        model="target",
+        model=TOOLS,
         messages=MESSAGES,
         tools=[TOOL],
         tool_choice="required",
         max_tokens=200,
         stream=True,
     )
-    calls = [chunk.choices[0].delta.tool_calls for chunk in stream if chunk.choices]
-    assert_arguments("".join(c[0].function.arguments or "" for c in calls if c))
+    deltas = [chunk.choices[0].delta for chunk in stream if chunk.choices]
+    calls = [call for delta in deltas for call in delta.tool_calls or () if call.index == 0]
+    assert_arguments("".join(call.function.arguments or "" for call in calls))
 
 
 def start(url: str, folder: Path) -> subprocess.Popen[bytes]:
     """Start the proxy and wait until it is alive."""
-    parameters = {"model": "hosted_vllm/target", "api_base": f"{url}/v1", "api_key": "none"}
-    config = {"model_list": [{"model_name": "target", "litellm_params": parameters}]}
+    base = {"api_base": f"{url}/v1", "api_key": "none"}
+    config = {
+        "model_list": [
+            {"model_name": name, "litellm_params": base | {"model": f"{name}/target"}}
+            for name in PROVIDERS
+        ],
+        "general_settings": {"master_key": MASTER_KEY},
+    }
     file = folder / "config.yaml"
     file.write_text(json.dumps(config))
     program = Path(sys.executable).with_name("litellm")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
@@ -121,6 +122,36 @@ def test_the_events_of_a_stream_match_their_schema(echo_server, path, body):
     assert event is not None
     for each in events[:-1]:
         matches(event, json.loads(each))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", TEXT),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/responses", {"input": "the fox", "max_output_tokens": 3}),
+    ],
+)
+def test_server_sent_events_are_documented_with_their_data(
+    echo_server, document, path: str, body: dict[str, Any]
+) -> None:
+    """As OpenAPI models them: an object with `event` and `data`, whose text is JSON."""
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]
+    schema = content["text/event-stream"]["schema"]
+    data, *end = schema["properties"]["data"]["anyOf"]
+    whole = {"components": document["components"]}
+    answer = echo_server.post(path, json=body | {"stream": True})
+    events = [
+        dict(line.split(": ", 1) for line in event.splitlines())
+        for event in answer.text.split("\n\n")[:-1]
+    ]
+    assert len(events) >= 2
+    for event in events:
+        jsonschema.validate(event, whole | schema)
+    if end:
+        assert events.pop() == {"data": end[0]["const"]}
+    for event in events:
+        jsonschema.validate(json.loads(event["data"]), whole | data["contentSchema"])
 
 
 @pytest.mark.parametrize(

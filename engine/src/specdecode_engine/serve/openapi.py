@@ -17,6 +17,7 @@ from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai import response_models as models
 from specdecode_engine.serve.openai import responses_models as responses
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
+from specdecode_engine.serve.openai.formatting import END_OF_STREAM
 from specdecode_engine.serve.openai.protocol import CompletionBody
 from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
 from specdecode_engine.serve.request_id import HEADER as REQUEST_ID
@@ -130,7 +131,7 @@ def build_document() -> dict[str, Any]:
 def _operation(each: Operation, references: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     content = {MEDIA_TYPE: {"schema": references[each.response, "serialization"]}}
     if each.event is not None:
-        content[EVENT_STREAM] = {"schema": references[each.event, "serialization"]}
+        content[EVENT_STREAM] = {"schema": _event_schema(each, references)}
     responses: dict[str, Any] = {"200": {"description": "OK", "content": content}}
     if each.response is models.HealthResponse:
         responses["503"] = {"description": "not ready", "content": content}
@@ -149,6 +150,24 @@ def _operation(each: Operation, references: dict[Any, dict[str, Any]]) -> dict[s
         schema = references[each.body, "validation"]
         operation["requestBody"] = {"required": True, "content": {MEDIA_TYPE: {"schema": schema}}}
     return operation
+
+
+def _event_schema(each: Operation, references: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of one server-sent event, as the media type registry of OpenAPI models it.
+
+    Its data are JSON, and at the end of a stream of chunks a marker. OpenAPI 3.1 has no keyword for
+    the items of a stream; tools read `schema` as that of an item.
+    """
+    assert each.event is not None
+    is_named = each.event is responses.ResponseEvent
+    models_of_data = [each.event] if is_named else [each.event, models.ErrorResponse]
+    content = {"anyOf": [references[model, "serialization"] for model in models_of_data]}
+    data = {"type": "string", "contentMediaType": MEDIA_TYPE, "contentSchema": content}
+    end = [] if is_named else [{"const": END_OF_STREAM}]
+    properties: dict[str, Any] = {"data": {"anyOf": [data, *end]}}
+    if is_named:
+        properties["event"] = {"type": "string", "description": "the field type of the data"}
+    return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
 _HEADERS = [

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 
+END_OF_STREAM = "[DONE]"
+"""The data of the last event of a stream of chunks."""
+
 Event = dict[str, Any]
 """The JSON object of one server-sent event."""
 
@@ -54,7 +57,7 @@ class ChoiceFormatter(ABC):
     has_named_events: bool = False
     # As in vLLM and SGLang: clients take the first event for the first token.
     opens_at_once: bool = False
-    end_marker: str | None = "[DONE]"
+    end_marker: str | None = END_OF_STREAM
     id_prefix: str
     object_type: str
     chunk_type: str
