@@ -308,7 +308,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def real_server(speculation: dict[str, object], **server: object) -> RunningServer:
+def real_server(
+    speculation: dict[str, object], *, context_length: int = 256, **server: object
+) -> RunningServer:
     folder = EXAMPLES / "target"
     boot = EngineBoot.model_validate(
         {
@@ -316,7 +318,7 @@ def real_server(speculation: dict[str, object], **server: object) -> RunningServ
                 "path": str(folder),
                 "served_name": "echo",
                 "dtype": "float32",
-                "context_length": 256,
+                "context_length": context_length,
             },
             "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
             "speculation": speculation,

@@ -29,7 +29,8 @@ NAMED = {"type": "function", "function": {"name": "see"}}
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     draft = {"algorithm": "STANDALONE", "draft_path": str(EXAMPLES / "draft"), "num_steps": 3}
-    running = real_server(draft, tool_parser="hermes", reasoning_parser="qwen3")
+    parsers: dict[str, Any] = {"tool_parser": "hermes", "reasoning_parser": "qwen3"}
+    running = real_server(draft, context_length=768, **parsers)
     try:
         yield running.wait_ready()
     finally:
