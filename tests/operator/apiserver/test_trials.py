@@ -198,9 +198,15 @@ class Load:
                 if self._is_over.is_set():
                     return
                 addresses = self._addresses
-                body = BODIES[turn % 2]
-                url = f"http://{addresses[turn % len(addresses)]}:{self._kubelet.port}"
-                answer = client.post(f"{url}/v1/completions", json={"model": "chat", **body})
+                body, address = BODIES[turn % 2], addresses[turn % len(addresses)]
+                url = f"http://{address}:{self._kubelet.port}/v1/completions"
+                try:
+                    answer = client.post(url, json={"model": "chat", **body})
+                except httpx.TransportError as error:
+                    # An engine that ends may close a kept connection while a request is on the way.
+                    if address in self._kubelet.addresses():
+                        self.failures.append(repr(error))
+                    continue
                 if "retry-after" in answer.headers:
                     continue  # an engine that stops: no Service keeps requests from it here
                 self.count += 1

@@ -130,7 +130,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._phase = ConnectionPhase.NOTHING
+        # What follows CONNECT is no HTTP: the client sends on until it has read the refusal.
+        if self.scope["method"] != "CONNECT":
+            self._phase = ConnectionPhase.NOTHING
         self._unreported_bytes = 0
 
     def on_response_complete(self) -> None:
@@ -141,11 +143,14 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that cannot be parsed, or whose headers are too large, and close."""
+        if self._phase is ConnectionPhase.FIRST:  # the parser failed before it began a message
+            self._phase = ConnectionPhase.HEAD
         if self._head_bytes > MAX_HEAD_BYTES:
             message = f"request line and headers exceed {MAX_HEAD_BYTES} bytes; shorten them"
             self._end(HttpError(431, message, code="headers_too_large"))
         else:
-            self._end(HttpError(400, "the request is not valid HTTP/1.1", code="invalid_http"))
+            error = HttpError(400, "the request is not valid HTTP/1.1", code="invalid_http")
+            self._end(error, reads_on=True)
 
     def _count_head(self, size: int) -> None:
         self._unreported_bytes = 0
@@ -190,8 +195,11 @@ class LimitedProtocol(HttpToolsProtocol):
         is_earlier = self._phase is ConnectionPhase.HEAD or bool(self.pipeline)
         return self.flow.read_paused or (is_responding and is_earlier)
 
-    def _end(self, error: HttpError) -> None:
-        """Close, after the error where no response has begun and a request has."""
+    def _end(self, error: HttpError, *, reads_on: bool = False) -> None:
+        """Close, after the error where no response has begun and a request has.
+
+        With `reads_on`, a client that still sends can read the error.
+        """
         if self.transport.is_closing():
             return
         cycle = self.cycle
@@ -199,9 +207,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._phase is ConnectionPhase.BODY and cycle is not None and cycle.response_started
         )
         is_running = cycle is not None and cycle.response_started and not cycle.response_complete
-        if self._phase is not ConnectionPhase.FIRST and not is_begun and not is_running:
+        is_answered = self._phase is not ConnectionPhase.FIRST and not is_begun and not is_running
+        if is_answered:
             self.transport.write(_response(error))
-        self.transport.close()
+        if is_answered and reads_on:
+            self._discard_the_rest()
+        else:
+            self.transport.close()
 
     def _close(self) -> None:
         """Close the connection, or only this side of it while the client sends a request.
@@ -210,7 +222,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """
         if self._phase in (ConnectionPhase.FIRST, ConnectionPhase.NOTHING):
             self.transport.close()
-            return
+        else:
+            self._discard_the_rest()
+
+    def _discard_the_rest(self) -> None:
         self._is_discarding = True
         self._cancel_timer()
         self._timer = self.loop.call_later(DISCARD_SECONDS, self.transport.close)
