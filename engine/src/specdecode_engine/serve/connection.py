@@ -130,7 +130,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        # What follows CONNECT is no HTTP: the client sends on until it has read the refusal.
+        # What follows CONNECT is not HTTP: the client sends on until it has read the refusal.
         if self.scope["method"] != "CONNECT":
             self._phase = ConnectionPhase.NOTHING
         self._unreported_bytes = 0
