@@ -12,7 +12,12 @@ base = openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none", max_retries=0
 
 
 class Weather(pydantic.BaseModel):
-    """The weather of a city."""
+    """The weather of a city.
+
+    Its schema permits no other properties, of which a tiny model writes any number.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     city: Literal["Paris", "Oslo"]
     days: Literal[1, 2, 3]
