@@ -41,13 +41,15 @@ class Result:
     """Duration and exit status of a suite; the status is None if the suite did not run.
 
     `cpu_seconds` is the processor time of the suite's process and of all processes that it, or one
-    of them, has waited for.
+    of them, has waited for. `failures` are the lines in which pytest names a failed test, or the
+    last line of a failed command that names none.
     """
 
     suite: Suite
     seconds: float
     cpu_seconds: float
     status: int | None
+    failures: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> bool:
@@ -98,12 +100,17 @@ def run(suite: Suite) -> Result:
         stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
+        named, last = [], ""
         for line in process.stdout:
-            _print(suite, line.rstrip("\n"))
+            last = line.rstrip("\n")
+            _print(suite, last)
+            if last.startswith(("FAILED ", "ERROR ")):
+                named.append(last)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     cpu_seconds = usage.ru_utime + usage.ru_stime
-    return Result(suite, time.monotonic() - started, cpu_seconds, process.returncode)
+    failures = tuple(named or [last]) if process.returncode else ()
+    return Result(suite, time.monotonic() - started, cpu_seconds, process.returncode, failures)
 
 
 def _print(suite: Suite, line: str) -> None:
@@ -126,6 +133,7 @@ def main() -> int:
     for each in results:
         row = f"{each.suite.name:21} {each.seconds:7.1f} {each.cpu_seconds:7.1f}"
         print(f"{row}  {_verdict(each)}")
+        print(*(f"  {failure}\n" for failure in each.failures), sep="", end="")
     failed = [each.suite.name for each in results if each.status != 0]
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed in {_minutes(started)} min")
     print(json.dumps({"failed": failed, **_times(results)}))

@@ -33,6 +33,21 @@ def test_processor_time_includes_that_of_child_processes() -> None:
     assert 0 < waiting.cpu_seconds < computing.cpu_seconds
 
 
+def test_the_table_names_the_failures_of_each_suite(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest_output = "print('FAILED a.py::b - E\\nERROR c.py\\n1 failed'); raise SystemExit(1)"
+    lane = (suite("unit", pytest_output), suite("fuzz", "raise SystemExit('no engine')"))
+    monkeypatch.setattr(suites, "LANES", (lane, (suite("passes", "print('FAILED ')"),)))
+    monkeypatch.setattr(suites, "NODE_LANE", ())
+    assert suites.main() == 1
+    _, shown = capfd.readouterr().out.split("result\n")
+    of_unit, of_fuzz = "  FAILED a.py::b - E\n  ERROR c.py\n", "  no engine\n"
+    assert f"failed\n{of_unit}fuzz" in shown
+    assert f"failed\n{of_fuzz}passes" in shown
+    assert shown.count("FAILED") == 1
+
+
 def test_a_failed_preparation_in_any_lane_blocks_the_suites_on_the_node(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
