@@ -1,5 +1,7 @@
 """The layer map: groups, owners and head sizes as transformers computes them for its configs."""
 
+from typing import Any
+
 import pytest
 from transformers import (
     Gemma3nTextConfig,
@@ -19,7 +21,7 @@ from specdecode_engine.model.layer_config import read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError, LayerShape, shared_owners
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
+SIZES: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
 
 
 def shape(window: int | None = None, kv_heads: int = 2, k: int = 16, v: int = 16) -> LayerShape:
@@ -54,7 +56,12 @@ def test_a_window_without_layer_types_is_in_every_layer() -> None:
 
 
 def test_a_window_follows_the_switch_and_the_layer_types() -> None:
-    sizes = {**SIZES, "num_hidden_layers": 4, "sliding_window": 5, "max_window_layers": 2}
+    sizes: dict[str, Any] = {
+        **SIZES,
+        "num_hidden_layers": 4,
+        "sliding_window": 5,
+        "max_window_layers": 2,
+    }
     assert windows(Qwen2Config(**sizes, use_sliding_window=False)) == [None] * 4
     assert windows(Qwen2Config(**sizes, use_sliding_window=True)) == [None, None, 5, 5]
     gemma = Gemma3TextConfig(**SIZES, num_hidden_layers=6, sliding_window=12, head_dim=16)
@@ -75,10 +82,10 @@ def test_layers_of_gemma_3n_share_those_of_the_last_owner_of_their_type() -> Non
 
 
 def test_full_layers_of_gemma_4_have_head_sizes_of_their_own() -> None:
+    sizes: dict[str, Any] = {"head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1}
     config = Gemma4TextConfig(
-        **SIZES, head_dim=16, global_head_dim=32, num_global_key_value_heads=1,
-        attention_k_eq_v=True, num_hidden_layers=6, num_kv_shared_layers=2, sliding_window=8,
-        layer_types=[SLIDING, FULL] * 3,
+        **SIZES, **sizes, attention_k_eq_v=True, num_hidden_layers=6, num_kv_shared_layers=2,
+        sliding_window=8, layer_types=[SLIDING, FULL] * 3,
     )  # fmt: skip
     found = read_layer_map(config)
     assert found.shapes == (shape(8), shape(kv_heads=1, k=32, v=32))
