@@ -105,19 +105,19 @@ UNSCALED = KvScale()
 class LayerKV:
     """Keys and values of one layer in the KV cache; row = page id * page size + offset.
 
-    Float8 entries are read times `scale`.
+    Keys and values may have different head sizes. Float8 entries are read times `scale`.
     """
 
-    k: Tensor  # [pool_rows, kv_heads, dim]
-    v: Tensor  # [pool_rows, kv_heads, dim]
+    k: Tensor  # [pool_rows, kv_heads, k_dim]
+    v: Tensor  # [pool_rows, kv_heads, v_dim]
     scale: KvScale = UNSCALED
 
     def __post_init__(self) -> None:
         k, v = self.k, self.v
-        if k.dim() != 3 or v.shape != k.shape or v.dtype != k.dtype:
+        if k.dim() != 3 or v.dim() != 3 or v.shape[:2] != k.shape[:2] or v.dtype != k.dtype:
             raise ValueError(
                 f"k {list(k.shape)} {k.dtype} and v {list(v.shape)} {v.dtype} must both be "
-                "[pool_rows, kv_heads, dim], of one type"
+                "[pool_rows, kv_heads, dim], of one type and equal but for dim"
             )
         if self.scale != UNSCALED and k.dtype != FLOAT8:
             raise ValueError(f"{self.scale} is for {FLOAT8}; a KV cache of {k.dtype} has none")

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
@@ -24,6 +25,10 @@ class DecoderConfig:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
+
+    def layer_map(self, layers: int) -> LayerMap:
+        """Return where `layers` such layers keep their keys and values."""
+        return LayerMap.uniform(layers, self.num_key_value_heads, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ class LlamaConfig:
             eos_token_ids=_eos_token_ids(config),
             dtype=config.dtype(),
         )
+
+    @property
+    def layer_map(self) -> LayerMap:
+        """Where each layer keeps its keys and values."""
+        return self.decoder.layer_map(self.num_hidden_layers)
 
     @property
     def max_position_embeddings(self) -> int:
