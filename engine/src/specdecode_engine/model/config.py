@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 
 DEFAULT_WINDOW = 4096
 DEFAULT_MAX_WINDOW_LAYERS = 28
-FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Windows(Enum):
@@ -60,7 +60,7 @@ class DecoderConfig:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    qk_norm: bool  # RMSNorm over head_dim of every query and key head, before RoPE
+    qk_norm: bool = False  # RMSNorm over head_dim of every query and key head, before RoPE
 
 
 @dataclass(frozen=True, slots=True)
