@@ -12,7 +12,7 @@ from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache, ScratchView, kv_bytes
 from specdecode_engine.model.layer_map import LayerMap, LayerShape
 from specdecode_engine.model.llama import Llama
-from specdecode_kernels import AttentionMetadata
+from specdecode_kernels import DEFAULT_ATTENTION, AttentionMetadata
 
 CPU = torch.device("cpu")
 TWO_LAYERS = LayerMap.uniform(2, 1, 6)
@@ -129,7 +129,9 @@ def test_a_sharing_layer_reads_what_its_owner_stored_and_writes_nothing() -> Non
         assert torch.equal(pool.groups[group].v[index, rows[[0, 2]]], v[[0, 2]])
         if spec.kv_owner != 0 and spec.k_head_dim == spec.v_head_dim:
             q = torch.randn(1, spec.kv_heads, spec.k_head_dim)
-            assert torch.equal(pool.attend(layer, q, layout), v[[1]])  # one row: its value
+            assert torch.equal(
+                pool.attend(layer, q, layout, None, DEFAULT_ATTENTION), v[[1]]
+            )  # one row: its value
 
 
 def test_scratch_rows_of_a_sharing_layer_are_those_of_its_owner() -> None:

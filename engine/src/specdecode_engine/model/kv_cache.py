@@ -11,8 +11,10 @@ from torch import Tensor
 
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_kernels import (
+    DEFAULT_ATTENTION,
     TORCH,
     AttentionMetadata,
+    AttentionParams,
     Backend,
     KvScale,
     LayerKV,
@@ -115,10 +117,15 @@ class KVCache:
             ops.compact_kv(group.k, group.v, page_table, req_indices, lengths, path, self.page_size)
 
     def attend(
-        self, layer: int, q: Tensor, layout: AttentionMetadata, tree_kv: TreeKV | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        layout: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams,
     ) -> Tensor:
         """Attend from q [rows, q_heads, dim] to what is shown of a layer, and to tree KV."""
-        return self.ops.attend(q, self._layers[layer], layout, tree_kv)
+        return self.ops.attend(q, self._layers[layer], layout, tree_kv, params)
 
 
 def kv_bytes(layer_map: LayerMap, rows: int, dtype: torch.dtype) -> int:
@@ -170,8 +177,18 @@ class DraftScratch:
 class KVView(Protocol):
     """The cache as one batch of query rows sees it, the same for every layer."""
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write this layer's k and v where they belong, then attend; all [rows, heads, dim]."""
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
+        """Write this layer's k and v where they belong, then attend; all [rows, heads, dim].
+
+        The head size of v, and of what is returned, may differ from that of q and k.
+        """
         ...
 
 
@@ -189,16 +206,21 @@ class PagedView:
     layout: AttentionMetadata
     ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
         self.pool.store(layer, self.slot_mapping, k, v)
         if self.ancestry is None:
-            return self.pool.attend(layer, q, self.layout)
+            return self.pool.attend(layer, q, self.layout, None, params)
         # A chain reads its own rows from the pool. A tree must see the same numbers.
         k, v = self.pool.as_stored(layer, self.slot_mapping, k, v)
-        nodes = self.ancestry.shape[:2]
-        k, v = (rows.reshape(*nodes, *rows.shape[1:]) for rows in (k, v))
-        tree_kv = TreeKV(k, v, self.ancestry)
-        return self.pool.attend(layer, q, self.layout, tree_kv)
+        k, v = (rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:]) for rows in (k, v))
+        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, self.ancestry), params)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,13 +237,20 @@ class ScratchView:
     layout: AttentionMetadata
     mask: Tensor | None = None  # [batch, queries, first + queries] bool
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
         batch = len(self.layout.qo_lens)
         k, v = self.scratch.store(layer, self.first, batch, k, v)
         mask = self.mask
         if mask is None:
             mask = self.scratch.all_shown[:batch, :, : k.shape[1]]
-        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask))
+        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask), params)
 
 
 def _make_groups(
