@@ -29,6 +29,7 @@ class Limits:
     lag_tokens: int = 0  # tokens that a step in flight may add before the host knows
     window: int | None = None  # positions seen by layers that keep their rows in window pages
     window_pages: int = 0  # window page 0 included
+    kv_bytes: int = 0  # of all pages and window pages in target and draft
 
     @property
     def longest_sequence(self) -> int:
