@@ -3,7 +3,8 @@
 The reference is prometheus_client's own parser, which a property test compares with this one. That
 parser is written character by character and takes 56 ms for 100 KiB; this one has one regular
 expression find many lines at a time, parses each set of labels once for all responses, and skips
-the series that nobody asked for. It is stricter: what prometheus_client would never write is an error, not a guess.
+the series that nobody asked for. It is stricter: what prometheus_client would never write is an
+error, not a guess.
 """
 
 import re
