@@ -51,7 +51,7 @@ def make_core(
 
 
 def make_requests(vocab: int) -> list[Request]:
-    """Conversations that go on and branch, several times as long as the window."""
+    """Conversations that continue and branch, several times as long as the window."""
     rng, requests = random.Random(3), list[Request]()
     stems = [tuple(rng.randrange(vocab) for _ in range(24)) for _ in range(3)]
     for number in range(10):
