@@ -26,8 +26,6 @@ def make_case(seed: int, dtype: torch.dtype, with_tree: bool) -> AttentionArgs:
     dim, batch = chance.choice((2, 8, 10)), chance.randint(1, 5)
     longest = chance.randint(1, 20)
     lens = [chance.choice((1, 1, 3, 5)) for _ in range(batch)]
-    if with_tree:
-        lens = [lens[0]] * batch
     pages = -(-longest // page_size)
     page_ids = chance.sample(range(1, 1 + batch * pages), batch * pages)
     table = torch.tensor(page_ids).view(batch, pages)
@@ -42,26 +40,29 @@ def make_case(seed: int, dtype: torch.dtype, with_tree: bool) -> AttentionArgs:
     if not with_tree:
         return AttentionArgs(q, LayerKV(k_pool, v_pool), metadata, None)
     tree_rows = chance.randint(1, 6)
-    mask = torch.rand(batch, lens[0], tree_rows, generator=generator) < 0.5
+    mask = torch.rand(batch, max(lens), tree_rows, generator=generator) < 0.5
     k, v = normal(batch, tree_rows, kv_heads, dim), normal(batch, tree_rows, kv_heads, dim)
-    k[~mask.any(dim=1)] = torch.nan
-    v[~mask.any(dim=1)] = torch.nan
+    for request, count in enumerate(lens):
+        unseen_nodes = ~mask[request, :count].any(dim=0)
+        k[request, unseen_nodes] = v[request, unseen_nodes] = torch.nan
     return AttentionArgs(q, LayerKV(k_pool, v_pool), metadata, TreeKV(k, v, mask))
+
+
+def owners_of(metadata: AttentionMetadata) -> list[tuple[int, int]]:
+    """List the request of every query row, and the place of the row among its rows."""
+    return [(b, place) for b, count in enumerate(metadata.qo_lens) for place in range(count)]
 
 
 def attend_slowly(case: AttentionArgs) -> Tensor:
     """Compute row by row, head by head, in float64."""
     output = torch.zeros(case.q.shape, dtype=torch.float64)
     shared = case.q.shape[1] // case.kv.k.shape[1]
-    queries = case.metadata.qo_lens[0]
+    owners = owners_of(case.metadata)
     for row, rows in enumerate(seen_rows(case.metadata)):
         for head in range(case.q.shape[1]):
             k, v = (p[rows, head // shared].double() for p in (case.kv.k, case.kv.v))
             if case.tree_kv is not None:
-                batch, picked = (
-                    row // queries,
-                    case.tree_kv.tree_mask[row // queries, row % queries],
-                )
+                batch, picked = owners[row][0], case.tree_kv.tree_mask[owners[row]]
                 k = torch.cat((k, case.tree_kv.k[batch, picked, head // shared].double()))
                 v = torch.cat((v, case.tree_kv.v[batch, picked, head // shared].double()))
             weights = torch.softmax(k @ case.q[row, head].double() / k.shape[1] ** 0.5, dim=0)
@@ -97,15 +98,12 @@ def lse_slowly(case: AttentionArgs) -> Tensor:
     """Sum the exponents of the scores row by row, head by head, in float64."""
     lse = torch.full(case.q.shape[:2], -torch.inf, dtype=torch.float64)
     shared = case.q.shape[1] // case.kv.k.shape[1]
-    queries = case.metadata.qo_lens[0]
+    owners = owners_of(case.metadata)
     for row, rows in enumerate(seen_rows(case.metadata)):
         for head in range(case.q.shape[1]):
             k = case.kv.k[rows, head // shared].double()
             if case.tree_kv is not None:
-                batch, picked = (
-                    row // queries,
-                    case.tree_kv.tree_mask[row // queries, row % queries],
-                )
+                batch, picked = owners[row][0], case.tree_kv.tree_mask[owners[row]]
                 k = torch.cat((k, case.tree_kv.k[batch, picked, head // shared].double()))
             scores = k @ case.q[row, head].double() / k.shape[1] ** 0.5
             lse[row, head] = scores.exp().sum().log()

@@ -1,6 +1,7 @@
 """A step that was launched, and whose result the host has not read yet."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +12,17 @@ from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
 from specdecode_engine.steps.timing import Timing
 
-SequenceResult = tuple[Sequence, tuple[int, ...], tuple[TokenLogprobs, ...] | None]
-"""A sequence, its tokens of a step before stops and limits are checked, and their logprobs. All of
-the tokens but the last are accepted draft tokens."""
+
+class SequenceResult(NamedTuple):
+    """What a step brought for a sequence, before stops and limits are checked.
+
+    All of the tokens but the last are accepted draft tokens.
+    """
+
+    sequence: Sequence
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    verified: int  # drafted tokens that the target verified
 
 
 @dataclass(slots=True)
@@ -30,6 +39,7 @@ class InFlightStep:
     decision: Decision | None = None  # None for the prefill part
     kv_tokens: int = 0  # of the decode batch at launch
     prompt_tokens: int = 0  # of the prefill chunks
+    num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens per sequence
     _width: int = 0  # most tokens that a sequence can get
@@ -91,12 +101,14 @@ class InFlightStep:
             return []
         records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
         results: list[SequenceResult] = []
-        rows = self._result.tolist()
-        for sequence, row, logprobs in zip(self.sequences, rows, records, strict=True):
+        counts = self.num_verify_rows or (1,) * len(self.sequences)
+        columns = self.sequences, self._result.tolist(), records, counts
+        for sequence, row, logprobs, count in zip(*columns, strict=True):
             sequence.in_flight_tokens -= self._width
             sequence.in_flight_steps -= 1
             if sequence.finish_reason is None:
-                results.append((sequence, tuple(row[: row[-1] + 1]), logprobs))
+                token_ids = tuple(row[: row[-1] + 1])
+                results.append(SequenceResult(sequence, token_ids, logprobs, count - 1))
         return results
 
 

@@ -133,9 +133,11 @@ def _draw_visible(shape: Shape, chance: random.Random) -> list[int]:
 
 
 def _draw_tree_kv(shape: Shape, draw: _Draw) -> TreeKV:
-    batch, queries = len(shape.qo_lens), shape.qo_lens[0]
+    batch, queries = len(shape.qo_lens), max(shape.qo_lens)
     k, v = (draw.normal(batch, shape.tree_rows, shape.kv_heads, shape.dim) for _ in range(2))
     mask = draw.normal(batch, queries, shape.tree_rows) < -0.5
-    unseen = ~mask.any(dim=1)
+    # Rows of the mask after a request's last query row mean nothing.
+    is_query = torch.arange(queries) < torch.tensor(shape.qo_lens)[:, None]
+    unseen = ~(mask & is_query[:, :, None]).any(dim=1)
     k[unseen], v[unseen] = torch.nan, torch.nan
     return TreeKV(k, v, mask)

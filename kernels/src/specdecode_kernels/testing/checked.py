@@ -137,12 +137,7 @@ def _check_tree_kv(tree_kv: TreeKV) -> None:
 def _check_tree_kv_fits(
     tree_kv: TreeKV, metadata: AttentionMetadata, dtype: torch.dtype, kv_heads: int, dim: int
 ) -> None:
-    if len(set(metadata.qo_lens)) > 1:
-        raise ValueError(
-            f"attend: tree KV needs the same number of query rows in every request, "
-            f"not {metadata.qo_lens}; split the batch"
-        )
-    queries = metadata.qo_lens[0] if metadata.qo_lens else 0
+    queries = max(metadata.qo_lens, default=0)
     batch = len(metadata.qo_lens)
     k = tree_kv.k
     if (k.shape[0], *k.shape[2:]) != (batch, kv_heads, dim):
@@ -151,10 +146,10 @@ def _check_tree_kv_fits(
         )
     if k.dtype != dtype or tree_kv.v.dtype != dtype:
         raise ValueError(f"attend: tree KV of {k.dtype} must be of q's {dtype}")
-    if batch and tree_kv.tree_mask.shape[1] != queries:
+    if tree_kv.tree_mask.shape[1] < queries:
         raise ValueError(
-            f"attend: tree_mask {list(tree_kv.tree_mask.shape)} must have {queries} rows per "
-            "request"
+            f"attend: tree_mask {list(tree_kv.tree_mask.shape)} must have at least {queries} rows "
+            "per request"
         )
 
 
