@@ -8,8 +8,9 @@ from torch import Tensor
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.llama import Llama
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run
@@ -131,3 +132,22 @@ def test_drafted_and_verified_tokens_are_counted_by_range(checkpoints) -> None:
     assert decode.verified_tokens == decode.request_steps
     assert sum(totals.verified_tokens for totals in ranges) == decode.verified_tokens
     assert decode.wasted_tokens == decode.drafted_tokens - decode.accepted_tokens
+
+
+def test_a_draft_catches_up_on_no_more_rows_than_requests_verified(
+    checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that verified one drafted node committed two tokens at most."""
+    core = build(checkpoints, "STANDALONE")
+    core.choose_rows = lambda _, sequences: (2,) * len(sequences)
+    run_forward, widths = core.context.graphs.run, list[int]()
+
+    def noted(kind: ForwardKind, inputs: DecodeInputs) -> Any:
+        if kind is ForwardKind.CATCH_UP:
+            widths.append(inputs.rows)
+        return run_forward(kind, inputs)
+
+    monkeypatch.setattr(core.context.graphs, "run", noted)
+    answer(core)
+    assert len(widths) > 5
+    assert max(widths) == 2

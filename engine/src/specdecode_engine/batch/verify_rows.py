@@ -28,6 +28,8 @@ VerifyRowsPolicy = Callable[[DraftShape, tuple[Sequence, ...]], tuple[int, ...]]
 def rows_within_limits(shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
     """Verify every node that a request may accept: all, unless it limits its draft steps."""
     limits = [sequence.request.max_steps for sequence in sequences]
+    if limits.count(None) == len(limits):  # the common case
+        return (shape.num_tokens,) * len(limits)
     return tuple(shape.num_tokens if n is None else shape.tokens_up_to(n) for n in limits)
 
 
@@ -37,7 +39,7 @@ def check_verify_rows(chosen: tuple[int, ...], shape: DraftShape, batch_size: in
     Raises:
         ValueError: it is not one number of 1 to `num_tokens` for each request.
     """
-    if len(chosen) != batch_size or not all(1 <= count <= shape.num_tokens for count in chosen):
+    if len(chosen) != batch_size or min(chosen) < 1 or max(chosen) > shape.num_tokens:
         raise ValueError(
             f"verify rows {chosen} must be one number from 1 to {shape.num_tokens} for each of "
             f"the {batch_size} requests; correct the policy that chose them"
@@ -76,7 +78,7 @@ class VerifyRows:
         cls, counts: tuple[int, ...], num_tokens: int, staging: StagingBuffer
     ) -> "VerifyRows | None":
         """Stage the rows of a step; None where every request verifies all `num_tokens` nodes."""
-        if all(count == num_tokens for count in counts):
+        if min(counts) == num_tokens:
             return None
         nodes, rows = lay_out_nodes(counts, num_tokens)
         return cls(

@@ -113,7 +113,7 @@ def decode(
     tokens = gather_accepted(context.ops, tokens, path)
     emitted = accepted + 1
     hidden = None if outputs.hidden is None else _by_node(outputs.hidden, batch.size, selected)
-    _commit(context, batch, tokens, emitted, path, hidden)
+    _commit(context, batch, tokens, emitted, path, hidden, staged.num_verify_rows)
     context.sampler.commit(sampling, tokens, emitted)
     logprobs = None
     if staged.logprobs is not None:
@@ -187,11 +187,13 @@ def _commit(
     emitted: Tensor,
     path: Tensor | None,
     aux_hidden_states: Tensor | None,
+    num_verify_rows: tuple[int, ...],
 ) -> None:
     """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64.
 
     Args:
         aux_hidden_states: [B, N, width], of every node.
+        num_verify_rows: nodes that each request verified, root included.
     """
     if path is not None:
         compact_kv(context.pool, context.table, batch, path)
@@ -201,4 +203,6 @@ def _commit(
     kept = None
     if aux_hidden_states is not None:
         kept = gather_accepted(context.ops, aux_hidden_states, path)
-    context.drafter.update_after_verify(batch, tokens.shape[1], kept)
+    width = tokens.shape[1]
+    most = tuple([min(count, width) for count in num_verify_rows])
+    context.drafter.update_after_verify(batch, most, kept)

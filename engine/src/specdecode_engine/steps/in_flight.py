@@ -42,8 +42,8 @@ class InFlightStep:
     num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens per sequence
-    _width: int = 0  # most tokens that a sequence can get
-    _result: Tensor | None = None  # [B, width + 1] i64, on the host: tokens, number accepted
+    _most: tuple[int, ...] = ()  # tokens that each sequence can get
+    _result: Tensor | None = None  # [B, path_length + 1] i64, on the host: tokens, number accepted
     _logprobs: LogprobRows | None = None
     _scored: tuple[ScoredPrompt, ...] = ()
     _arrival: "torch.cuda.Event | None" = None
@@ -68,11 +68,12 @@ class InFlightStep:
             accepted: [B] i64; the first accepted + 1 tokens of each row count.
             drafted: tokens drafted per sequence.
         """
-        width = tokens.shape[1]
-        for sequence in sequences:
-            sequence.in_flight_tokens += width
+        counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
+        self._most = tuple([min(count, width) for count in counts])
+        for sequence, most in zip(sequences, self._most, strict=True):
+            sequence.in_flight_tokens += most
             sequence.in_flight_steps += 1
-        self.sequences, self.drafted, self._width = sequences, drafted, width
+        self.sequences, self.drafted = sequences, drafted
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._record_arrival(tokens)
@@ -102,9 +103,9 @@ class InFlightStep:
         records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
         results: list[SequenceResult] = []
         counts = self.num_verify_rows or (1,) * len(self.sequences)
-        columns = self.sequences, self._result.tolist(), records, counts
-        for sequence, row, logprobs, count in zip(*columns, strict=True):
-            sequence.in_flight_tokens -= self._width
+        columns = self.sequences, self._result.tolist(), records, counts, self._most
+        for sequence, row, logprobs, count, most in zip(*columns, strict=True):
+            sequence.in_flight_tokens -= most
             sequence.in_flight_steps -= 1
             if sequence.finish_reason is None:
                 token_ids = tuple(row[: row[-1] + 1])
