@@ -37,12 +37,13 @@ class Launcher:
         """Launch what the scheduler planned, under the speculation table with hash `table`."""
         if plan.is_empty:
             return ()
-        if plan.decision is not None:
+        decision = plan.decision
+        if decision is not None:
             shape = self._shape(plan)
             chosen = choose_rows(shape, plan.decoding)
             check_verify_rows(chosen, shape, len(plan.decoding))
             plan = plan._replace(num_verify_rows=chosen)
-            context.graphs.activate(plan.decision.num_steps, len(plan.decoding))
+            context.graphs.activate(decision.num_steps, len(plan.decoding))
             if plan.chunks and not self._can_mix(context, plan):
                 prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
                 decoding = plan._replace(chunks=())
