@@ -40,9 +40,9 @@ def make_core(
     *,
     overlap: bool = False,
     kv_cache_bytes: int | None = None,
-    **sections: object,
+    graphs: str = "off",
 ) -> EngineCore:
-    boot = boot_of(checkpoints, algorithm, topk, **sections)
+    boot = boot_of(checkpoints, algorithm, topk, graphs={"mode": graphs})
     boot["memory"] = {"page_size": 4, "kv_cache_bytes": kv_cache_bytes}
     boot["scheduling"] = {
         "max_running_requests": 3, "chunked_prefill_tokens": 10, "overlap": overlap,
@@ -96,7 +96,7 @@ def test_text_is_the_same_in_fewer_window_pages(
     mode: str,
 ) -> None:
     core = make_core(
-        windowed, algorithm, topk, overlap=overlap, graphs={"mode": mode},
+        windowed, algorithm, topk, overlap=overlap, graphs=mode,
         kv_cache_bytes=budget_of(windowed, algorithm, pages=40),
     )  # fmt: skip
     limits = core.scheduler.limits
