@@ -71,11 +71,12 @@ def silu_and_mul(
 
 def store_kv(
     of: Entries, k_pool: int, v_pool: int, slots: int, k: int, k_stride: int, v: int, v_stride: int,
-    count: int, width: int,
+    count: int, k_width: int, v_width: int,
 ) -> Touched:  # fmt: skip
     end = max(_integers(slots, count), default=-1) + 1
-    pools = [of.span(pool, end * width, is_written=True) for pool in (k_pool, v_pool)]
-    given = [of.rows(k, count, k_stride, width), of.rows(v, count, v_stride, width)]
+    widths = ((k_pool, k_width), (v_pool, v_width))
+    pools = [of.span(pool, end * width, is_written=True) for pool, width in widths]
+    given = [of.rows(k, count, k_stride, k_width), of.rows(v, count, v_stride, v_width)]
     return Touched([*pools, *given, _INDICES.span(slots, count)])
 
 
@@ -96,19 +97,25 @@ def linear(
 
 def attend(
     of: Entries, metadata: int, tree_kv: int | None, q: int, q_stride: int, k_pool: int,
-    v_pool: int, out: int, q_heads: int, kv_heads: int, dim: int, _scale: float,
+    v_pool: int, out: int, q_heads: int, kv_heads: int, k_dim: int, v_dim: int, params: int,
 ) -> Touched:  # fmt: skip
     layout = _Layout.read(metadata)
-    width = kv_heads * dim
+    pool_rows, widths = layout.pool_rows(), (kv_heads * k_dim, kv_heads * v_dim)
+    _window, sinks = _integers(params, 2)
     spans = [
         *layout.spans(metadata),
-        of.rows(q, layout.rows, q_stride, q_heads * dim),
-        of.span(out, layout.rows * q_heads * dim, is_written=True),
-        *(of.span(pool, layout.pool_rows() * width) for pool in (k_pool, v_pool)),
+        of.rows(q, layout.rows, q_stride, q_heads * k_dim),
+        of.span(out, layout.rows * q_heads * v_dim, is_written=True),
+        *(
+            of.span(pool, pool_rows * each)
+            for pool, each in zip((k_pool, v_pool), widths, strict=True)
+        ),
+        Span(params, params + 3 * _WORD),
+        *([Span(sinks, sinks + 4 * q_heads)] if sinks else []),
     ]
-    links = layout.links(metadata)
+    links = [*layout.links(metadata), *([Link(params + _WORD, sinks)] if sinks else [])]
     if tree_kv:
-        tree = _tree(of, tree_kv, layout, width)
+        tree = _tree(of, tree_kv, layout, widths)
         spans, links = [*spans, *tree.spans], [*links, *tree.links]
     return Touched(spans, links)
 
@@ -175,14 +182,17 @@ class _Layout:
         return [Link(address + at * _WORD, target) for at, target in enumerate(targets)]
 
 
-def _tree(of: Entries, address: int, layout: _Layout, width: int) -> Touched:
+def _tree(of: Entries, address: int, layout: _Layout, widths: tuple[int, int]) -> Touched:
     """`struct tree_kv` of attend.c, and what it points to."""
-    k, v, mask, count, batch_stride, row_stride, of_batch, of_query = _integers(address, 8)
-    entries = (layout.batch - 1) * batch_stride + (count - 1) * row_stride + width
-    masked = (layout.batch - 1) * of_batch + (layout.most_queries() - 1) * of_query + count
+    k, v, mask, count, *strides, of_batch, of_query = _integers(address, 10)
+    requests, rows = layout.batch - 1, count - 1
+    k_entries = requests * strides[0] + rows * strides[1] + widths[0]
+    v_entries = requests * strides[2] + rows * strides[3] + widths[1]
+    masked = requests * of_batch + (layout.most_queries() - 1) * of_query + count
     spans = [
-        Span(address, address + 8 * _WORD),
-        *(of.span(each, entries if count else 0) for each in (k, v)),
+        Span(address, address + 10 * _WORD),
+        of.span(k, k_entries if count else 0),
+        of.span(v, v_entries if count else 0),
         Span(mask, mask + (masked if count else 0)),
     ]
     links = [Link(address + at * _WORD, target) for at, target in enumerate((k, v, mask))]

@@ -22,11 +22,12 @@ void add_rms_norm(const entry *, long, const entry *, long, const entry *, float
                   long);
 void apply_rope(entry *, long, long, entry *, long, long, const float *, const float *, long, long);
 void silu_and_mul(const entry *, long, const entry *, long, entry *, long, long);
-void store_kv(entry *, entry *, const int64_t *, const entry *, long, const entry *, long, long, long);
+void store_kv(entry *, entry *, const int64_t *, const entry *, long, const entry *, long, long, long,
+              long);
 void pack(const entry *, entry *, long, long);
 void linear(const entry *, const entry *, long, const entry *, entry *, long, long, long);
 void attend(const void *, const void *, const entry *, long, const entry *, const entry *, entry *, long,
-            long, long, float);
+            long, long, long, const void *);
 
 struct region {
     char *allocated, *start;
@@ -93,10 +94,10 @@ static void call(int64_t function, const union argument *a) {
     case 1: add_rms_norm(P(0), N(1), P(2), N(3), P(4), F(5), P(6), P(7), N(8), N(9)); break;
     case 2: apply_rope(P(0), N(1), N(2), P(3), N(4), N(5), P(6), P(7), N(8), N(9)); break;
     case 3: silu_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
-    case 4: store_kv(P(0), P(1), P(2), P(3), N(4), P(5), N(6), N(7), N(8)); break;
+    case 4: store_kv(P(0), P(1), P(2), P(3), N(4), P(5), N(6), N(7), N(8), N(9)); break;
     case 5: pack(P(0), P(1), N(2), N(3)); break;
     case 6: linear(P(0), P(1), N(2), P(3), P(4), N(5), N(6), N(7)); break;
-    case 7: attend(P(0), P(1), P(2), N(3), P(4), P(5), P(6), N(7), N(8), N(9), F(10)); break;
+    case 7: attend(P(0), P(1), P(2), N(3), P(4), P(5), P(6), N(7), N(8), N(9), N(10), P(11)); break;
     default: fail("an unknown function");
     }
 }

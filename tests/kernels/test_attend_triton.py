@@ -145,8 +145,9 @@ def test_a_row_that_sees_nothing_gets_zeros(splits: int) -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_poison_in_a_visible_row_shows(splits: int) -> None:
     case = draw_case(SHAPES["decode"], 6)
-    row = max(range(3), key=lambda number: len(seen_rows(case.metadata)[number]))
-    case.kv.v[seen_rows(case.metadata)[row][-1]] = torch.nan
+    seen = [pooled for pooled, _ in seen_rows(case)]
+    row = max(range(3), key=lambda number: len(seen[number]))
+    case.kv.v[seen[row][-1]] = torch.nan
     assert case.attend(backend(splits))[row].isnan().all()
 
 

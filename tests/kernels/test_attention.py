@@ -7,66 +7,57 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import FLOAT8, AttentionMetadata, KvScale, LayerKV, TreeKV
+from specdecode_kernels import FLOAT8, AttentionMetadata, KvScale, LayerKV
 from specdecode_kernels.testing import AttentionArgs, Shape, draw_case, seen_rows
 from specdecode_kernels.torch import attention
+from tests.kernels.attention_params import draw_params
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-def make_case(seed: int, dtype: torch.dtype, with_tree: bool) -> AttentionArgs:
-    """Draw metadata: ragged query rows, shuffled pages, unseen rows full of NaN."""
-    chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    page_size = chance.choice((1, 2, 3, 16))
-    kv_heads, shared = chance.choice((1, 2, 3)), chance.choice((1, 2, 4))
-    dim, batch = chance.choice((2, 8, 10)), chance.randint(1, 5)
-    longest = chance.randint(1, 20)
-    lens = [chance.choice((1, 1, 3, 5)) for _ in range(batch)]
-    if with_tree:
-        lens = [lens[0]] * batch
-    pages = -(-longest // page_size)
-    page_ids = chance.sample(range(1, 1 + batch * pages), batch * pages)
-    table = torch.tensor(page_ids).view(batch, pages)
-    kv_lens = torch.tensor([chance.randint(0, longest) for _ in range(sum(lens))])
-    metadata = AttentionMetadata(table, page_size, tuple(lens), kv_lens, longest)
-    k_pool = normal((1 + batch * pages) * page_size, kv_heads, dim)
-    v_pool = normal(*k_pool.shape)
-    unseen = set(range(k_pool.shape[0])) - {row for rows in seen_rows(metadata) for row in rows}
-    k_pool[sorted(unseen)] = torch.nan
-    v_pool[sorted(unseen)] = torch.nan
-    q = normal(sum(lens), kv_heads * shared, dim)
-    if not with_tree:
-        return AttentionArgs(q, LayerKV(k_pool, v_pool), metadata, None)
-    tree_rows = chance.randint(1, 6)
-    mask = torch.rand(batch, lens[0], tree_rows, generator=generator) < 0.5
-    k, v = normal(batch, tree_rows, kv_heads, dim), normal(batch, tree_rows, kv_heads, dim)
-    k[~mask.any(dim=1)] = torch.nan
-    v[~mask.any(dim=1)] = torch.nan
-    return AttentionArgs(q, LayerKV(k_pool, v_pool), metadata, TreeKV(k, v, mask))
+def make_case(
+    seed: int, dtype: torch.dtype, with_tree: bool, *, with_params: bool = False
+) -> AttentionArgs:
+    """Draw a shape: ragged query rows, shuffled pages, unseen rows full of NaN."""
+    chance = random.Random(seed)
+    lens = [chance.choice((1, 1, 3, 5)) for _ in range(chance.randint(1, 5))]
+    shape = Shape(
+        qo_lens=(lens[0],) * len(lens) if with_tree else tuple(lens),
+        page_size=chance.choice((1, 2, 3, 16)),
+        kv_heads=chance.choice((1, 2, 3)),
+        shared=chance.choice((1, 2, 4)),
+        dim=chance.choice((2, 8, 10)),
+        longest=chance.randint(1, 20),
+        tree_rows=chance.randint(1, 6) if with_tree else 0,
+        dtype=dtype,
+    )
+    return draw_case(draw_params(shape, chance) if with_params else shape, seed)
 
 
-def attend_slowly(case: AttentionArgs) -> Tensor:
-    """Compute row by row, head by head, in float64."""
-    output = torch.zeros(case.q.shape, dtype=torch.float64)
-    shared = case.q.shape[1] // case.kv.k.shape[1]
+def attend_slowly(case: AttentionArgs) -> tuple[Tensor, Tensor]:
+    """Compute row by row, head by head, in float64; return the log-sum-exp as well."""
+    q_heads, v_dim = case.q.shape[1], case.kv.v.shape[2]
+    output = torch.zeros(len(case.q), q_heads, v_dim, dtype=torch.float64)
+    lse = torch.full(case.q.shape[:2], -torch.inf, dtype=torch.float64)
+    params, shared = case.params, q_heads // case.kv.k.shape[1]
     queries = case.metadata.qo_lens[0]
-    for row, rows in enumerate(seen_rows(case.metadata)):
-        for head in range(case.q.shape[1]):
+    for row, (rows, tree_rows) in enumerate(seen_rows(case)):
+        for head in range(q_heads):
             k, v = (p[rows, head // shared].double() for p in (case.kv.k, case.kv.v))
             if case.tree_kv is not None:
-                batch, picked = (
-                    row // queries,
-                    case.tree_kv.tree_mask[row // queries, row % queries],
-                )
-                k = torch.cat((k, case.tree_kv.k[batch, picked, head // shared].double()))
-                v = torch.cat((v, case.tree_kv.v[batch, picked, head // shared].double()))
-            weights = torch.softmax(k @ case.q[row, head].double() / k.shape[1] ** 0.5, dim=0)
-            output[row, head] = weights @ v
-    return output
+                at = row // queries, tree_rows, head // shared
+                k = torch.cat((k, case.tree_kv.k[at].double()))
+                v = torch.cat((v, case.tree_kv.v[at].double()))
+            scores = k @ case.q[row, head].double() * (params.scale or k.shape[1] ** -0.5)
+            if params.logit_softcap is not None:
+                scores = params.logit_softcap * torch.tanh(scores / params.logit_softcap)
+            total = scores.exp().sum()
+            if params.sinks is not None:
+                total += params.sinks[head].double().exp()
+            lse[row, head] = total.log()
+            if len(scores):
+                output[row, head] = scores.exp() / total @ v
+    return output, lse
 
 
 @pytest.fixture(params=["by row", "in batches"])
@@ -90,26 +81,34 @@ def test_it_equals_the_loop(seed: int, with_tree: bool, dtype: torch.dtype) -> N
     result = case.attend()
     assert result.dtype == dtype
     tolerance = TOLERANCE[dtype]
-    torch.testing.assert_close(result.double(), attend_slowly(case), atol=tolerance, rtol=tolerance)
+    wanted, _ = attend_slowly(case)
+    torch.testing.assert_close(result.double(), wanted, atol=tolerance, rtol=tolerance)
 
 
-def lse_slowly(case: AttentionArgs) -> Tensor:
-    """Sum the exponents of the scores row by row, head by head, in float64."""
-    lse = torch.full(case.q.shape[:2], -torch.inf, dtype=torch.float64)
-    shared = case.q.shape[1] // case.kv.k.shape[1]
-    queries = case.metadata.qo_lens[0]
-    for row, rows in enumerate(seen_rows(case.metadata)):
-        for head in range(case.q.shape[1]):
-            k = case.kv.k[rows, head // shared].double()
-            if case.tree_kv is not None:
-                batch, picked = (
-                    row // queries,
-                    case.tree_kv.tree_mask[row // queries, row % queries],
-                )
-                k = torch.cat((k, case.tree_kv.k[batch, picked, head // shared].double()))
-            scores = k @ case.q[row, head].double() / k.shape[1] ** 0.5
-            lse[row, head] = scores.exp().sum().log()
-    return lse
+@pytest.mark.usefixtures("_both_ways")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("with_tree", [False, True])
+@pytest.mark.parametrize("seed", range(25))
+def test_params_and_head_sizes_equal_the_loop(
+    seed: int, with_tree: bool, dtype: torch.dtype
+) -> None:
+    case = make_case(seed, dtype, with_tree, with_params=True)
+    wanted, wanted_lse = attend_slowly(case)
+    out, lse = case.attend_with_lse()
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(out.double(), wanted, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-5, rtol=1e-5)
+
+
+def test_drawn_params_have_each_feature() -> None:
+    drawn = [make_case(seed, torch.float64, True, with_params=True) for seed in range(25)]
+    for name in ("scale", "logit_softcap", "sliding_window", "sinks"):
+        given = [getattr(case.params, name) is not None for case in drawn]
+        assert 5 <= sum(given) <= 20, name
+    assert 5 <= sum(case.kv.k.shape != case.kv.v.shape for case in drawn) <= 20
+    assert any(
+        0 < len(rows) < 2 and not pooled for case in drawn for pooled, rows in seen_rows(case)
+    )
 
 
 @pytest.mark.usefixtures("_both_ways")
@@ -121,7 +120,7 @@ def test_lse_equals_the_loop(seed: int, with_tree: bool, dtype: torch.dtype) -> 
     out, lse = case.attend_with_lse()
     assert torch.equal(out, case.attend())
     assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(lse.double(), lse_slowly(case), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), attend_slowly(case)[1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("tree_rows", [0, 5])
@@ -158,8 +157,9 @@ def test_a_row_that_sees_nothing_gets_zeros() -> None:
 @pytest.mark.usefixtures("_both_ways")
 def test_poison_in_a_visible_row_shows() -> None:
     case = make_case(0, torch.float32, with_tree=False)
-    row = next(number for number, rows in enumerate(seen_rows(case.metadata)) if rows)
-    case.kv.v[seen_rows(case.metadata)[row][0]] = torch.nan
+    seen = [pooled for pooled, _ in seen_rows(case)]
+    row = next(number for number, rows in enumerate(seen) if rows)
+    case.kv.v[seen[row][0]] = torch.nan
     assert case.attend()[row].isnan().all()
 
 

@@ -1,13 +1,23 @@
 """Attention on a CPU equals the reference, never reads poison, and keeps bits over batch shapes."""
 
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import TORCH, AttentionMetadata, Backend, LayerKV, TreeKV
+from specdecode_kernels import (
+    DEFAULT_ATTENTION,
+    TORCH,
+    AttentionMetadata,
+    AttentionParams,
+    Backend,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.testing import AttentionArgs, Shape, backend_of, draw_case
+from tests.kernels.attention_params import draw_params
 from tests.kernels.launched import launches
 
 CPU = torch.device("cpu")
@@ -47,6 +57,35 @@ def test_it_equals_the_reference(name: str, dtype: torch.dtype, seed: int) -> No
     torch.testing.assert_close(got, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", SHAPES)
+def test_params_and_head_sizes_equal_the_reference(
+    name: str, dtype: torch.dtype, seed: int
+) -> None:
+    case = draw_case(
+        draw_params(replace(SHAPES[name], dtype=dtype), random.Random(f"{name} {seed}")), seed
+    )
+    with launches() as counts:
+        got = case.attend(cpu_backend(dtype))
+    assert counts == {"attend": 1}
+    wanted = case.attend(TORCH)
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    torch.testing.assert_close(got, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_pages_before_every_window_are_not_read() -> None:
+    """Window layers free them: an id that lies outside the pool would be read out of bounds."""
+    window = AttentionParams(sliding_window=10)
+    case = draw_case(Shape((3, 1), longest=64, is_causal=True, params=window), 0)
+    wanted = case.attend(cpu_backend())
+    for request, end in enumerate(case.metadata.kv_lens[[2, 3]].tolist()):
+        kept = max(0, end - 2 - 10) // case.metadata.page_size
+        case.metadata.page_table[request, :kept] = 1 << 40
+    assert (case.metadata.page_table == 1 << 40).any()
+    assert torch.equal(case.attend(cpu_backend()), wanted)
+
+
 def test_what_is_not_laid_out_by_row_goes_to_the_reference() -> None:
     case = draw_case(replace(BY_PAGES, is_strided=True), 0)
     with launches() as counts:
@@ -84,8 +123,23 @@ def test_metadata_may_be_refilled_between_calls() -> None:
 def test_a_row_has_the_same_bits_alone_in_a_run_and_beside_others(
     shared: int, dim: int, dtype: torch.dtype
 ) -> None:
-    text = _Text(dim, shared, dtype)
-    for length in LENGTHS:
+    assert_rows_keep_their_bits(_Text(dim, shared, dtype), LENGTHS)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("window", [None, 5, 64, 200])
+@pytest.mark.parametrize("dims", [(6, 40), (40, 6), (64, 64)])
+def test_a_row_keeps_its_bits_with_params(
+    dims: tuple[int, int], window: int | None, dtype: torch.dtype
+) -> None:
+    params = AttentionParams(
+        scale=0.3, logit_softcap=2.0, sliding_window=window, sinks=torch.linspace(-1, 2, 6)
+    )
+    assert_rows_keep_their_bits(_Text(dims[0], 3, dtype, dims[1], params), LENGTHS[3::2])
+
+
+def assert_rows_keep_their_bits(text: "_Text", lengths: tuple[int, ...]) -> None:
+    for length in lengths:
         alone = text.attend((length,), 1)[-1]
         for queries in (queries for queries in RUNS if queries <= length):
             assert torch.equal(text.attend((length,), queries)[-1], alone), (length, queries)
@@ -96,12 +150,21 @@ def test_a_row_has_the_same_bits_alone_in_a_run_and_beside_others(
 class _Text:
     """One text in as many pages as it takes, which every request of a batch shares."""
 
-    def __init__(self, dim: int, shared: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        dim: int,
+        shared: int,
+        dtype: torch.dtype,
+        v_dim: int | None = None,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         rows, page, kv_heads = 528, 16, 2
         self._k, self._v = (
-            torch.randn(rows, kv_heads, dim, generator=generator).to(dtype) for _ in range(2)
+            torch.randn(rows, kv_heads, width, generator=generator).to(dtype)
+            for width in (dim, v_dim or dim)
         )
+        self._params = params
         self._q = torch.randn(rows, kv_heads * shared, dim, generator=generator).to(dtype)
         self._pages = torch.arange(rows // page)
         self._page = page
@@ -118,11 +181,14 @@ class _Text:
         )
         q = self._q[seen.flatten() - 1]
         kv = LayerKV(self._k, self._v)
-        return AttentionArgs(q, kv, metadata, None).attend(cpu_backend(q.dtype))
+        return AttentionArgs(q, kv, metadata, None, self._params).attend(cpu_backend(q.dtype))
 
 
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 64])
 @pytest.mark.parametrize("prefix", [0, 5, 60, 63, 125, 127, 300, 510])
-def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(prefix: int) -> None:
+def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(
+    prefix: int, window: int | None
+) -> None:
     """Node 3 hangs on node 1, which hangs on the root: a chain of those three is the same."""
     path, nodes, dim = (0, 1, 3), 4, 64
     generator = torch.Generator().manual_seed(prefix)
@@ -133,13 +199,14 @@ def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(prefix: int) -
     seen = torch.arange(prefix + 1, prefix + 1 + len(path))
     chain = AttentionMetadata(pages, 1, (len(path),), seen, prefix + len(path))
     k_pool, v_pool = (torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v))
-    wanted = cpu_backend().attend(q[list(path)], LayerKV(k_pool, v_pool), chain, None)
+    params = AttentionParams(sliding_window=window, sinks=torch.ones(2), logit_softcap=3.0)
+    wanted = cpu_backend().attend(q[list(path)], LayerKV(k_pool, v_pool), chain, None, params)
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]).bool()[None]
     tree_kv = TreeKV(k[None, prefix:], v[None, prefix:], mask)
     tree = AttentionMetadata(pages, 1, (nodes,), torch.full((nodes,), prefix), max(prefix, 1))
     rest = torch.full((1024, 1, dim), torch.nan)
     k_pool, v_pool = (torch.cat((x[:prefix], rest))[:1024] for x in (k, v))
-    got = cpu_backend().attend(q, LayerKV(k_pool, v_pool), tree, tree_kv)
+    got = cpu_backend().attend(q, LayerKV(k_pool, v_pool), tree, tree_kv, params)
     assert torch.equal(got[list(path)], wanted)
 
 

@@ -10,8 +10,10 @@ kernels in C sum in one order, and `torch.by_row` describes how the reference do
 from specdecode_kernels.backend import TORCH, Backend, GraphSupport
 from specdecode_kernels.choice import Choice, choose_backend
 from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
     FLOAT8,
     AttentionMetadata,
+    AttentionParams,
     CausalBounds,
     DraftedNodes,
     KvScale,
@@ -23,9 +25,11 @@ from specdecode_kernels.metadata import (
 )
 
 __all__ = [
+    "DEFAULT_ATTENTION",
     "FLOAT8",
     "TORCH",
     "AttentionMetadata",
+    "AttentionParams",
     "Backend",
     "CausalBounds",
     "Choice",

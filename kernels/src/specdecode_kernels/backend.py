@@ -11,13 +11,15 @@ Letters: B batch, C candidates, N nodes, root included, V vocabulary.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
     AttentionMetadata,
+    AttentionParams,
     DraftedNodes,
     LayerKV,
     PackedWeight,
@@ -47,6 +49,34 @@ class GraphSupport(NamedTuple):
 
     is_possible: bool
     limitation: str | None = None
+
+
+class Attend(Protocol):
+    """The attention op; see `Backend.attend`."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams = DEFAULT_ATTENTION,
+        /,
+    ) -> Tensor: ...
+
+
+class AttendWithLse(Protocol):
+    """The attention op that also returns log-sum-exps; see `Backend.attend_with_lse`."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams = DEFAULT_ATTENTION,
+        /,
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -89,6 +119,8 @@ class Backend:
     store_kv: Callable[[LayerKV, Tensor, Tensor, Tensor], None]
     """(kv, slot_mapping, k, v): write k and v [n, kv_heads, dim] to rows slot_mapping [n] i64.
 
+    Head sizes are those of the cache, which may differ between k and v.
+
     They are cast to the cache's type; float8 rows hold them divided by the scale. Which of two
     writes to one row wins is left open.
     """
@@ -96,19 +128,19 @@ class Backend:
     load_kv: Callable[[LayerKV, Tensor, torch.dtype], tuple[Tensor, Tensor]]
     """(kv, slot_mapping, dtype): k and v [n, kv_heads, dim] of rows, as attention reads them."""
 
-    attend: Callable[[Tensor, LayerKV, AttentionMetadata, TreeKV | None], Tensor]
-    """Attend from q [rows, q_heads, dim] to what the metadata and the tree KV show; like q.
+    attend: Attend
+    """Attend from q [rows, q_heads, k_dim] to what the metadata and the tree KV show.
 
-    The cache is of q's type or float8. Prefix and tree share one softmax. Rows that no query row of
-    their request sees may hold anything, NaN included.
+    Returns [rows, q_heads, v_dim]. The cache is of q's type or float8. Prefix and tree share one
+    softmax. Rows that no query row of their request sees, or has in its window, may hold anything,
+    NaN included; page ids before the windows of all of a request's rows are not read.
     """
 
-    attend_with_lse: Callable[
-        [Tensor, LayerKV, AttentionMetadata, TreeKV | None], tuple[Tensor, Tensor]
-    ]
+    attend_with_lse: AttendWithLse
     """As `attend`, and the natural log-sum-exp of each row's scores [rows, q_heads].
 
-    It is f32, f64 for such queries; -inf where a row sees nothing.
+    It is f32, f64 for such queries; -inf where a row sees nothing. It contains the head's sink: of
+    parts that are to be merged, give sinks to one.
     """
 
     merge_states: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -22,8 +22,10 @@ from torch import Tensor
 
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
     UNSCALED,
     AttentionMetadata,
+    AttentionParams,
     CausalBounds,
     LayerKV,
     TreeKV,
@@ -83,11 +85,21 @@ class FlashInferAttention:
         self._turn = 0
 
     def attend(
-        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         bounds = metadata.causal_bounds
-        if bounds is None or tree_kv is not None or not self._serves(bounds, q, kv):
-            return self._attend_otherwise(q, kv, metadata, tree_kv)
+        if (
+            bounds is None
+            or tree_kv is not None
+            or params is not DEFAULT_ATTENTION
+            or not self._serves(bounds, q, kv)
+        ):
+            return self._attend_otherwise(q, kv, metadata, tree_kv, params)
         heads = Heads(q.shape[1], kv.k.shape[1], q.shape[2], q.dtype, kv.k.dtype)
         pages = tuple(x.view(-1, metadata.page_size, *x.shape[1:]) for x in (kv.k, kv.v))
         scales = {} if kv.scale == UNSCALED else {"k_scale": kv.scale.k, "v_scale": kv.scale.v}
@@ -97,7 +109,7 @@ class FlashInferAttention:
 
     def _serves(self, bounds: CausalBounds, q: Tensor, kv: LayerKV) -> bool:
         kv_heads = kv.k.shape[1]
-        if not bounds.kv_lens or q.shape[1] > MAX_GROUP * kv_heads:
+        if kv.v.shape != kv.k.shape or q.shape[1] > MAX_GROUP * kv_heads or not bounds.kv_lens:
             return False
         fills_device = len(bounds.kv_lens) * kv_heads >= self._max_programs
         return bounds.inexact_rows <= 1 or fills_device

@@ -86,6 +86,55 @@ class AttentionMetadata:
                 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionParams:
+    """How one layer's scores become weights; the same for every forward of a model.
+
+    weights = softmax(bounded(q . k * scale)), where bounded(x) is x without a softcap. A sink is
+    one more logit of each query head that joins the softmax and has no value: it adds exp(sink) to
+    the denominator. Make one per layer: backends keep what they derive from it.
+    """
+
+    scale: float | None = None
+    """Factor of q . k; None: head_dim ** -0.5, of the head size of keys."""
+
+    logit_softcap: float | None = None
+    """Bound of a score: softcap * tanh(score / softcap), as in Gemma 2."""
+
+    sliding_window: int | None = None
+    """The most keys that a row attends to: the last of those that it sees, its own included.
+
+    The row at position p attends to positions p - sliding_window + 1 to p. Nodes of a tree come
+    after the prefix and an ancestor before its descendants, so this holds for them too.
+    """
+
+    sinks: Tensor | None = None  # [q_heads] f32, as in gpt-oss
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "logit_softcap"):
+            number = getattr(self, name)
+            if number is not None and not 0 < number < math.inf:
+                raise ValueError(f"attention: {name} {number} must be positive and finite, or None")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(
+                f"attention: sliding_window {self.sliding_window} must be at least 1, "
+                "or None to see everything"
+            )
+        sinks = self.sinks
+        if sinks is not None and (sinks.dim() != 1 or sinks.dtype != torch.float32):
+            raise ValueError(
+                f"attention: sinks must be [q_heads] float32, not {list(sinks.shape)} {sinks.dtype}"
+            )
+
+    def scale_of(self, head_dim: int) -> float:
+        """Return the factor of the scores of keys of this head size."""
+        return head_dim**-0.5 if self.scale is None else self.scale
+
+
+DEFAULT_ATTENTION = AttentionParams()
+"""Scores times head_dim ** -0.5, and nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class KvScale:
     """What the entries of float8 pools are multiplied by when read; 1 for every other type."""
@@ -105,19 +154,19 @@ UNSCALED = KvScale()
 class LayerKV:
     """Keys and values of one layer in the KV cache; row = page id * page size + offset.
 
-    Float8 entries are read times `scale`.
+    Keys and values may have different head sizes. Float8 entries are read times `scale`.
     """
 
-    k: Tensor  # [pool_rows, kv_heads, dim]
-    v: Tensor  # [pool_rows, kv_heads, dim]
+    k: Tensor  # [pool_rows, kv_heads, k_dim]
+    v: Tensor  # [pool_rows, kv_heads, v_dim]
     scale: KvScale = UNSCALED
 
     def __post_init__(self) -> None:
         k, v = self.k, self.v
-        if k.dim() != 3 or v.shape != k.shape or v.dtype != k.dtype:
+        if k.dim() != 3 or v.dim() != 3 or v.shape[:2] != k.shape[:2] or v.dtype != k.dtype:
             raise ValueError(
                 f"k {list(k.shape)} {k.dtype} and v {list(v.shape)} {v.dtype} must both be "
-                "[pool_rows, kv_heads, dim], of one type"
+                "[pool_rows, kv_heads, dim], of one type and equal but for dim"
             )
         if self.scale != UNSCALED and k.dtype != FLOAT8:
             raise ValueError(f"{self.scale} is for {FLOAT8}; a KV cache of {k.dtype} has none")
@@ -126,12 +175,13 @@ class LayerKV:
 class TreeKV(NamedTuple):
     """KV rows outside the cache that a request attends to as well: draft scratch or a tree's nodes.
 
+    They follow the rows of the cache; of two that a query row sees the earlier has the lower index.
     Legal only where every request has the same number of query rows. Made once per layer and
     forward, so it does not check itself; `testing.checked` does.
     """
 
-    k: Tensor  # [batch, tree_rows, kv_heads, dim]
-    v: Tensor  # [batch, tree_rows, kv_heads, dim]
+    k: Tensor  # [batch, tree_rows, kv_heads, k_dim]
+    v: Tensor  # [batch, tree_rows, kv_heads, v_dim]
     tree_mask: Tensor  # [batch, queries_per_request, tree_rows] bool
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import (
+    DEFAULT_ATTENTION,
     TORCH,
     AttentionMetadata,
+    AttentionParams,
     Backend,
     KvScale,
     LayerKV,
@@ -75,10 +77,15 @@ class KVCache:
             bits.index_fill_(1, slot_mapping, 0)
 
     def attend(
-        self, layer: int, q: Tensor, layout: AttentionMetadata, tree_kv: TreeKV | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        layout: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams,
     ) -> Tensor:
         """Attend from q [rows, q_heads, dim] to what is shown of a layer, and to tree KV."""
-        return self.ops.attend(q, self._layers[layer], layout, tree_kv)
+        return self.ops.attend(q, self._layers[layer], layout, tree_kv, params)
 
     @staticmethod
     def bytes_per_page(
@@ -115,8 +122,18 @@ class DraftScratch:
 class KVView(Protocol):
     """The cache as one batch of query rows sees it, the same for every layer."""
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write this layer's k and v where they belong, then attend; all [rows, heads, dim]."""
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
+        """Write this layer's k and v where they belong, then attend; all [rows, heads, dim].
+
+        The head size of v, and of what is returned, may differ from that of q and k.
+        """
         ...
 
 
@@ -134,15 +151,21 @@ class PagedView:
     layout: AttentionMetadata
     ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
         self.pool.store(layer, self.slot_mapping, k, v)
         if self.ancestry is None:
-            return self.pool.attend(layer, q, self.layout)
+            return self.pool.attend(layer, q, self.layout, None, params)
         # A chain reads its own rows from the pool. A tree must see the same numbers.
         k, v = self.pool.as_stored(layer, self.slot_mapping, k, v)
-        shape = (*self.ancestry.shape[:2], *k.shape[1:])
-        tree_kv = TreeKV(k.reshape(shape), v.reshape(shape), self.ancestry)
-        return self.pool.attend(layer, q, self.layout, tree_kv)
+        k, v = (rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:]) for rows in (k, v))
+        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, self.ancestry), params)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,17 +182,23 @@ class ScratchView:
     layout: AttentionMetadata
     mask: Tensor | None = None  # [batch, queries, first + queries] bool
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
         batch = len(self.layout.qo_lens)
         end = self.first + q.shape[0] // batch
-        shape = (batch, -1, *k.shape[1:])
-        self.scratch.k[layer, :batch, self.first : end] = k.view(shape)
-        self.scratch.v[layer, :batch, self.first : end] = v.view(shape)
+        self.scratch.k[layer, :batch, self.first : end] = k.view(batch, -1, *k.shape[1:])
+        self.scratch.v[layer, :batch, self.first : end] = v.view(batch, -1, *v.shape[1:])
         mask = self.mask
         if mask is None:
             mask = self.scratch.all_shown[:batch, :, :end]
         k, v = self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end]
-        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask))
+        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask), params)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

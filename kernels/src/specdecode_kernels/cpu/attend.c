@@ -4,7 +4,8 @@ Query rows of one key head are taken four at a time (a lone one by itself), so t
 read serves all of them. Scores are kept; their maximum does not depend on an order, and sums of
 weights and of weighted values go key by key. What a row does not see weighs exactly nothing. So a
 row's bits depend on the keys that it sees and on their order: not on other rows, nor on whether a key
-lies in the pool or in tree KV. */
+lies in the pool or in tree KV. A sliding window keeps the last keys of a row; pages before the
+windows of all rows of a request are not read. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,22 +23,30 @@ struct metadata {
     int64_t batch, page_columns, page_size, most;  /* most: rows that any query row sees */
 };
 
+/* `struct _Params` of attention.py: how scores become weights. */
+struct params {
+    int64_t window;      /* keys that a row sees at most; 0: all */
+    const float *sinks;  /* [q heads], a logit without a value; or NULL */
+    float scale, softcap;  /* softcap 0: none */
+};
+
 struct heads {
-    long q, kv, dim;
-    float scale;
+    long q, kv, k_dim, v_dim;
 };
 
 /* Rows outside the pool; none if `count` is 0. Strides in entries. */
 struct tree_kv {
     const entry *k, *v;      /* [batch, count, kv heads, dim] */
     const uint8_t *mask;     /* [batch, queries, count] */
-    int64_t count, batch_stride, row_stride, mask_batch_stride, mask_query_stride;
+    int64_t count, k_batch_stride, k_row_stride, v_batch_stride, v_row_stride;
+    int64_t mask_batch_stride, mask_query_stride;
 };
 
 /* What one thread works with; room for all keys of the longest request and tree KV. */
 struct desk {
     float *scores;               /* [keys, rows together] */
     const entry **keys, **values;
+    long first, end;             /* keys of the pool that it holds; those of tree KV follow */
 };
 
 /* Asks for a row of `dim` entries. */
@@ -56,20 +65,30 @@ INLINE void add_scores(const int rows, floats *sum, const entry *const *q, const
 
 /* Scores every row with `count` keys; writes up to 16 numbers too many. */
 INLINE void score(const int rows, const entry *const *q, const entry *const *keys, long count,
-                  struct heads heads, float *scores) {
-    long whole = heads.dim / LANES * LANES;
+                  long dim, float scale, float *scores) {
+    long whole = dim / LANES * LANES;
     for (long key = 0; key < count; key += LANES / rows) {
         floats sum[LANES] = {};
-        for (int i = 0; i < LANES / rows; i++) ask_for(keys[key + AHEAD + i], heads.dim);
+        for (int i = 0; i < LANES / rows; i++) ask_for(keys[key + AHEAD + i], dim);
         for (long at = 0; at < whole; at += LANES) add_scores(rows, sum, q, keys + key, at, LANES);
-        if (whole < heads.dim) add_scores(rows, sum, q, keys + key, whole, heads.dim - whole);
-        floats scaled = sums_of_16(sum) * heads.scale;
+        if (whole < dim) add_scores(rows, sum, q, keys + key, whole, dim - whole);
+        floats scaled = sums_of_16(sum) * scale;
         memcpy(scores + key * rows, &scaled, sizeof scaled);
     }
 }
 
-/* Turns scores [count, rows] into weights relative to each row's greatest; lanes behind them are 0. */
-INLINE void weigh(const int rows, float *scores, long count) {
+/* Bounds `count` scores by cap * tanh(score / cap); writes up to 15 numbers too many. One copy of the
+code, so that a score has the same bits wherever it stands. */
+static __attribute__((noinline)) void soften(float *scores, long count, float cap) {
+    for (long i = 0; i < count; i += LANES) {
+        floats *some = (floats *)(scores + i);
+        *some = hyperbolic_tangent(*some / cap) * cap;
+    }
+}
+
+/* Turns scores [count, rows] and one sink per row, -INFINITY for none, into weights relative to each
+row's greatest; lanes after the scores are 0. */
+INLINE void weigh(const int rows, float *scores, long count, float *sinks) {
     for (long i = count * rows; i % LANES; i++) scores[i] = -INFINITY;
     floats most = spread(-INFINITY), base;
     for (long i = 0; i < count * rows; i += LANES) most = larger(*(floats *)(scores + i), most);
@@ -77,8 +96,13 @@ INLINE void weigh(const int rows, float *scores, long count) {
         float top = most[lane % rows];
         for (int other = lane % rows; other < LANES; other += rows)
             top = most[other] > top ? most[other] : top;
+        top = sinks[lane % rows] > top ? sinks[lane % rows] : top;
         base[lane] = top == -INFINITY ? 0.0f : top;
     }
+    floats sink;
+    for (int lane = 0; lane < LANES; lane++) sink[lane] = sinks[lane % rows];
+    sink = exponent(sink - base);
+    for (int row = 0; row < rows; row++) sinks[row] = sink[row];
     for (long i = 0; i < count * rows; i += LANES) {
         floats *some = (floats *)(scores + i);
         *some = exponent(*some - base);
@@ -90,10 +114,9 @@ INLINE void add_values(const int rows, const int width, floats sum[][AT_ONCE], c
                        const entry *const *values, long count, long at, long left, int may_skip) {
     for (long key = 0; key < count; key++, weights += rows) {
         if (may_skip) {
-            float heaviest = 0;
-            for (int row = 0; row < rows; row++)
-                heaviest = weights[row] > heaviest ? weights[row] : heaviest;
-            if (heaviest == 0) continue;
+            int is_seen = 0;
+            for (int row = 0; row < rows; row++) is_seen |= weights[row] != 0;
+            if (!is_seen) continue;
         }
         for (int i = 0; i < width; i++) __builtin_prefetch(values[key + AHEAD] + at + i * LANES, 0, 3);
         for (int i = 0; i < width; i++) {
@@ -107,6 +130,7 @@ struct seen {
     const float *weights;
     const entry *const *values, *const *tree_values;
     long pooled, in_tree;  /* keys in the pool and in tree KV */
+    int has_gaps;          /* whether there may be keys in the pool that no row sees */
 };
 
 /* Sums weighted values of `width` vectors of a head from `at` on. */
@@ -114,18 +138,21 @@ INLINE void mix_part(const int rows, const int width, struct seen seen, const fl
                      entry *const *out, long at, long left) {
     floats sum[TOGETHER][AT_ONCE] = {};
     const float *tree_weights = seen.weights + seen.pooled * rows;
-    add_values(rows, width, sum, seen.weights, seen.values, seen.pooled, at, left, 0);
+    add_values(rows, width, sum, seen.weights, seen.values, seen.pooled, at, left, seen.has_gaps);
     add_values(rows, width, sum, tree_weights, seen.tree_values, seen.in_tree, at, left, 1);
     for (int row = 0; row < rows; row++)
         for (int i = 0; i < width; i++)
             store_some(out[row] + at + i * LANES, sum[row][i] * shares[row], left - i * LANES);
 }
 
-INLINE void mix(const int rows, struct seen seen, entry *const *out, long dim) {
+INLINE void mix(const int rows, struct seen seen, const float *sinks, entry *const *out, long dim) {
     float shares[TOGETHER] = {0};
     for (long key = 0; key < seen.pooled + seen.in_tree; key++)
         for (int row = 0; row < rows; row++) shares[row] += seen.weights[key * rows + row];
-    for (int row = 0; row < rows; row++) shares[row] = shares[row] > 0 ? 1.0f / shares[row] : 0.0f;
+    for (int row = 0; row < rows; row++) {
+        shares[row] += sinks[row];
+        shares[row] = shares[row] > 0 ? 1.0f / shares[row] : 0.0f;
+    }
     long at = 0;
     for (; at + AT_ONCE * LANES <= dim; at += AT_ONCE * LANES)
         mix_part(rows, AT_ONCE, seen, shares, out, at, AT_ONCE * LANES);
@@ -136,48 +163,41 @@ INLINE void mix(const int rows, struct seen seen, entry *const *out, long dim) {
 struct group {
     const entry *q[TOGETHER];
     entry *out[TOGETHER];
-    long kv_lens[TOGETHER];
+    long first[TOGETHER], kv_lens[TOGETHER];  /* which keys of the pool a row sees */
+    long skipped[TOGETHER];                   /* of the keys in tree KV that the mask shows a row */
     const uint8_t *mask[TOGETHER];
+    float sinks[TOGETHER];
 };
 
-INLINE void attend_group(const int rows, const struct group *group, struct desk desk, long longest,
-                         long in_tree, struct heads heads) {
-    long pooled = 0;
-    for (int row = 0; row < rows; row++)
-        pooled = group->kv_lens[row] > pooled ? group->kv_lens[row] : pooled;
-    score(rows, group->q, desk.keys, pooled, heads, desk.scores);
-    score(rows, group->q, desk.keys + longest, in_tree, heads, desk.scores + pooled * rows);
-    for (int row = 0; row < rows; row++) {
-        for (long key = group->kv_lens[row]; key < pooled; key++)
-            desk.scores[key * rows + row] = -INFINITY;
-        for (long key = 0; key < in_tree; key++)
-            if (!group->mask[row][key]) desk.scores[(pooled + key) * rows + row] = -INFINITY;
-    }
-    weigh(rows, desk.scores, pooled + in_tree);
-    mix(rows, (struct seen){desk.scores, desk.values, desk.values + longest, pooled, in_tree}, group->out,
-        heads.dim);
+/* Hides what a row does not see of `pooled` keys from `base` on, and of tree KV after them. */
+INLINE void hide(const int rows, int row, const struct group *group, float *scores, long base, long pooled,
+                 long in_tree) {
+    for (long key = base; key < group->first[row]; key++)
+        scores[(key - base) * rows + row] = -INFINITY;
+    for (long key = group->kv_lens[row]; key < base + pooled; key++)
+        scores[(key - base) * rows + row] = -INFINITY;
+    for (long key = 0, skipped = 0; key < in_tree; key++)
+        if (!group->mask[row][key] || skipped++ < group->skipped[row])
+            scores[(pooled + key) * rows + row] = -INFINITY;
 }
 
-/* Notes where the keys and values of one head of a request lie: in the pool, then in tree KV. */
-static void find_keys(struct desk desk, const struct metadata *metadata, struct tree_kv tree_kv, long request,
-                      long longest, const entry *k_pool, const entry *v_pool, long stride, long offset) {
-    const int64_t *page = metadata->pages + request * metadata->page_columns;
-    for (long key = 0; key < longest; page++)
-        for (long row = *page * metadata->page_size, i = 0; i < metadata->page_size && key < longest; i++) {
-            desk.keys[key] = k_pool + (row + i) * stride + offset;
-            desk.values[key++] = v_pool + (row + i) * stride + offset;
-        }
-    long tree_at = request * tree_kv.batch_stride + offset;
-    for (long key = 0; key < tree_kv.count; key++) {
-        desk.keys[longest + key] = tree_kv.k + tree_at + key * tree_kv.row_stride;
-        desk.values[longest + key] = tree_kv.v + tree_at + key * tree_kv.row_stride;
+INLINE void attend_group(const int rows, struct group *group, struct desk desk, long in_tree,
+                         struct heads heads, const struct params *params) {
+    long base = group->first[0], end = 0;
+    for (int row = 0; row < rows; row++) {
+        base = group->first[row] < base ? group->first[row] : base;
+        end = group->kv_lens[row] > end ? group->kv_lens[row] : end;
     }
-    /* What is asked for ahead, or scored for want of as many keys as fit: the last one again. */
-    long count = longest + tree_kv.count;
-    for (long key = count; key < count + LANES + AHEAD; key++) {
-        desk.keys[key] = count ? desk.keys[count - 1] : k_pool;
-        desk.values[key] = count ? desk.values[count - 1] : v_pool;
-    }
+    long pooled = end - base, before = base - desk.first, after = desk.end - desk.first;
+    score(rows, group->q, desk.keys + before, pooled, heads.k_dim, params->scale, desk.scores);
+    score(rows, group->q, desk.keys + after, in_tree, heads.k_dim, params->scale,
+          desk.scores + pooled * rows);
+    if (params->softcap > 0) soften(desk.scores, (pooled + in_tree) * rows, params->softcap);
+    for (int row = 0; row < rows; row++) hide(rows, row, group, desk.scores, base, pooled, in_tree);
+    weigh(rows, desk.scores, pooled + in_tree, group->sinks);
+    struct seen seen = {desk.scores, desk.values + before, desk.values + after, pooled, in_tree,
+                        params->window > 0};
+    mix(rows, seen, group->sinks, group->out, heads.v_dim);
 }
 
 /* One call of `attend`; q's rows lie `q_stride` entries apart. */
@@ -185,10 +205,25 @@ struct call {
     const struct metadata *metadata;
     struct tree_kv tree_kv;
     struct heads heads;
+    const struct params *params;
     const entry *q, *k_pool, *v_pool;
     entry *out;
     long q_stride;
 };
+
+static const uint8_t *mask_of(struct tree_kv tree_kv, long request, long query) {
+    return tree_kv.mask + request * tree_kv.mask_batch_stride + query * tree_kv.mask_query_stride;
+}
+
+/* How many of the keys that a query row sees come before its window. */
+static long before_window(const struct call *call, long request, long query) {
+    const struct metadata *metadata = call->metadata;
+    if (!call->params->window) return 0;
+    long seen = metadata->kv_lens[metadata->starts[request] + query];
+    const uint8_t *mask = mask_of(call->tree_kv, request, query);
+    for (long key = 0; key < call->tree_kv.count; key++) seen += mask[key] != 0;
+    return seen > call->params->window ? seen - call->params->window : 0;
+}
 
 /* Takes up to four rows of a request and a key head from `at` on; the last one fills them up. */
 static struct group take_group(const struct call *call, long request, long kv_head, long at, long folded) {
@@ -197,28 +232,69 @@ static struct group take_group(const struct call *call, long request, long kv_he
     for (long i = 0; i < TOGETHER; i++) {
         long fold = at + i < folded ? at + i : folded - 1, shared = heads.q / heads.kv;
         long query = fold / shared, head = kv_head * shared + fold % shared;
-        long row = call->metadata->starts[request] + query;
-        group.q[i] = call->q + row * call->q_stride + head * heads.dim;
-        group.out[i] = call->out + (row * heads.q + head) * heads.dim;
-        group.kv_lens[i] = call->metadata->kv_lens[row];
-        group.mask[i] = call->tree_kv.mask + request * call->tree_kv.mask_batch_stride +
-                        query * call->tree_kv.mask_query_stride;
+        long row = call->metadata->starts[request] + query, length = call->metadata->kv_lens[row];
+        long before = before_window(call, request, query);
+        group.q[i] = call->q + row * call->q_stride + head * heads.k_dim;
+        group.out[i] = call->out + (row * heads.q + head) * heads.v_dim;
+        group.kv_lens[i] = length;
+        group.first[i] = before < length ? before : length;
+        group.skipped[i] = before - group.first[i];
+        group.mask[i] = mask_of(call->tree_kv, request, query);
+        group.sinks[i] = call->params->sinks ? call->params->sinks[head] : -INFINITY;
     }
     return group;
+}
+
+/* Which keys of the pool the query rows of a request see: the first one and the end. */
+static void find_range(const struct call *call, long request, long *first, long *end) {
+    const int64_t *starts = call->metadata->starts;
+    *first = INT64_MAX, *end = 0;
+    for (long row = starts[request]; row < starts[request + 1]; row++) {
+        long length = call->metadata->kv_lens[row];
+        long before = before_window(call, request, row - starts[request]);
+        before = before < length ? before : length;
+        *first = before < *first ? before : *first;
+        *end = length > *end ? length : *end;
+    }
+    *first = *first < *end ? *first : *end;
+}
+
+/* Notes where the keys and values of one head of a request lie: in the pool, then in tree KV. */
+static void find_keys(const struct call *call, struct desk desk, long request, long kv_head) {
+    const struct metadata *metadata = call->metadata;
+    const struct heads heads = call->heads;
+    const struct tree_kv tree = call->tree_kv;
+    const int64_t *pages = metadata->pages + request * metadata->page_columns;
+    long k_at = kv_head * heads.k_dim, v_at = kv_head * heads.v_dim, count = 0;
+    for (long key = desk.first; key < desk.end;) {
+        long in_page = key % metadata->page_size;
+        long row = pages[key / metadata->page_size] * metadata->page_size + in_page;
+        for (; in_page < metadata->page_size && key < desk.end; in_page++, key++, row++) {
+            desk.keys[count] = call->k_pool + row * heads.kv * heads.k_dim + k_at;
+            desk.values[count++] = call->v_pool + row * heads.kv * heads.v_dim + v_at;
+        }
+    }
+    for (long key = 0; key < tree.count; key++) {
+        desk.keys[count] = tree.k + request * tree.k_batch_stride + key * tree.k_row_stride + k_at;
+        desk.values[count++] = tree.v + request * tree.v_batch_stride + key * tree.v_row_stride + v_at;
+    }
+    /* What is asked for ahead, or scored for want of as many keys as fit: the last one again. */
+    for (long key = count; key < count + LANES + AHEAD; key++) {
+        desk.keys[key] = count ? desk.keys[count - 1] : call->k_pool;
+        desk.values[key] = count ? desk.values[count - 1] : call->v_pool;
+    }
 }
 
 static void attend_request(const struct call *call, struct desk desk, long request, long kv_head) {
     struct heads heads = call->heads;
     const int64_t *starts = call->metadata->starts;
-    long folded = (starts[request + 1] - starts[request]) * (heads.q / heads.kv), longest = 0;
-    for (long row = starts[request]; row < starts[request + 1]; row++)
-        longest = call->metadata->kv_lens[row] > longest ? call->metadata->kv_lens[row] : longest;
-    find_keys(desk, call->metadata, call->tree_kv, request, longest, call->k_pool, call->v_pool,
-              heads.kv * heads.dim, kv_head * heads.dim);
+    long folded = (starts[request + 1] - starts[request]) * (heads.q / heads.kv);
+    find_range(call, request, &desk.first, &desk.end);
+    find_keys(call, desk, request, kv_head);
     for (long at = 0; at < folded; at += TOGETHER) {
         struct group group = take_group(call, request, kv_head, at, folded);
-        if (folded == 1) attend_group(1, &group, desk, longest, call->tree_kv.count, heads);
-        else attend_group(TOGETHER, &group, desk, longest, call->tree_kv.count, heads);
+        if (folded == 1) attend_group(1, &group, desk, call->tree_kv.count, heads, call->params);
+        else attend_group(TOGETHER, &group, desk, call->tree_kv.count, heads, call->params);
     }
 }
 
@@ -241,20 +317,22 @@ static void attend_all(const struct call *call) {
     }
 }
 
-/* From q [rows, q heads, dim] to out of that shape; pools [pool rows, kv heads, dim]; tree_kv or NULL. */
+/* From q [rows, q heads, k dim] to out [rows, q heads, v dim]; pools [pool rows, kv heads, dim];
+tree_kv or NULL. */
 void attend(const struct metadata *metadata, const struct tree_kv *tree_kv, const entry *q, long q_stride,
-            const entry *k_pool, const entry *v_pool, entry *out, long q_heads, long kv_heads, long dim,
-            float scale) {
-    struct call call = {metadata, {0}, {q_heads, kv_heads, dim, scale}, q, k_pool, v_pool, out, q_stride};
+            const entry *k_pool, const entry *v_pool, entry *out, long q_heads, long kv_heads, long k_dim,
+            long v_dim, const struct params *params) {
+    struct call call = {metadata, {0}, {q_heads, kv_heads, k_dim, v_dim}, params, q, k_pool, v_pool, out,
+                        q_stride};
     if (tree_kv) call.tree_kv = *tree_kv;
     attend_all(&call);
 }
 
-/* Copies rows of k and v, `stride` entries apart, to the pools' rows. */
+/* Copies rows of k and v, `stride` entries apart, to the pools' rows of `width` entries. */
 void store_kv(entry *k_pool, entry *v_pool, const int64_t *rows, const entry *k, long k_stride,
-              const entry *v, long v_stride, long count, long width) {
+              const entry *v, long v_stride, long count, long k_width, long v_width) {
     for (long i = 0; i < count; i++) {
-        memcpy(k_pool + rows[i] * width, k + i * k_stride, (size_t)width * sizeof(entry));
-        memcpy(v_pool + rows[i] * width, v + i * v_stride, (size_t)width * sizeof(entry));
+        memcpy(k_pool + rows[i] * k_width, k + i * k_stride, (size_t)k_width * sizeof(entry));
+        memcpy(v_pool + rows[i] * v_width, v + i * v_stride, (size_t)v_width * sizeof(entry));
     }
 }

@@ -1,7 +1,6 @@
 """Launchers of attention and of the writing of the KV cache, and their arguments in C's form."""
 
 import ctypes
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +10,13 @@ from torch import Tensor
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.layers import with_heads_together
 from specdecode_kernels.cpu.library import Library, load_library
-from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
+    AttentionMetadata,
+    AttentionParams,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.torch import kv_cache
 
@@ -39,12 +44,26 @@ class _TreeKV(ctypes.Structure):
         ("v", ctypes.c_void_p),
         ("mask", ctypes.c_void_p),
         ("count", ctypes.c_int64),
-        ("batch_stride", ctypes.c_int64),
-        ("row_stride", ctypes.c_int64),
+        ("k_batch_stride", ctypes.c_int64),
+        ("k_row_stride", ctypes.c_int64),
+        ("v_batch_stride", ctypes.c_int64),
+        ("v_row_stride", ctypes.c_int64),
         ("mask_batch_stride", ctypes.c_int64),
         ("mask_query_stride", ctypes.c_int64),
     )
     held: tuple[object, ...]
+
+
+class _Params(ctypes.Structure):
+    """`struct params` of attend.c; `held` is the tensor that it points into."""
+
+    _fields_ = (
+        ("window", ctypes.c_int64),
+        ("sinks", ctypes.c_void_p),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+    )
+    held: Tensor | None
 
 
 def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
@@ -59,7 +78,8 @@ def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
 
 
 class CpuAttention:
-    """Attention of one model; keeps the metadata of the current forward in C's form.
+    """Attention of one model; keeps its layers' parameters and the metadata of the current forward
+    in C's form.
 
     A row's bits depend on the keys that it sees and their order alone.
     """
@@ -68,17 +88,25 @@ class CpuAttention:
         self._library = library
         self._metadata: AttentionMetadata | None = None
         self._in_c: _Metadata | None = None
+        self._params: dict[tuple[AttentionParams, int], _Params] = {}
 
     def attend(
-        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         """Launch on a contiguous cache of the library's type; torch attends otherwise."""
         if self._metadata is not metadata:  # every layer of a forward brings the same one
             self._metadata, self._in_c = metadata, _metadata_in_c(metadata)
         if self._in_c is None or not _fits(self._library, q, kv):
-            return reference.attend(q, kv, metadata, tree_kv)
+            return reference.attend(q, kv, metadata, tree_kv, params)
         q = with_heads_together(q)
-        out = torch.empty(q.shape, dtype=q.dtype)
+        rows, q_heads, k_dim = q.shape
+        kv_heads, v_dim = kv.v.shape[1:]
+        out = torch.empty((rows, q_heads, v_dim), dtype=q.dtype)
         tree = None if tree_kv is None else _tree_kv_in_c(tree_kv)
         self._library.attend(
             ctypes.addressof(self._in_c),
@@ -88,11 +116,19 @@ class CpuAttention:
             kv.k.data_ptr(),
             kv.v.data_ptr(),
             out.data_ptr(),
-            q.shape[1],
-            *kv.k.shape[1:],
-            1.0 / math.sqrt(q.shape[2]),
+            q_heads,
+            kv_heads,
+            k_dim,
+            v_dim,
+            ctypes.addressof(self._params_in_c(params, k_dim)),
         )
         return out
+
+    def _params_in_c(self, params: AttentionParams, head_dim: int) -> _Params:
+        key = (params, head_dim)
+        if key not in self._params:
+            self._params[key] = _params_in_c(params, head_dim)
+        return self._params[key]
 
 
 def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
@@ -112,6 +148,7 @@ def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: 
         v.stride(0),
         k.shape[0],
         kv.k.stride(0),
+        kv.v.stride(0),
     )
 
 
@@ -144,12 +181,24 @@ def _metadata_in_c(metadata: AttentionMetadata) -> _Metadata | None:
 
 
 def _tree_kv_in_c(tree_kv: TreeKV) -> _TreeKV:
-    k, v, mask = tree_kv
-    if k.stride()[2:] != (k.shape[3], 1) or v.stride() != k.stride():
-        k, v = k.contiguous(), v.contiguous()
+    k, v = (x if x.stride()[2:] == (x.shape[3], 1) else x.contiguous() for x in tree_kv[:2])
+    mask = tree_kv.tree_mask
     if mask.stride(2) != 1:
         mask = mask.contiguous()
     pointers = (k.data_ptr(), v.data_ptr(), mask.data_ptr())
-    fields = _TreeKV(*pointers, k.shape[1], *k.stride()[:2], *mask.stride()[:2])
+    strides = (*k.stride()[:2], *v.stride()[:2], *mask.stride()[:2])
+    fields = _TreeKV(*pointers, k.shape[1], *strides)
     fields.held = (k, v, mask)
+    return fields
+
+
+def _params_in_c(params: AttentionParams, head_dim: int) -> _Params:
+    sinks = None if params.sinks is None else params.sinks.contiguous()
+    fields = _Params(
+        params.sliding_window or 0,
+        None if sinks is None else sinks.data_ptr(),
+        params.scale_of(head_dim),
+        params.logit_softcap or 0.0,
+    )
+    fields.held = sinks
     return fields

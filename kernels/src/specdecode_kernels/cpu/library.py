@@ -44,12 +44,12 @@ _SMALL = {
     "add_rms_norm": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _NUMBER, *[_ADDRESS] * 2, *[_COUNT] * 2],
     "apply_rope": [*[_ADDRESS, _COUNT, _COUNT] * 2, _ADDRESS, _ADDRESS, _COUNT, _COUNT],
     "silu_and_mul": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _COUNT, _COUNT],
-    "store_kv": [*[_ADDRESS] * 3, *[_ADDRESS, _COUNT] * 2, _COUNT, _COUNT],
+    "store_kv": [*[_ADDRESS] * 3, *[_ADDRESS, _COUNT] * 2, *[_COUNT] * 3],
 }
 _LARGE = {
     "pack": [_ADDRESS, _ADDRESS, _COUNT, _COUNT],
     "linear": [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS, *[_COUNT] * 3],
-    "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 3, _NUMBER],
+    "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
 }
 SIGNATURES = {**_SMALL, **_LARGE}
 """Argument types of every function in C."""

@@ -115,6 +115,19 @@ INLINE floats exponent(floats x) {
     return pick(x == x, (floats)((ints)(sum * (floats)scale) & is_seen), x);
 }
 
+/* An odd polynomial (Cephes' coefficients) near 0, 1 - 2 / (e^(2|x|) + 1) elsewhere. Not-a-number stays
+one. */
+INLINE floats hyperbolic_tangent(floats x) {
+    floats size = larger(x, -x), square = x * x;
+    floats sum = square * -5.70498872745e-3f + 2.06390887954e-2f;
+    sum = sum * square - 5.37397155531e-2f;
+    sum = sum * square + 1.33314422036e-1f;
+    sum = sum * square - 3.33332819422e-1f;
+    floats far = 1.0f - 2.0f / (exponent(size + size) + 1.0f);
+    far = pick(x < (floats){}, -far, far);
+    return pick(size < 0.625f, sum * square * x + x, far);
+}
+
 /* Adds the upper half of every group of lanes to its lower half; `a`'s groups, then those of `b`. */
 INLINE floats fold_16(floats a, floats b) {
     const ints at = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};

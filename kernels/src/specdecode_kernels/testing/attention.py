@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import TORCH, Backend
-from specdecode_kernels.metadata import FLOAT8, AttentionMetadata, KvScale, LayerKV, TreeKV
+from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
+    FLOAT8,
+    AttentionMetadata,
+    AttentionParams,
+    KvScale,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.testing.checked import checked
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -24,11 +32,14 @@ class Shape:
     kv_heads: int = 2
     shared: int = 2  # query heads that share a kv head
     dim: int = 16
+    v_dim: int | None = None  # head size of values, that of keys unless given
     tree_rows: int = 0
     dtype: torch.dtype = torch.float32
     pool_dtype: torch.dtype | None = None  # that of the queries, unless given
     is_causal: bool = False  # each row sees one more than the one before it
     is_strided: bool = False  # tensors lie with gaps, heads before rows
+    params: AttentionParams = DEFAULT_ATTENTION
+    has_sinks: bool = False  # drawn, one for each query head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +50,10 @@ class AttentionArgs:
     kv: LayerKV
     metadata: AttentionMetadata
     tree_kv: TreeKV | None
+    params: AttentionParams = DEFAULT_ATTENTION
 
     def to(self, device: torch.device) -> "AttentionArgs":
-        metadata, tree_kv = self.metadata, self.tree_kv
+        metadata, tree_kv, sinks = self.metadata, self.tree_kv, self.params.sinks
         return AttentionArgs(
             self.q.to(device),
             replace(self.kv, k=self.kv.k.to(device), v=self.kv.v.to(device)),
@@ -51,13 +63,20 @@ class AttentionArgs:
                 kv_lens=metadata.kv_lens.to(device),
             ),
             tree_kv and TreeKV(*(tensor.to(device) for tensor in tree_kv)),
+            replace(self.params, sinks=None if sinks is None else sinks.to(device)),
         )
 
     def attend(self, backend: Backend = TORCH) -> Tensor:
-        return checked(backend).attend(self.q, self.kv, self.metadata, self.tree_kv)
+        return checked(backend).attend(*self._arguments)
 
     def attend_with_lse(self, backend: Backend = TORCH) -> tuple[Tensor, Tensor]:
-        return checked(backend).attend_with_lse(self.q, self.kv, self.metadata, self.tree_kv)
+        return checked(backend).attend_with_lse(*self._arguments)
+
+    @property
+    def _arguments(
+        self,
+    ) -> tuple[Tensor, LayerKV, AttentionMetadata, TreeKV | None, AttentionParams]:
+        return self.q, self.kv, self.metadata, self.tree_kv, self.params
 
 
 def draw_case(shape: Shape, seed: int) -> AttentionArgs:
@@ -66,31 +85,52 @@ def draw_case(shape: Shape, seed: int) -> AttentionArgs:
     chance, draw = random.Random(seed), _Draw(generator, shape.dtype, shape.is_strided)
     metadata = _draw_metadata(shape, chance)
     pool_rows = (1 + metadata.page_table.numel()) * shape.page_size
-    k_pool, v_pool = (draw.normal(pool_rows, shape.kv_heads, shape.dim) for _ in range(2))
+    dims = shape.dim, shape.v_dim or shape.dim
+    k_pool, v_pool = (draw.normal(pool_rows, shape.kv_heads, dim) for dim in dims)
     scale = KvScale()
     if shape.pool_dtype == FLOAT8:
         scale = KvScale(0.5, 0.25)
         k_pool = (k_pool.float() / scale.k).to(FLOAT8)
         v_pool = (v_pool.float() / scale.v).to(FLOAT8)
-    unseen = sorted(set(range(pool_rows)) - {row for rows in seen_rows(metadata) for row in rows})
-    for pool in (k_pool, v_pool):
-        if shape.pool_dtype == FLOAT8:
+    q = draw.normal(sum(shape.qo_lens), shape.kv_heads * shape.shared, shape.dim)
+    tree_kv = _draw_tree_kv(shape, draw) if shape.tree_rows else None
+    params = shape.params
+    if shape.has_sinks:
+        params = replace(params, sinks=torch.randn(q.shape[1], generator=generator) * 2)
+    case = AttentionArgs(q, LayerKV(k_pool, v_pool, scale), metadata, tree_kv, params)
+    _poison_unseen(case)
+    return case
+
+
+def seen_rows(case: AttentionArgs) -> list[tuple[list[int], list[int]]]:
+    """List, for every query row, the pool rows and the tree rows that it attends to."""
+    metadata, tree_kv, window = case.metadata, case.tree_kv, case.params.sliding_window
+    owners = [(b, i) for b, count in enumerate(metadata.qo_lens) for i in range(count)]
+    size, listed = metadata.page_size, []
+    for (b, query), kv_len in zip(owners, metadata.kv_lens.tolist(), strict=True):
+        pages = metadata.page_table[b].tolist()
+        pooled = [pages[i // size] * size + i % size for i in range(kv_len)]
+        in_tree = [] if tree_kv is None else tree_kv.tree_mask[b, query].nonzero()[:, 0].tolist()
+        skipped = 0 if window is None else max(0, len(pooled) + len(in_tree) - window)
+        listed.append((pooled[skipped:], in_tree[max(0, skipped - len(pooled)) :]))
+    return listed
+
+
+def _poison_unseen(case: AttentionArgs) -> None:
+    """Write NaN over the rows of the pool and of tree KV that no query row attends to."""
+    seen, owners = seen_rows(case), list(enumerate(case.metadata.qo_lens))
+    unseen = sorted(set(range(len(case.kv.k))) - {row for rows, _ in seen for row in rows})
+    for pool in (case.kv.k, case.kv.v):
+        if pool.dtype == FLOAT8:
             pool.view(torch.uint8)[unseen] = 0x7F  # NaN
         else:
             pool[unseen] = torch.nan
-    q = draw.normal(sum(shape.qo_lens), shape.kv_heads * shape.shared, shape.dim)
-    tree_kv = _draw_tree_kv(shape, draw) if shape.tree_rows else None
-    return AttentionArgs(q, LayerKV(k_pool, v_pool, scale), metadata, tree_kv)
-
-
-def seen_rows(metadata: AttentionMetadata) -> list[list[int]]:
-    """List, for every query row, the pool rows that it sees."""
-    owners = [b for b, count in enumerate(metadata.qo_lens) for _ in range(count)]
-    size = metadata.page_size
-    return [
-        [int(metadata.page_table[b, i // size]) * size + i % size for i in range(int(seen))]
-        for b, seen in zip(owners, metadata.kv_lens, strict=True)
-    ]
+    if case.tree_kv is not None:
+        is_seen = torch.zeros(case.tree_kv.k.shape[:2], dtype=torch.bool)
+        requests = [b for b, count in owners for _ in range(count)]
+        for request, (_, rows) in zip(requests, seen, strict=True):
+            is_seen[request, rows] = True
+        case.tree_kv.k[~is_seen], case.tree_kv.v[~is_seen] = torch.nan, torch.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +174,7 @@ def _draw_visible(shape: Shape, chance: random.Random) -> list[int]:
 
 def _draw_tree_kv(shape: Shape, draw: _Draw) -> TreeKV:
     batch, queries = len(shape.qo_lens), shape.qo_lens[0]
-    k, v = (draw.normal(batch, shape.tree_rows, shape.kv_heads, shape.dim) for _ in range(2))
+    dims = shape.dim, shape.v_dim or shape.dim
+    k, v = (draw.normal(batch, shape.tree_rows, shape.kv_heads, dim) for dim in dims)
     mask = draw.normal(batch, queries, shape.tree_rows) < -0.5
-    unseen = ~mask.any(dim=1)
-    k[unseen], v[unseen] = torch.nan, torch.nan
     return TreeKV(k, v, mask)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
     FLOAT8,
     AttentionMetadata,
+    AttentionParams,
     DraftedNodes,
     LayerKV,
     PackedWeight,
@@ -89,16 +91,20 @@ def _check_silu_and_mul(gate: Tensor, up: Tensor) -> None:
 
 
 def _check_store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
-    wanted = (*slot_mapping.shape, *kv.k.shape[1:])
-    if slot_mapping.dim() != 1 or k.shape != wanted or v.shape != wanted:
+    wanted_k, wanted_v = ((*slot_mapping.shape, *pool.shape[1:]) for pool in (kv.k, kv.v))
+    if slot_mapping.dim() != 1 or k.shape != wanted_k or v.shape != wanted_v:
         raise ValueError(
-            f"store_kv: k {list(k.shape)} and v {list(v.shape)} must be {list(wanted)}, "
-            f"one row for each of slot_mapping {list(slot_mapping.shape)}"
+            f"store_kv: k {list(k.shape)} must be {list(wanted_k)} and v {list(v.shape)} "
+            f"{list(wanted_v)}, one row for each of slot_mapping {list(slot_mapping.shape)}"
         )
 
 
 def _check_attend(
-    q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+    q: Tensor,
+    kv: LayerKV,
+    metadata: AttentionMetadata,
+    tree_kv: TreeKV | None,
+    params: AttentionParams = DEFAULT_ATTENTION,
 ) -> None:
     kv_heads, dim = kv.k.shape[1:]
     rows = metadata.kv_lens.shape[0]
@@ -113,16 +119,21 @@ def _check_attend(
             f"attend: {kv.k.shape[0]} cache rows are not a multiple of the page size, "
             f"{metadata.page_size}"
         )
+    if params.sinks is not None and params.sinks.shape != q.shape[1:2]:
+        raise ValueError(
+            f"attend: sinks {list(params.sinks.shape)} must be one for each of "
+            f"{q.shape[1]} query heads"
+        )
     if tree_kv is not None:
         _check_tree_kv(tree_kv)
-        _check_tree_kv_fits(tree_kv, metadata, q.dtype, kv_heads, dim)
+        _check_tree_kv_fits(tree_kv, metadata, q.dtype, kv)
 
 
 def _check_tree_kv(tree_kv: TreeKV) -> None:
     k, v, mask = tree_kv
-    if k.dim() != 4 or v.shape != k.shape:
+    if k.dim() != 4 or v.dim() != 4 or v.shape[:3] != k.shape[:3]:
         raise ValueError(
-            f"tree KV: k and v must both be [batch, tree_rows, kv_heads, dim], "
+            f"tree KV: k and v must both be [batch, tree_rows, kv_heads, dim], equal but for dim, "
             f"not {list(k.shape)} and {list(v.shape)}"
         )
     batch, tree_rows = k.shape[:2]
@@ -135,7 +146,7 @@ def _check_tree_kv(tree_kv: TreeKV) -> None:
 
 
 def _check_tree_kv_fits(
-    tree_kv: TreeKV, metadata: AttentionMetadata, dtype: torch.dtype, kv_heads: int, dim: int
+    tree_kv: TreeKV, metadata: AttentionMetadata, dtype: torch.dtype, kv: LayerKV
 ) -> None:
     if len(set(metadata.qo_lens)) > 1:
         raise ValueError(
@@ -144,13 +155,15 @@ def _check_tree_kv_fits(
         )
     queries = metadata.qo_lens[0] if metadata.qo_lens else 0
     batch = len(metadata.qo_lens)
-    k = tree_kv.k
-    if (k.shape[0], *k.shape[2:]) != (batch, kv_heads, dim):
-        raise ValueError(
-            f"attend: tree KV's k {list(k.shape)} must be [{batch}, rows, {kv_heads}, {dim}]"
-        )
-    if k.dtype != dtype or tree_kv.v.dtype != dtype:
-        raise ValueError(f"attend: tree KV of {k.dtype} must be of q's {dtype}")
+    for name, rows, pool in (("k", tree_kv.k, kv.k), ("v", tree_kv.v, kv.v)):
+        kv_heads, dim = pool.shape[1:]
+        if (rows.shape[0], *rows.shape[2:]) != (batch, kv_heads, dim):
+            raise ValueError(
+                f"attend: tree KV's {name} {list(rows.shape)} must be "
+                f"[{batch}, rows, {kv_heads}, {dim}]"
+            )
+        if rows.dtype != dtype:
+            raise ValueError(f"attend: tree KV of {rows.dtype} must be of q's {dtype}")
     if batch and tree_kv.tree_mask.shape[1] != queries:
         raise ValueError(
             f"attend: tree_mask {list(tree_kv.tree_mask.shape)} must have {queries} rows per "

@@ -8,7 +8,6 @@ Its calls have the shape of that number of keys, whether the keys are in the poo
 whatever the other rows of the batch see, so its bits do not depend on the batch (see `rows`).
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,7 +15,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from specdecode_kernels.metadata import AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
+    AttentionMetadata,
+    AttentionParams,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.torch.by_row import by_row, computes_by_row, update_by_row
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 from specdecode_kernels.torch.kv_cache import dequantised
@@ -39,32 +44,43 @@ class Run:
 class _Seen:
     """What the requests of a run see, gathered: pool rows first, then tree KV."""
 
-    q: Tensor  # [batch, queries, q_heads, dim]
-    k: Tensor  # [batch, rows, kv_heads, dim]
-    v: Tensor  # [batch, rows, kv_heads, dim]
+    q: Tensor  # [batch, queries, q_heads, k_dim]
+    k: Tensor  # [batch, rows, kv_heads, k_dim]
+    v: Tensor  # [batch, rows, kv_heads, v_dim]
     mask: Tensor  # [batch, queries, rows] bool
+    params: AttentionParams
 
 
-def attend(q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None) -> Tensor:
+def attend(
+    q: Tensor,
+    kv: LayerKV,
+    metadata: AttentionMetadata,
+    tree_kv: TreeKV | None,
+    params: AttentionParams = DEFAULT_ATTENTION,
+) -> Tensor:
     """Compute run by run; with tree KV there is at most one run."""
-    output = torch.empty_like(q)
+    output = q.new_empty(*q.shape[:2], kv.v.shape[2])
     for run in equal_runs(metadata.qo_lens):
-        seen = _gather(run, q, kv, metadata, tree_kv)
+        seen = _gather(run, q, kv, metadata, tree_kv, params)
         mixed = _attention_by_row(seen) if computes_by_row(q) else _sliced_attention(seen)
         output[run.rows] = mixed.flatten(0, 1)
     return output
 
 
 def attend_with_lse(
-    q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+    q: Tensor,
+    kv: LayerKV,
+    metadata: AttentionMetadata,
+    tree_kv: TreeKV | None,
+    params: AttentionParams = DEFAULT_ATTENTION,
 ) -> tuple[Tensor, Tensor]:
     """Attend, and compute the scores again for the log-sum-exp."""
     lse = torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype), device=q.device)
     for run in equal_runs(metadata.qo_lens):
-        seen = _gather(run, q, kv, metadata, tree_kv)
+        seen = _gather(run, q, kv, metadata, tree_kv, params)
         computed = _lse_by_row(seen) if computes_by_row(q) else _sliced_lse(seen)
         lse[run.rows] = computed.flatten(0, 1).to(lse.dtype)
-    return attend(q, kv, metadata, tree_kv), lse
+    return attend(q, kv, metadata, tree_kv, params), lse
 
 
 def merge_states(
@@ -105,6 +121,7 @@ def _gather(
     kv: LayerKV,
     metadata: AttentionMetadata,
     tree_kv: TreeKV | None,
+    params: AttentionParams,
 ) -> _Seen:
     k = dequantised(_gather_rows(kv.k, metadata, run.requests), kv.scale.k, mixing_dtype(q.dtype))
     v = dequantised(_gather_rows(kv.v, metadata, run.requests), kv.scale.v, mixing_dtype(q.dtype))
@@ -114,8 +131,15 @@ def _gather(
         k = torch.cat((k, tree_kv.k.to(k.dtype)), dim=1)
         v = torch.cat((v, tree_kv.v.to(v.dtype)), dim=1)
         mask = torch.cat((mask, tree_kv.tree_mask), dim=2)
+    if params.sliding_window is not None:
+        mask &= _count_from(mask) <= params.sliding_window
     queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])
-    return _Seen(queries, k, v, mask)
+    return _Seen(queries, k, v, mask, params)
+
+
+def _count_from(mask: Tensor) -> Tensor:
+    """Count, for every key, how many a row sees from it to the last one."""
+    return mask.flip(2).cumsum(2).flip(2)
 
 
 def _gather_rows(pool: Tensor, metadata: AttentionMetadata, requests: slice) -> Tensor:
@@ -128,15 +152,15 @@ def _gather_rows(pool: Tensor, metadata: AttentionMetadata, requests: slice) -> 
 
 def _attention_by_row(seen: _Seen) -> Tensor:
     rows = [
-        _masked_attention(q, keys, values, shown)
+        _masked_attention(q, keys, values, shown, seen.params)
         for q, keys, values, shown in _visible_by_row(seen)
     ]
-    return torch.cat(rows).view(seen.q.shape).to(seen.q.dtype)
+    return torch.cat(rows).view(*seen.q.shape[:3], seen.v.shape[3]).to(seen.q.dtype)
 
 
 def _lse_by_row(seen: _Seen) -> Tensor:
     rows = [
-        _masked_scores(q, keys, shown).logsumexp(dim=-1).flatten()
+        _masked_scores(q, keys, shown, seen.params).logsumexp(dim=-1).flatten()
         for q, keys, _, shown in _visible_by_row(seen)
     ]
     return torch.cat(rows).view(seen.q.shape[:3])
@@ -167,7 +191,7 @@ def _sliced_attention(seen: _Seen) -> Tensor:
     unseen = ~seen.mask.any(dim=1)[:, None, :, None]  # [batch, 1, rows, 1]
     values = values.masked_fill(unseen, 0.0)
     slices = [
-        _masked_attention(part.to(wide), keys, values, shown)
+        _masked_attention(part.to(wide), keys, values, shown, seen.params)
         for part, shown in _slices(seen.q, seen.mask)
     ]
     return torch.cat(slices, dim=1).to(seen.q.dtype)
@@ -177,10 +201,11 @@ def _sliced_lse(seen: _Seen) -> Tensor:
     wide = mixing_dtype(seen.q.dtype)
     keys = _by_head(seen.k, wide)
     slices = [
-        _masked_scores(part.to(wide), keys, shown).logsumexp(dim=-1).permute(0, 3, 1, 2).flatten(2)
+        _masked_scores(part.to(wide), keys, shown, seen.params).logsumexp(dim=-1)
         for part, shown in _slices(seen.q, seen.mask)
     ]
-    return torch.cat(slices, dim=1)  # [batch, queries, q_heads]
+    by_query = [part.permute(0, 3, 1, 2).flatten(2) for part in slices]
+    return torch.cat(by_query, dim=1)  # [batch, queries, q_heads]
 
 
 def _slices(q: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -194,23 +219,34 @@ def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
     return by_head.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
-def _masked_scores(q: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-    # [batch, kv_heads, query heads that share one, queries, rows]
+def _masked_scores(q: Tensor, keys: Tensor, mask: Tensor, params: AttentionParams) -> Tensor:
+    """Return scores [batch, kv_heads, query heads that share one, queries, rows].
+
+    With sinks there is one more row, the last.
+    """
     batch, queries, q_heads, dim = q.shape
     kv_heads, rows = keys.shape[1:3]
     shared = q_heads // kv_heads
     folded = q.reshape(batch, queries, kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, kv_heads, shared * queries, dim)
-    scores = torch.matmul(folded / math.sqrt(dim), keys.transpose(2, 3))
+    scores = torch.matmul(folded * params.scale_of(dim), keys.transpose(2, 3))
     scores = scores.view(batch, kv_heads, shared, queries, rows)
-    return scores.masked_fill_(~mask[:, None, None], -torch.inf)
+    if params.logit_softcap is not None:
+        scores = (scores / params.logit_softcap).tanh_() * params.logit_softcap
+    scores.masked_fill_(~mask[:, None, None], -torch.inf)
+    if params.sinks is None:
+        return scores
+    sinks = params.sinks.to(scores.dtype).view(1, kv_heads, shared, 1, 1)
+    return torch.cat((scores, sinks.expand(batch, -1, -1, queries, -1)), dim=4)
 
 
-def _masked_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    batch, queries, q_heads, dim = q.shape
-    scores = _masked_scores(q, keys, mask)
-    weights = scores.softmax(dim=-1).flatten(2, 3)
-    mixed = torch.matmul(weights, values).view(*scores.shape[:-1], dim)
-    mixed = mixed.permute(0, 3, 1, 2, 4).reshape(batch, queries, q_heads, dim)
+def _masked_attention(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, params: AttentionParams
+) -> Tensor:
+    batch, queries, q_heads, _ = q.shape
+    scores = _masked_scores(q, keys, mask, params)
+    weights = scores.softmax(dim=-1)[..., : keys.shape[2]].flatten(2, 3)
+    mixed = torch.matmul(weights, values).view(*scores.shape[:-1], values.shape[3])
+    mixed = mixed.permute(0, 3, 1, 2, 4).reshape(batch, queries, q_heads, values.shape[3])
     # The softmax of a row that sees nothing is NaN.
     return mixed.masked_fill_(~mask.any(dim=2)[:, :, None, None], 0.0)

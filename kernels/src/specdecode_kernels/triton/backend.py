@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import Backend, GraphSupport
-from specdecode_kernels.metadata import FLOAT8, AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.metadata import (
+    DEFAULT_ATTENTION,
+    FLOAT8,
+    AttentionMetadata,
+    AttentionParams,
+    LayerKV,
+    TreeKV,
+)
+from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
@@ -95,15 +103,29 @@ class TritonAttention:
         self._workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=device)
 
     def attend(
-        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
+        if not _fits(kv, params):
+            return reference.attend(q, kv, metadata, tree_kv, params)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self._attend(q, kv, metadata, tree_kv, out, None)
         return out
 
     def attend_with_lse(
-        self, q: Tensor, kv: LayerKV, metadata: AttentionMetadata, tree_kv: TreeKV | None
+        self,
+        q: Tensor,
+        kv: LayerKV,
+        metadata: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams = DEFAULT_ATTENTION,
     ) -> tuple[Tensor, Tensor]:
+        if not _fits(kv, params):
+            return reference.attend_with_lse(q, kv, metadata, tree_kv, params)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         self._attend(q, kv, metadata, tree_kv, out, lse)
@@ -143,6 +165,12 @@ class TritonAttention:
             wanted = choose_splits(requests_and_heads, pairs, metadata.max_kv_len, self._processors)
         rows, q_heads, dim = q.shape
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
+
+
+def _fits(kv: LayerKV, params: AttentionParams) -> bool:
+    """Whether the kernel computes it; torch does otherwise."""
+    special = params.scale, params.logit_softcap, params.sliding_window, params.sinks
+    return kv.k.shape == kv.v.shape and all(one is None for one in special)
 
 
 def _processors(device: torch.device) -> int:
