@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import tempfile
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
+from lossless.families import FAMILIES, LLAMA, make_family
 from lossless.grammars import Constraints
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
@@ -45,6 +47,7 @@ class Tally:
         self.emitted += core.counters.decode.emitted_tokens
         self.preempted += core.scheduler.preempted_total
         for name in (
+            "family",
             "algorithm",
             "policy",
             "num_steps",
@@ -103,24 +106,35 @@ def main() -> int:
 
 
 def _compare_all(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="lossless-") as folder:
+        by_family = {name: _models(name, Path(folder), options) for name in FAMILIES}
+        plain_cores = {name: build_plain(models) for name, models in by_family.items()}
+        return _compare_cases(options, by_family, plain_cores)
+
+
+def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
+    """The example models, with target and STANDALONE draft as checkpoints of a family."""
     folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
-    drafts = {algorithm: EXAMPLES / folder for algorithm, folder in folders.items()}
-    models = Models(
-        EXAMPLES / "target",
-        drafts,
-        options.dtype,
-        options.attention_backend,
-        options.kv_cache_dtype,
-    )
-    tokenizer = AutoTokenizer.from_pretrained(models.target)
-    plain_core = build_plain(models)
-    constraints = Constraints(models.target, plain_core.eos_token_ids)
+    drafts = {algorithm: EXAMPLES / name for algorithm, name in folders.items()}
+    target = EXAMPLES / "target"
+    if family != LLAMA:
+        target = make_family(family, target, folder / family)
+        drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
+    return Models(target, drafts, options.dtype, options.attention_backend, options.kv_cache_dtype)
+
+
+def _compare_cases(
+    options: argparse.Namespace, by_family: dict[str, Models], plain_cores: dict[str, EngineCore]
+) -> int:
+    tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
+    constraints = Constraints(EXAMPLES / "target", plain_cores[LLAMA].eos_token_ids)
     prompts = load_prompts(EXAMPLES, tokenizer)
-    material = Material(prompts, len(tokenizer), constraints.grammars)
+    material = Material(prompts, len(tokenizer), constraints.grammars, FAMILIES)
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
+        models, plain_core = by_family[case.family], plain_cores[case.family]
         core = build_speculative(case, models)
         answers = run_case(core, case.requests, case.preempted_at_steps)
         tally.count(case, core)

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
+from lossless.families import LLAMA
 from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.grammar import Grammar
@@ -27,6 +28,7 @@ class Case:
     """Requests that run together, and the engine's settings."""
 
     number: int
+    family: str  # of the target, and of a STANDALONE draft
     algorithm: str
     num_steps: int
     topk: int
@@ -56,6 +58,7 @@ class Material:
     prompts: tuple[tuple[int, ...], ...]
     vocab: int
     grammars: tuple[Grammar, ...] = ()
+    families: tuple[str, ...] = (LLAMA,)
 
 
 def draw_case(number: int, seed: int, material: Material) -> Case:
@@ -68,6 +71,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     policy = rng.choice(("static", "ema", "goodput"))
     return Case(
         number=number,
+        family=rng.choice(material.families),
         algorithm=rng.choice(ALGORITHMS),
         num_steps=num_steps,
         topk=topk if num_steps else 1,

@@ -22,11 +22,13 @@ LENGTH = 150
 Spans = list[tuple[int, int, int]]
 
 
-@pytest.fixture(params=["plain", "packed"])
+@pytest.fixture(params=["plain", "packed", "packed qwen3"])
 def model(
     request: pytest.FixtureRequest, tmp_path: Path, config: dict[str, object], write: Any
 ) -> Llama:
-    """A random Llama, wide enough that sums have an order."""
+    """A random Llama or Qwen3, wide enough that sums have an order."""
+    if "qwen3" in request.param:
+        config["architectures"] = ["Qwen3ForCausalLM"]
     sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
     config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 160}
     folder = write(tmp_path, config, {})

@@ -82,11 +82,21 @@ def test_stop_tokens_of_both_files_count(tmp_path: Path, config: dict[str, objec
     assert load(tmp_path, {**config, "eos_token_id": None}).eos_token_ids == ()
 
 
+def test_qwen3_has_norms_of_heads_and_a_head_dim_of_its_own(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
+    qwen3 = {**config, "architectures": ["Qwen3ForCausalLM"]}
+    assert load(tmp_path, qwen3).decoder.qk_norm
+    assert not load(tmp_path, config).decoder.qk_norm
+    del qwen3["head_dim"]
+    assert load(tmp_path, {**qwen3, "hidden_size": 14}).decoder.head_dim == 128
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported"),
     ({"architectures": None}, "architectures is missing; supported"),
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),
-    ({"sliding_window": 4096}, "sliding_window is 4096; sliding-window attention"),
+    ({"sliding_window": 4096}, "sliding_window is 4096; this architecture has no sliding windows"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; convert"),
     ({"vocab_size": None}, "vocab_size is missing; it must be a positive integer"),
     ({"vocab_size": True}, "vocab_size is True; it must be a positive integer"),
@@ -111,10 +121,9 @@ REFUSED: list[tuple[dict[str, object], str]] = [
         "rope_scaling.long_factor is [1.0]; longrope needs a list of 3",
     ),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; rotating a part"),
-    ({"architectures": ["MistralForCausalLM"]}, "sliding_window is missing; Mistral's default"),
     (
-        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
-        "use_sliding_window is True; sliding-window",
+        {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": None},
+        "num_key_value_heads is missing; it must be a positive integer",
     ),
 ]
 

@@ -57,6 +57,26 @@ def draw_config(seed: int) -> transformers.LlamaConfig:
     )
 
 
+def draw_qwen3(seed: int) -> transformers.Qwen3Config:
+    """Draw sizes and switches; head_dim does not follow from the hidden size."""
+    chance = random.Random(seed)
+    kv_heads, shared = chance.choice((1, 2, 3)), chance.choice((1, 2, 4))
+    return transformers.Qwen3Config(
+        vocab_size=chance.randint(20, 90),
+        hidden_size=chance.choice((10, 24, 36)),
+        intermediate_size=chance.randint(5, 40),
+        num_hidden_layers=chance.randint(1, 4),
+        num_attention_heads=kv_heads * shared,
+        num_key_value_heads=kv_heads,
+        head_dim=chance.choice((6, 8, 10)),
+        max_position_embeddings=100,
+        rms_norm_eps=chance.choice((1e-5, 1e-6)),
+        tie_word_embeddings=chance.random() < 0.4,
+        attention_bias=chance.random() < 0.4,
+        rope_parameters={"rope_type": "default", "rope_theta": chance.choice((100.0, 1e6))},
+    )
+
+
 def randomised(model: Any, seed: int) -> Any:
     """Redraw every weight, wide enough that wrong arithmetic shows."""
     generator = torch.Generator().manual_seed(seed)
@@ -98,6 +118,15 @@ def test_random_llamas(seed: int, tmp_path: Path, texts: Any) -> None:
     assert (tmp_path / "model.safetensors.index.json").exists() == sharded
     ours = Llama.load(tmp_path, device=CPU)
     assert ours.dtype == torch.float32
+    check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_qwen3s(seed: int, tmp_path: Path, texts: Any) -> None:
+    model = randomised(transformers.Qwen3ForCausalLM(draw_qwen3(seed)), seed)
+    model.save_pretrained(tmp_path, max_shard_size="2KB" if seed % 2 else "5GB")
+    ours = Llama.load(tmp_path, device=CPU)
+    assert ours.config.decoder.qk_norm
     check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
 
 

@@ -1,14 +1,50 @@
-"""What the config.json of a Llama checkpoint declares, checked, and what a draft reads of it."""
+"""What the config.json of a Llama or a close relative declares, checked; what a draft reads of it.
 
+Families differ from Llama in few switches. Where config.json leaves one out, the default is that of
+the family in transformers.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+DEFAULT_WINDOW = 4096
+DEFAULT_MAX_WINDOW_LAYERS = 28
+
+
+class Windows(Enum):
+    """Which keys of config.json limit attention to a sliding window."""
+
+    NONE = "none"  # a window is refused
+    ALL = "all"  # sliding_window holds for every layer
+    SWITCH = "switch"  # use_sliding_window; then layer_types, or layers from max_window_layers on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How a model family differs from Llama."""
+
+    always_qkv_bias: bool = False
+    qk_norm: bool = False
+    windows: Windows = Windows.NONE
+    head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
+
+
+LLAMA = Family()
+FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": Family(windows=Windows.ALL),
+    "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
+    "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
+}
+"""By the name under `architectures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +60,7 @@ class DecoderConfig:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
+    qk_norm: bool = False  # RMSNorm over head_dim of every query and key head, before RoPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +71,7 @@ class LlamaConfig:
     num_hidden_layers: int
     decoder: DecoderConfig
     rope: RopeConfig
+    sliding_windows: tuple[int | None, ...]  # by layer: the latest positions seen; None: all
     tie_word_embeddings: bool
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
@@ -43,15 +81,19 @@ class LlamaConfig:
     def load(cls, folder: Path) -> "LlamaConfig":
         """Read `folder`/config.json; refuse what our forward pass does not compute."""
         config = ConfigFile.open(folder / "config.json")
-        architecture = _architecture(config)
-        _refuse_unsupported(config, architecture)
-        decoder = parse_decoder(config, always_qkv_bias=architecture == "Qwen2ForCausalLM")
+        family = _family(config)
+        decoder = parse_decoder(config, family)
+        layers = config.integer("num_hidden_layers")
         bos = config.ids("bos_token_id")
+        windows = _sliding_windows(config, family.windows, layers)
+        if any(windows):
+            raise config.error("sliding_window", "sliding-window attention is not supported")
         return cls(
             vocab_size=config.integer("vocab_size"),
-            num_hidden_layers=config.integer("num_hidden_layers"),
+            num_hidden_layers=layers,
             decoder=decoder,
             rope=parse_rope(config, decoder.head_dim),
+            sliding_windows=windows,
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
             eos_token_ids=_eos_token_ids(config),
@@ -88,7 +130,7 @@ class AuxHiddenStates:
 NO_HIDDEN_STATES = AuxHiddenStates()
 
 
-def parse_decoder(config: ConfigFile, *, always_qkv_bias: bool = False) -> DecoderConfig:
+def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
     """Read the keys that describe one decoder layer."""
     config.refuse("hidden_act", "silu", "only silu is supported")
     config.refuse("quantization_config", {}, "convert the weights to an unquantized type")
@@ -97,13 +139,7 @@ def parse_decoder(config: ConfigFile, *, always_qkv_bias: bool = False) -> Decod
     kv_heads = config.integer("num_key_value_heads", heads)
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"it must divide num_attention_heads {heads}")
-    if config.get("head_dim") is None and hidden_size % heads:
-        raise config.error(
-            "head_dim", f"hidden_size {hidden_size} is not a multiple of {heads} heads"
-        )
-    head_dim = config.integer("head_dim", hidden_size // heads)
-    if head_dim % 2:
-        raise config.error("head_dim", "rotary positions need an even head dimension")
+    head_dim = _head_dim(config, family, hidden_size, heads)
     attention_bias = config.switch("attention_bias", False)
     return DecoderConfig(
         hidden_size=hidden_size,
@@ -112,38 +148,73 @@ def parse_decoder(config: ConfigFile, *, always_qkv_bias: bool = False) -> Decod
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=config.real("rms_norm_eps", 1e-6),
-        qkv_bias=attention_bias or always_qkv_bias,
-        output_bias=attention_bias and not always_qkv_bias,
+        qkv_bias=attention_bias or family.always_qkv_bias,
+        output_bias=attention_bias and not family.always_qkv_bias,
         mlp_bias=config.switch("mlp_bias", False),
+        qk_norm=family.qk_norm,
     )
 
 
-def refuse_windows(config: ConfigFile, *, has_switch: bool) -> None:
+def refuse_windows(config: ConfigFile) -> None:
     """Raise if attention is limited to a window; with a switch, its width alone means nothing."""
-    sliding = "sliding-window attention is not supported; use a checkpoint without it"
-    if not has_switch:
-        config.refuse("sliding_window", False, sliding)
-    config.refuse("use_sliding_window", False, sliding)
+    remedy = "this architecture has no sliding windows; use a checkpoint without them"
+    if config.get("use_sliding_window") is None:
+        config.refuse("sliding_window", False, remedy)
+    config.refuse("use_sliding_window", False, remedy)
+    _refuse_layer_types(config)
+
+
+def _sliding_windows(config: ConfigFile, windows: Windows, layers: int) -> tuple[int | None, ...]:
+    if windows is Windows.NONE:
+        refuse_windows(config)
+        return (None,) * layers
+    if windows is Windows.SWITCH and config.switch("use_sliding_window", False):
+        width = config.integer("sliding_window", DEFAULT_WINDOW)
+        types = _layer_types(config, layers)
+        return tuple(width if kind == SLIDING else None for kind in types)
+    _refuse_layer_types(config)
+    is_full = "sliding_window" in config.keys and config.get("sliding_window") is None
+    if windows is Windows.SWITCH or is_full:
+        return (None,) * layers
+    return (config.integer("sliding_window", DEFAULT_WINDOW),) * layers
+
+
+def _layer_types(config: ConfigFile, layers: int) -> tuple[str, ...]:
+    types = config.get("layer_types")
+    if types is None:
+        first = config.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS, least=0)
+        return tuple(FULL if number < first else SLIDING for number in range(layers))
+    if not isinstance(types, list) or len(types) != layers or {*map(str, types)} - {FULL, SLIDING}:
+        raise config.error("layer_types", f"it must name {FULL} or {SLIDING} for {layers} layers")
+    return tuple(types)
+
+
+def _refuse_layer_types(config: ConfigFile) -> None:
     layer_types = config.get("layer_types")
-    if isinstance(layer_types, list) and set(layer_types) - {"full_attention"}:
-        raise config.error("layer_types", "only full_attention is supported")
+    if isinstance(layer_types, list) and set(layer_types) - {FULL}:
+        raise config.error("layer_types", f"only {FULL} is supported")
 
 
-def _architecture(config: ConfigFile) -> str:
+def _head_dim(config: ConfigFile, family: Family, hidden_size: int, heads: int) -> int:
+    default = family.head_dim
+    if default is None and config.get("head_dim") is None and hidden_size % heads:
+        raise config.error(
+            "head_dim", f"hidden_size {hidden_size} is not a multiple of {heads} heads"
+        )
+    head_dim = config.integer("head_dim", default or hidden_size // heads)
+    if head_dim % 2:
+        raise config.error("head_dim", "rotary positions need an even head dimension")
+    return head_dim
+
+
+def _family(config: ConfigFile) -> Family:
     names = config.get("architectures")
-    if isinstance(names, list) and len(names) == 1 and names[0] in ARCHITECTURES:
-        return str(names[0])
-    raise config.error("architectures", f"supported: one of {', '.join(ARCHITECTURES)}")
-
-
-def _refuse_unsupported(config: ConfigFile, architecture: str) -> None:
-    refuse_windows(config, has_switch=architecture == "Qwen2ForCausalLM")
-    if architecture == "LlamaForCausalLM":
-        return
-    # transformers fills these keys with defaults that differ from Llama's.
-    config.integer("num_key_value_heads")
-    if architecture == "MistralForCausalLM" and "sliding_window" not in config.keys:
-        raise config.error("sliding_window", "Mistral's default is a window; set null for none")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in FAMILIES:
+        raise config.error("architectures", f"supported: one of {', '.join(FAMILIES)}")
+    family = FAMILIES[names[0]]
+    if family is not LLAMA:  # transformers' default is another number for each family
+        config.integer("num_key_value_heads")
+    return family
 
 
 def _eos_token_ids(config: ConfigFile) -> tuple[int, ...]:

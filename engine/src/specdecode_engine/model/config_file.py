@@ -75,13 +75,14 @@ class ConfigFile:
         """Return the unchecked value of `key`, None if absent."""
         return self.keys.get(key)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a positive integer; it must be there if there is no default."""
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """Return an integer of at least `least`; it must be there if there is no default."""
         value = self.keys.get(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(key, "it must be a positive integer")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+            raise self.error(key, f"it must be {kind}")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:

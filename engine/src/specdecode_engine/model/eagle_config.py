@@ -11,6 +11,7 @@ from pathlib import Path
 from specdecode_engine.model.config import (
     AuxHiddenStates,
     DecoderConfig,
+    Family,
     parse_decoder,
     refuse_windows,
 )
@@ -57,7 +58,8 @@ class Eagle1Config(EagleConfig):
             ("vocab_size", target.vocab_size),
         ):
             _check_equal(config, key, config.integer(key), wanted)
-        decoder = parse_decoder(config, always_qkv_bias=config.switch("qkv_bias", False))
+        family = Family(always_qkv_bias=config.switch("qkv_bias", False))
+        decoder = parse_decoder(config, family)
         return cls(
             decoder=decoder,
             rope=parse_rope(config, decoder.head_dim),
@@ -113,7 +115,7 @@ def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
         raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
-    refuse_windows(config, has_switch=config.get("use_sliding_window") is not None)
+    refuse_windows(config)
     return config
 
 

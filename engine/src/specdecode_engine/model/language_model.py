@@ -1,4 +1,4 @@
-"""A language model of either implementation: ours, or transformers' modules with our ops in them."""
+"""A language model of either implementation: native, or the modules of transformers."""
 
 from pathlib import Path
 

@@ -89,6 +89,18 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class QkNorm:
+    """Norms over head_dim of every query head and of every key head, before RoPE; as in Qwen3."""
+
+    q: Norm
+    k: Norm
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Map q and k [rows, heads, head_dim] to themselves."""
+        return self.q(q), self.k(k)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """Grouped-query attention over the keys and values of a view."""
 
@@ -98,12 +110,15 @@ class Attention:
     q_heads: int
     kv_heads: int
     head_dim: int
+    qk_norm: QkNorm | None = None
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
         parts = [self.q_heads, self.kv_heads, self.kv_heads]
         heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
         q, k, v = heads.split_with_sizes(parts, dim=1)
+        if self.qk_norm is not None:
+            q, k = self.qk_norm(q, k)
         q, k = self.ops.apply_rope(q, k, *rotary)
         return self.output(kv.attend(layer, q, k, v).flatten(1))
 

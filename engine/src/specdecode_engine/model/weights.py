@@ -15,7 +15,15 @@ from tqdm import tqdm
 
 from specdecode_engine.model.checkpoint import Shape, TensorStore
 from specdecode_engine.model.config import DecoderConfig
-from specdecode_engine.model.layers import Attention, DecoderLayer, Linear, Linears, Mlp, Norm
+from specdecode_engine.model.layers import (
+    Attention,
+    DecoderLayer,
+    Linear,
+    Linears,
+    Mlp,
+    Norm,
+    QkNorm,
+)
 from specdecode_kernels import Backend
 
 
@@ -36,6 +44,9 @@ def decoder_shapes(
     kv_size = config.num_key_value_heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     before: dict[str, Shape] = {f"{prefix}.input_layernorm.weight": (hidden,)}
+    heads: dict[str, Shape] = {
+        f"{attention}.{part}_norm.weight": (config.head_dim,) for part in "qk"
+    }
     return {
         **(before if input_norm else {}),
         f"{prefix}.post_attention_layernorm.weight": (hidden,),
@@ -43,6 +54,7 @@ def decoder_shapes(
         **linear_shapes(f"{attention}.k_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.v_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.o_proj", hidden, q_size, config.output_bias),
+        **(heads if config.qk_norm else {}),
         **linear_shapes(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
         **linear_shapes(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
         **linear_shapes(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),
@@ -151,9 +163,16 @@ class Weights:
             ops=self.ops,
             qkv=self.linear(*(f"{prefix}.{part}_proj" for part in "qkv")),
             output=self.linear(f"{prefix}.o_proj"),
+            qk_norm=self.qk_norm(prefix, config) if config.qk_norm else None,
             q_heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
+        )
+
+    def qk_norm(self, prefix: str, config: DecoderConfig) -> QkNorm:
+        """Read the norms of query and key heads."""
+        return QkNorm(
+            q=self.norm(f"{prefix}.q_norm", config), k=self.norm(f"{prefix}.k_norm", config)
         )
 
     def mlp(self, prefix: str) -> Mlp:

@@ -73,8 +73,21 @@ def _layer_calls(
     yield f"layers of the {name}", lambda: ops.rms_norm(x, weight, decoder.rms_norm_eps)
     yield f"layers of the {name}", lambda: ops.add_rms_norm(x, x, weight, decoder.rms_norm_eps)
     yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
+    if decoder.qk_norm:
+        yield from _qk_norm_calls(needs, name, model, ops)
     yield f"layers of the {name}", lambda: ops.silu_and_mul(gate, up)
     yield f"KV cache of the {name}", lambda: ops.store_kv(kv, slots, k, v)
+
+
+def _qk_norm_calls(
+    needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
+) -> Iterator[OpCall]:
+    decoder = model.decoder
+    weight = _empty(decoder.head_dim, dtype=needs.dtype)
+    for rows in (1, 3):  # heads of one row are read in place, those of several are copied
+        for heads in _qkv(needs, model, rows)[:2]:
+            call = partial(ops.rms_norm, heads, weight, decoder.rms_norm_eps)
+            yield f"norms of queries and keys of the {name}", call
 
 
 def _attention_calls(

@@ -18,17 +18,22 @@ from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
 
-MOVES = frozenset(
-    ["alias", "as_strided", "cat", "chunk", "clone", "_to_copy", "copy_", "detach", "empty", "empty_like", "embedding", "expand", "expand_as", "fill_", "flatten", "full", "full_like", "gather", "index", "index_select", "lift_fresh", "narrow", "new_empty", "new_zeros", "new_ones", "ones", "ones_like", "permute", "repeat", "repeat_interleave", "reshape", "_reshape_alias", "scalar_tensor", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind", "unflatten", "unsqueeze", "_unsafe_view", "view", "where", "zeros", "zeros_like", "masked_fill", "arange"]
-)
-"""Ops that only move numbers."""
+_MOVES = """
+alias as_strided cat clone _to_copy copy_ detach empty empty_like embedding expand fill_ full
+full_like gather index index_select lift_fresh masked_fill new_empty new_full new_ones new_zeros
+ones ones_like permute repeat _reshape_alias scalar_tensor select slice split split_with_sizes
+squeeze stack t transpose unbind unfold unsqueeze _unsafe_view view where zeros zeros_like arange
+"""
+"""Ops that only move numbers, and such as make constants."""
 
-EXACT = frozenset(
-    ["abs", "add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "neg", "sqrt", "reciprocal", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_not", "bitwise_and", "bitwise_not", "square"]
-)
+_EXACT = """
+abs add add_ sub sub_ rsub mul mul_ div div_ neg sqrt reciprocal relu clamp clamp_min clamp_max
+maximum minimum eq ne lt le gt ge logical_and logical_not bitwise_and bitwise_not square
+"""
 """Ops on single numbers whose result IEEE 754 fixes."""
 
-ALLOWED = MOVES | EXACT
+ALLOWED = frozenset((_MOVES + _EXACT).split())
+"""Overload packets of torch.ops.aten, by name."""
 
 
 class ProbeView:

@@ -1,0 +1,65 @@
+"""Speculative text equals plain text with targets and drafts of every native family."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lossless.families import FAMILIES, LLAMA, make_family
+from lossless.poison import build_poisoned
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.engine import EngineCore
+from tests.engine.checkpoints import Checkpoints
+from tests.engine.whole_engine import Answer, boot_of, requests_of, run
+
+ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3")
+MAX_TOKENS = 16
+
+
+@pytest.fixture(scope="module", params=[family for family in FAMILIES if family != LLAMA])
+def family(
+    request: pytest.FixtureRequest,
+    checkpoints: Checkpoints,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Checkpoints:
+    """The tiny checkpoints, with target and STANDALONE draft of another family."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    target = make_family(request.param, checkpoints.target, folder / "target")
+    return replace(
+        checkpoints,
+        target=target,
+        draft=make_family(request.param, checkpoints.draft, folder / "draft"),
+    )
+
+
+def make_core(checkpoints: Checkpoints, algorithm: str, topk: int = 1) -> EngineCore:
+    boot = boot_of(checkpoints, algorithm, topk, memory={"page_size": 4})
+    return build_poisoned(EngineBoot.model_validate(boot))
+
+
+def answer(core: EngineCore, *, preempted_at_step: int | None = None) -> dict[str, Answer]:
+    """Answer prompts of 19 to 28 tokens."""
+    return run(core, requests_of(97, 4, MAX_TOKENS), preempted_at_step)
+
+
+@pytest.fixture(scope="module")
+def plain(family: Checkpoints) -> dict[str, Answer]:
+    return answer(make_core(family, "NONE"))
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_text_equals_plain_text(
+    family: Checkpoints, plain: dict[str, Answer], algorithm: str, topk: int
+) -> None:
+    core = make_core(family, algorithm, topk)
+    assert answer(core, preempted_at_step=6) == plain
+    assert core.counters.decode.drafted_tokens > 0
+
+
+def test_a_draft_that_is_the_target_is_always_right(family: Checkpoints) -> None:
+    """Greedy requests alone: a draft knows no penalties."""
+    core = make_core(replace(family, draft=family.target), "STANDALONE")
+    run(core, requests_of(97, 4, 1 + 4 * 4)[::2])
+    decode = core.counters.decode
+    assert decode.accepted_tokens == decode.drafted_tokens == 2 * 4 * 3
