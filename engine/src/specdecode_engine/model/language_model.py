@@ -6,7 +6,7 @@ import torch
 
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.config import ARCHITECTURES, LlamaConfig
+from specdecode_engine.model.config import FAMILIES, LlamaConfig
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.llama import Llama
@@ -25,7 +25,7 @@ def read_config(folder: Path, implementation: ModelImplementation = "auto") -> L
     """
     if implementation == "auto":
         names = ConfigFile.open(folder / "config.json").get("architectures")
-        is_native = isinstance(names, list) and len(names) == 1 and names[0] in ARCHITECTURES
+        is_native = isinstance(names, list) and len(names) == 1 and names[0] in FAMILIES
         implementation = "native" if is_native else "transformers"
     if implementation == "native":
         return LlamaConfig.load(folder)

@@ -95,15 +95,10 @@ def read_text_config(folder: Path) -> Any:
             f"transformers can load without code from the checkpoint ({first_line}); use a model "
             "type that transformers contains"
         ) from error
-    found = f"{file.file}: model_type is {text.model_type!r}"
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(
-            f"{found}, for which transformers has no causal language model; use a decoder-only "
-            "model"
-        )
-    if not MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]._supports_attention_backend:
-        raise UnsupportedModel(
-            f"{found}, whose attention cannot be replaced in transformers; use another model type"
+            f"{file.file}: model_type is {text.model_type!r}, for which transformers has no causal "
+            "language model; use a decoder-only model"
         )
     return text
 

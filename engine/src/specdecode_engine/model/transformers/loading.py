@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError
-from specdecode_engine.model.transformers.attention import IMPLEMENTATION, register
+from specdecode_engine.model.transformers.attention import (
+    IMPLEMENTATION,
+    UnsupportedModel,
+    register,
+)
 from specdecode_engine.model.transformers.config import TransformersConfig, read_text_config
 
 WRAPPED = {
@@ -32,18 +37,28 @@ def load_network(
     from transformers import AutoModelForCausalLM
 
     register()
-    network, report = AutoModelForCausalLM.from_pretrained(
-        config.folder,
-        config=read_text_config(config.folder),
-        dtype=dtype,
-        attn_implementation=IMPLEMENTATION,
-        local_files_only=True,
-        trust_remote_code=False,
-        weights_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # reported below, with all their names
-        **({"key_mapping": WRAPPED} if config.is_wrapped else {}),
-    )
+    try:
+        network, report = AutoModelForCausalLM.from_pretrained(
+            config.folder,
+            config=read_text_config(config.folder),
+            dtype=dtype,
+            attn_implementation=IMPLEMENTATION,
+            local_files_only=True,
+            trust_remote_code=False,
+            weights_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with all their names
+            **({"key_mapping": WRAPPED} if config.is_wrapped else {}),
+        )
+    except (OSError, SafetensorError) as error:
+        raise TensorError(
+            config.folder, f"unreadable ({error})", "download the checkpoint again"
+        ) from error
+    except (KeyError, ValueError, TypeError, ImportError) as error:
+        raise UnsupportedModel(
+            f"{config.folder}: transformers cannot build model type {config.model_type} with our "
+            f"attention ({error!r}); use another model type"
+        ) from error
     left_out = _check(config, report)
     network.requires_grad_(False)
     return network.eval().to(device), left_out

@@ -109,11 +109,20 @@ class TransformersModel:
         """Compute two rows once; see `row_audit`."""
         rows = torch.zeros(2, dtype=torch.int64, device=self.device)
         audit, view = RowAudit(), ProbeView(self.config.layer_map)
-        with audit.watching(self.network):
-            hidden, _ = self.forward(rows, rows, view)
-        with audit.watching(self.scorer):
-            self.logits(hidden)
-        if self.device.type == "cpu":  # nothing is promised for the bits of other devices
+        is_promised = self.device.type == "cpu"  # nothing is promised for bits of other devices
+        try:
+            with audit.watching(self.network):
+                hidden, _ = self.forward(rows, rows, view)
+            with audit.watching(self.scorer):
+                self.logits(hidden)
+        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
+            if is_promised:
+                audit.check(self.config.model_type)
+            raise UnsupportedModel(
+                f"model type {self.config.model_type} cannot be computed over pages ({error!r}); "
+                "it is not supported"
+            ) from error
+        if is_promised:
             audit.check(self.config.model_type)
 
     @property

@@ -27,8 +27,8 @@ squeeze stack t transpose unbind unfold unsqueeze _unsafe_view view where zeros 
 """Ops that only move numbers, and such as make constants."""
 
 _EXACT = """
-abs add add_ sub sub_ rsub mul mul_ div div_ neg sqrt reciprocal relu clamp clamp_min clamp_max
-maximum minimum eq ne lt le gt ge logical_and logical_not bitwise_and bitwise_not square
+abs add add_ sub sub_ rsub mul mul_ div div_ neg sqrt reciprocal relu clamp clamp_ clamp_min
+clamp_max maximum minimum eq ne lt le gt ge logical_and logical_not bitwise_and bitwise_not square
 """
 """Ops on single numbers whose result IEEE 754 fixes."""
 
