@@ -33,13 +33,10 @@ class PagedTexts:
     ) -> "PagedTexts":
         """Allocate a cache of NaN for texts with a tree after each."""
         each = -(-(LENGTH + len(PARENTS)) // page_size)
-        decoder = model.config.decoder
         cache = KVCache(
-            model.config.num_hidden_layers,
+            model.config.layer_map,
             1 + texts * each,
             page_size,
-            decoder.num_key_value_heads,
-            decoder.head_dim,
             model.dtype,
             model.device,
             ops=ops,
