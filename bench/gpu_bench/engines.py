@@ -54,7 +54,9 @@ class Engines:
         """Turn the dial of every engine that is built, in place: CUDA graphs see it too."""
         factor, self._epsilon = epsilon / self._epsilon, epsilon
         for core in self._kept.values():
-            for layer in core.context.target.layers[1:]:
+            target = core.context.target
+            assert isinstance(target, Llama)
+            for layer in target.layers[1:]:
                 layer.attention.output.plain_weight().mul_(factor)
                 layer.mlp.down.plain_weight().mul_(factor)
 

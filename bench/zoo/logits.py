@@ -113,9 +113,8 @@ def compute_spans(
         positions, view = texts.spans(spans)
         rows = torch.cat([ids[text, start:end] for text, start, end in spans])
         scores = model.logits(model.forward(rows, positions, view)[0])
-        for (text, start, end), part in zip(
-            spans, scores.split([end - start for _, start, end in spans]), strict=True
-        ):
+        parts = scores.split_with_sizes([end - start for _, start, end in spans])
+        for (text, start, end), part in zip(spans, parts, strict=True):
             logits[text, start:end] = part
     return logits
 

@@ -31,10 +31,11 @@ class ZooModel:
             change: standard deviation of what is added to every weight: for a draft close to the
                 target.
         """
-        from transformers import AutoConfig, AutoModelForCausalLM
+        import transformers
 
-        config = AutoConfig.for_model(self.model_type, **self.keys)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        auto: Any = transformers.AutoModelForCausalLM
+        config = transformers.AutoConfig.for_model(self.model_type, **self.keys)
+        model = auto.from_config(config, attn_implementation="eager")
         randomise(model, seed=1)
         if change:
             add_noise(model, change, seed=2)

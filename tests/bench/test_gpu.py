@@ -268,7 +268,9 @@ def down_weight(layer) -> torch.Tensor:
 
 def test_the_dial_of_a_built_engine_is_turned_in_place(tmp_path: Path) -> None:
     engines = Engines(CPU, DRY_SCALE, tmp_path)
-    layers = engines.adaptive().context.target.layers
+    target = engines.adaptive().context.target
+    assert isinstance(target, Llama)
+    layers = target.layers
     before = [down_weight(layer).clone() for layer in layers]
     places = [down_weight(layer).data_ptr() for layer in layers]
     engines.agree(WEAK)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine.checkpoints import make_checkpoints
 from zoo.models import ZooModel, read_models
 
 
@@ -19,6 +20,12 @@ def _one_thread() -> Iterator[None]:
 
 
 MakeModel = Callable[[str], tuple[Path, Any]]
+
+
+@pytest.fixture(scope="session")
+def eagle3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random EAGLE-3 head for targets of the zoo's sizes."""
+    return make_checkpoints(tmp_path_factory.mktemp("heads")).eagle3
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe
-from tests.engine.checkpoints import Checkpoints
 from tests.zoo.conftest import MakeModel
 from zoo.lossless_runs import find_mismatch, make_material, plain_engine
 from zoo.models import ZooModel
@@ -23,12 +22,12 @@ def test_text_equals_plain_text(
     algorithm: str,
     make_model: MakeModel,
     models: dict[str, ZooModel],
-    checkpoints: Checkpoints,
+    eagle3: Path,
     tmp_path: Path,
 ) -> None:
     target = make_model(name)[0]
     models[name].make(tmp_path / "draft", change=0.004)
-    drafts = {"STANDALONE": tmp_path / "draft", "EAGLE3": checkpoints.eagle3}
+    drafts = {"STANDALONE": tmp_path / "draft", "EAGLE3": eagle3}
     pair, plain = plain_engine(target, drafts)
     assert find_mismatch(pair, algorithm, plain, make_material(97), SEED) is None
 

@@ -88,7 +88,7 @@ def _rotary_tables(model: TransformersModel) -> list[tuple[torch.Tensor, torch.T
         pair
         for module in model.network.modules()
         if hasattr(module, "tables")
-        for pair in module.tables.values()  # type: ignore[operator,union-attr]
+        for pair in module.tables.values()  # type: ignore[operator]
     ]
 
 

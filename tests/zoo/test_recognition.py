@@ -48,7 +48,7 @@ def test_norms_are_recognised_and_replaced(norm: nn.Module, kind: NormKind) -> N
     torch.testing.assert_close(parent.norm(x), norm(x), atol=1e-5, rtol=1e-5)
 
 
-class AbsoluteNorm(LlamaRMSNorm):  # type: ignore[misc]
+class AbsoluteNorm(LlamaRMSNorm):
     """Looks like a root-mean-square norm and is none."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -113,7 +113,7 @@ def attach(network: nn.Module, state: ForwardState) -> int:
         if "Attention" in type(module).__name__ and isinstance(_layer_index(module), int)
     ]
     for path, module in modules:
-        module.paged_attention = PagedAttention(state, _layer_index(module), path)  # type: ignore[assignment]
+        module.paged_attention = PagedAttention(state, _layer_index(module), path)
     return len(modules)
 
 

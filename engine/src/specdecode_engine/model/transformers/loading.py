@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError
 from specdecode_engine.model.transformers.attention import (
@@ -28,8 +27,8 @@ WRAPPED = {
 
 def load_network(
     config: TransformersConfig, dtype: torch.dtype, device: torch.device
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load the text model's weights in `dtype`; also return the names of tensors left out.
+) -> tuple[Any, tuple[str, ...]]:
+    """Return transformers' model with its weights in `dtype`, and the names of tensors left out.
 
     Raises:
         TensorError: tensors are missing, unknown, or of another shape than config.json describes.
@@ -37,8 +36,9 @@ def load_network(
     from transformers import AutoModelForCausalLM
 
     register()
+    loader: Any = AutoModelForCausalLM
     try:
-        network, report = AutoModelForCausalLM.from_pretrained(
+        network, report = loader.from_pretrained(
             config.folder,
             config=read_text_config(config.folder),
             dtype=dtype,

@@ -45,7 +45,7 @@ def recognise_norm(module: nn.Module) -> NormKind | None:
 
 
 def norm_eps(module: nn.Module) -> float | None:
-    """Return what a norm adds to the variance; None if the module is no norm.
+    """Return what a norm adds to the variance; None if the module is another part.
 
     A norm that names no number uses the one of torch's layer norm, 1e-5 (OLMo).
     """

@@ -1,8 +1,8 @@
 """Proof that no op outside of our own makes a row depend on the others of its batch.
 
 One forward of a network runs under a dispatch mode that knows every op that torch executes. Ops
-that move numbers or round each of them correctly by itself (IEEE 754 sums, products, quotients,
-square roots) give a row the same bits in any batch. Sums over a dimension, matrix products, and
+that move numbers, or whose result for each number IEEE 754 fixes (sums, products, quotients, square
+roots), give a row the same bits in any batch. Sums over a dimension, matrix products, and
 functions that a vector loop computes otherwise than its scalar end do not, and are refused.
 """
 
@@ -64,11 +64,11 @@ class ProbeView:
         return q.new_zeros(*q.shape[:2], v.shape[2])
 
 
-class RowAudit(TorchDispatchMode):
+class RowAudit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the ops that are not allowed, each with the path of the module that called it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.refused: dict[str, str] = {}  # op: module path
         self._paths: list[str] = []
         self._trusted = 0
@@ -124,5 +124,5 @@ def is_row_independent(name: str, args: tuple[Any, ...], kwargs: Mapping[str, An
     """Whether every number of an op's result has the same bits in any batch."""
     if name in ("pow", "pow_"):
         return len(args) == 2 and args[1] == 2  # a product of two numbers
-    # With another factor than one, vector loops round the product and the sum at once.
+    # With another factor than one, vector loops fuse product and sum.
     return name in ALLOWED and kwargs.get("alpha", 1) == 1
