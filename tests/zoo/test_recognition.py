@@ -1,8 +1,11 @@
 """Norms and MLPs are recognised by what they compute."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig
 from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MLP, Gemma3RMSNorm
 from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
@@ -10,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.transformers.modules import RowModule
@@ -60,10 +64,12 @@ def test_a_norm_of_another_kind_is_left_as_it_is() -> None:
     assert recognise_norm(nn.Linear(3, 3)) is None
 
 
-def make_mlp(kind: type[nn.Module], model: ZooModel) -> nn.Module:
-    from transformers import AutoConfig
+def make_config(model: ZooModel) -> Any:
+    return AutoConfig.for_model(model.model_type, **model.keys)
 
-    mlp = kind(AutoConfig.for_model(model.model_type, **model.keys))
+
+def make_mlp(kind: type[nn.Module], model: ZooModel) -> nn.Module:
+    mlp = kind(make_config(model))
     randomise(mlp, seed=0)
     return mlp
 
@@ -96,3 +102,19 @@ def test_an_mlp_with_another_activation_keeps_its_parts(models: dict[str, ZooMod
     Replacer(Linears(), torch.float32, CPU, 16).replace_children(parent)
     assert all(isinstance(child, RowModule) for child in mlp.children())
     torch.testing.assert_close(parent.mlp(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_projections_of_one_input_are_one_map(models: dict[str, ZooModel]) -> None:
+    attention = Qwen2Attention(make_config(models["qwen2"]), layer_idx=0)
+    randomise(attention, seed=0)
+    x, other = torch.randn(2, 1, 5, 64, generator=torch.Generator().manual_seed(0))
+    names = ("v_proj", "q_proj", "k_proj", "k_proj")
+    maps = {name: attention.get_submodule(name) for name in names}
+    expected = [maps[name](rows) for rows in (x, other) for name in names]
+    parent = nn.Module()
+    parent.attention = attention
+    Replacer(Linears(), torch.float32, CPU, 16).replace_children(parent)
+    parts = [attention.get_submodule(name) for name in names]
+    assert all(type(part).__name__ == "RowLinearPart" for part in parts)
+    for part, wanted in zip([p(rows) for rows in (x, other) for p in parts], expected, strict=True):
+        torch.testing.assert_close(part, wanted, atol=1e-5, rtol=1e-5)

@@ -1,6 +1,7 @@
 """Modules that replace those of transformers: each row's bits depend on the row alone."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -31,6 +32,42 @@ class RowLinear(RowModule):
     def forward(self, x: Tensor) -> Tensor:
         mapped = self.linear(x.reshape(-1, x.shape[-1]))
         return mapped.view(*x.shape[:-1], mapped.shape[-1])
+
+
+@dataclass(slots=True, eq=False)
+class SharedLinear:
+    """Linear maps of one input as one map; computed at the first use of an input.
+
+    `sizes` are the outputs of each. Parts not yet taken are kept until the next input.
+    """
+
+    linear: Linear
+    sizes: list[int]
+    _input: Tensor | None = None
+    _parts: dict[int, Tensor] = field(default_factory=dict)
+
+    def take(self, index: int, x: Tensor) -> Tensor:
+        """Return the part `index` of the map of x [..., inputs]."""
+        if x is not self._input or index not in self._parts:
+            mapped = self.linear(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            self._input = x
+            self._parts = dict(enumerate(mapped.split_with_sizes(self.sizes, dim=-1)))
+        part = self._parts.pop(index)
+        if not self._parts:
+            self._input = None
+        return part
+
+
+class RowLinearPart(RowModule):
+    """One of several linear maps of the same input."""
+
+    def __init__(self, shared: SharedLinear, index: int) -> None:
+        super().__init__()
+        self.shared = shared
+        self.index = index
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shared.take(self.index, x)
 
 
 class RowRmsNorm(RowModule):

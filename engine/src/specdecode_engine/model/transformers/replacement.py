@@ -10,9 +10,11 @@ from specdecode_engine.model.transformers.modules import (
     RowGatedMlp,
     RowLayerNorm,
     RowLinear,
+    RowLinearPart,
     RowModule,
     RowRmsNorm,
     RowSilu,
+    SharedLinear,
 )
 from specdecode_engine.model.transformers.recognition import (
     NormKind,
@@ -39,6 +41,7 @@ class Replacer:
 
     def replace_children(self, parent: nn.Module) -> None:
         """Replace in place, a whole MLP before its parts."""
+        self._fuse_qkv(parent)
         for name, child in parent.named_children():
             new = self._replacement(child)
             if new is None:
@@ -56,6 +59,20 @@ class Replacer:
         if is_activation(module):
             return RowActivation(module)
         return self._mlp(module) or self._norm(module)
+
+    def _fuse_qkv(self, attention: nn.Module) -> None:
+        """Make the projections of queries, keys and values one map."""
+        parts = [attention._modules.get(f"{name}_proj") for name in "qkv"]
+        if any(type(part) is not nn.Linear for part in parts):
+            return
+        weights, biases = [_weight(part) for part in parts], [_bias(part) for part in parts]
+        if len({weight.shape[1] for weight in weights}) > 1 or len({b is None for b in biases}) > 1:
+            return
+        added = [bias for bias in biases if bias is not None]
+        fused = self._linears.make(torch.cat(weights), torch.cat(added) if added else None)
+        shared = SharedLinear(fused, [weight.shape[0] for weight in weights])
+        for index, name in enumerate("qkv"):
+            attention._modules[f"{name}_proj"] = RowLinearPart(shared, index)
 
     def _linear(self, module: nn.Linear) -> RowLinear:
         bias = None if module.bias is None else module.bias.detach()
@@ -138,11 +155,11 @@ def rotary_tables(
     return tables
 
 
-def _weight(linear: nn.Module) -> Tensor:
+def _weight(linear: nn.Module | None) -> Tensor:
     assert isinstance(linear, nn.Linear)
     return linear.weight.detach()
 
 
-def _bias(linear: nn.Module) -> Tensor | None:
+def _bias(linear: nn.Module | None) -> Tensor | None:
     assert isinstance(linear, nn.Linear)
     return None if linear.bias is None else linear.bias.detach()
