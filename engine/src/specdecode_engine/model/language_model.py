@@ -23,12 +23,13 @@ def read_config(folder: Path, implementation: ModelImplementation = "auto") -> L
     Raises:
         CheckpointError: the implementation cannot compute the model; the message has the reason.
     """
+    file = ConfigFile.open(folder / "config.json")
     if implementation == "auto":
-        names = ConfigFile.open(folder / "config.json").get("architectures")
+        names = file.get("architectures")
         is_native = isinstance(names, list) and len(names) == 1 and names[0] in FAMILIES
         implementation = "native" if is_native else "transformers"
     if implementation == "native":
-        return LlamaConfig.load(folder)
+        return LlamaConfig.read(file)
     return TransformersConfig.load(folder)
 
 
