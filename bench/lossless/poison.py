@@ -6,7 +6,7 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache
 from specdecode_engine.startup.build import build
 from specdecode_engine.startup.config import resolve
 from specdecode_engine.startup.memory import SHORTEST_TOKENS
@@ -33,9 +33,9 @@ def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineC
     return core
 
 
-def poison(cache: KVCache) -> None:
+def poison(cache: KVCache | DraftScratch) -> None:
     """Fill a cache with NaN."""
-    for rows in (cache.k, cache.v):
+    for rows in [part for group in cache.groups for part in (group.k, group.v)]:
         if rows.dtype.itemsize == 1:  # as bits: no device fills float8
             bits = torch.tensor(torch.nan).to(rows.dtype).view(torch.uint8)
             rows.view(torch.uint8).fill_(int(bits))

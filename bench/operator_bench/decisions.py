@@ -20,6 +20,7 @@ from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator.conditions import Type
+from specdecode_operator.judge.turns import PROBE_PAIRS
 from specdecode_operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -31,13 +32,14 @@ from specdecode_operator.kinds import (
 )
 from specdecode_operator.trial.guard import timing_of
 
-LOOK_S = timing_of(RolloutSpec()).look_s
-"""Between looks at the pods of a trial."""
+TIMING = timing_of(RolloutSpec())
+LOOK_S, WASHOUT_S = TIMING.look_s, TIMING.washout_s
+"""Between looks at the pods of a trial, and before a turn counts."""
 TOO_FEW, MORE = 3, 37
-"""Requests of each pod; the alarm needs 15 of each arm."""
+"""Requests of each pod; the guardrail needs 14 that fail."""
 PODS = 2
-VERDICT = ("RolledBack", "AcceptLengthFell")
-WAIT_S = 120.0
+VERDICT = ("RolledBack", "FailuresRail")
+WAIT_S = 240.0
 OLD, NEW = [1, 7], [7]
 """Depths that the resource begins with, and those of the edit."""
 
@@ -68,16 +70,10 @@ class Trials:
         async with asyncio.timeout(WAIT_S), self.changed:
             await self.changed.wait_for(holds)
 
-    def counts(self, name: str) -> bool:
-        """Whether a resource's trial has measured its first pair, the short probe."""
+    def has_probed(self, name: str) -> bool:
+        """Whether the short first pairs of a resource's trial, on one pod, are complete."""
         evidence = self.running.get(name, {}).get("evidence") or {}
-        return bool((evidence.get("evidence") or {}).get("strata"))
-
-    def heard_requests(self, name: str) -> float:
-        """Requests of both arms in complete pairs."""
-        status = self.running.get(name, {})
-        arms = (status.get("baseline") or {}, status.get("candidate") or {})
-        return float(sum(arm.get("requests", 0) for arm in arms))
+        return len((evidence.get("evidence") or {}).get("pairs", ())) >= PROBE_PAIRS
 
     def _take(self, kind: ResourceKind, manifest: Manifest) -> None:
         now, status = time.monotonic(), manifest.get("status") or {}
@@ -116,13 +112,14 @@ async def _try(api: Api, fleet: Fleet, seen: Trials, name: str) -> tuple[float, 
     await api.apply(_guarded(name, OLD))
     engines = await _start_pods(api, fleet, name)
     await api.apply(_guarded(name, NEW))
-    await seen.until(lambda: seen.counts(name))
+    await seen.until(lambda: seen.has_probed(name))
+    await _until_both_tables(engines)
+    await asyncio.sleep(WASHOUT_S + random.uniform(LOOK_S, 2 * LOOK_S))
     for engine in engines:
         engine.answer(TOO_FEW)
-    await seen.until(lambda: seen.heard_requests(name) >= PODS * TOO_FEW)
-    await asyncio.sleep(random.uniform(0, LOOK_S))
+    await asyncio.sleep(2 * LOOK_S)
     if name in seen.decided:
-        raise RuntimeError(f"{name}: a verdict after {TOO_FEW} requests; the alarm needs more")
+        raise RuntimeError(f"{name}: a verdict after {TOO_FEW} requests; the guardrail needs more")
     for engine in engines:
         engine.answer(MORE)
     sufficed = time.monotonic()
@@ -131,6 +128,12 @@ async def _try(api: Api, fleet: Fleet, seen: Trials, name: str) -> tuple[float, 
     if (entry["verdict"], entry["reason"]) != VERDICT:
         raise RuntimeError(f"{name} ended as {entry['verdict']}, {entry['message']}")
     return seen.decided[name] - sufficed, ended - sufficed
+
+
+async def _until_both_tables(engines: list[Engine]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while len({engine.table for engine in engines}) < PODS:
+            await asyncio.sleep(0.1)
 
 
 async def _start_pods(api: Api, fleet: Fleet, name: str) -> list[Engine]:

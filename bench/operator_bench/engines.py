@@ -1,7 +1,7 @@
 """Engines of which only the metrics and the table are there, on loopback addresses of their own.
 
-What they export is written by the engine's own code from sums that the bench puts in, so that the
-moment when these suffice for a verdict is known; no model runs.
+What they export is written by the engine's own code from sums and errors that the bench puts in, so
+that the moment when these suffice for a verdict is known; no model runs.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -22,17 +22,16 @@ from specdecode_engine.stats.snapshot import CoreSnapshot
 STRATUM = ("8", "greedy", "free", "short", "")
 TOKENS = (90.0, 100.0, 110.0)
 """Of the answers, in turn."""
-FITTING, BROKEN = 3.0, 1.1
-"""Tokens per step of a draft that fits, and of one that does not."""
+ACCEPT_LENGTH = 3.0
 ROUND_S = 0.02
 
 
-def sums_of(requests: int, accept_length: float) -> tuple[float, ...]:
+def sums_of(requests: int) -> tuple[float, ...]:
     """Sums over requests as the series have them; all steps take the same time."""
     totals = [0.0] * len(metrics.REQUEST_SUMS)
     for number in range(requests):
         tokens = TOKENS[number % len(TOKENS)]
-        rounds = tokens / accept_length * (0.95 if number % 2 else 1.05)
+        rounds = tokens / ACCEPT_LENGTH * (0.95 if number % 2 else 1.05)
         seconds = rounds * ROUND_S
         row = (1.0, tokens, rounds, seconds)
         totals = [total + value for total, value in zip(totals, row, strict=True)]
@@ -41,14 +40,13 @@ def sums_of(requests: int, accept_length: float) -> tuple[float, ...]:
 
 @dataclass(slots=True)
 class Engine:
-    """One pod's engine. Its first table's draft fits; that of any other does not."""
+    """One pod's engine. It answers requests under its first table; under any other they fail."""
 
     config_hash: str
     policy: Policy
     first_table: str
     table: str = ""
-    requests: dict[str, int] = field(default_factory=dict)
-    """Answered under each table."""
+    answered: int = 0
     metrics: EngineMetrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,8 +61,12 @@ class Engine:
         return Engine(config_hash, speculation.policy, table)
 
     def answer(self, requests: int) -> None:
-        """Export so many more requests, answered under the table in force."""
-        self.requests[self.table] = self.requests.get(self.table, 0) + requests
+        """Export so many more requests under the table in force."""
+        if self.table == self.first_table:
+            self.answered += requests
+            return
+        for _ in range(requests):
+            self.metrics.count_error(500)
 
     def take(self, document: Mapping[str, object]) -> None:
         """Choose depths by another table."""
@@ -76,19 +78,11 @@ class Engine:
         return told | {"policy": self.policy.value, "device": "CPU"}
 
     def _snapshot(self) -> CoreSnapshot:
-        sums = {(table, *STRATUM): self._sums(table) for table in self.requests}
-        return CoreSnapshot(
-            {
-                metrics.core.EMITTED_TOKENS: {(): sum(values[1] for values in sums.values())},
-                **{
-                    each: {labels: values[place] for labels, values in sums.items()}
-                    for place, each in enumerate(metrics.REQUEST_SUMS)
-                },
-            }
-        )
-
-    def _sums(self, table: str) -> tuple[float, ...]:
-        return sums_of(self.requests[table], FITTING if table == self.first_table else BROKEN)
+        values = sums_of(self.answered)
+        labels = (self.first_table, *STRATUM)
+        by_name = zip(metrics.REQUEST_SUMS, values, strict=True)
+        sums = {each: {labels: value} for each, value in by_name}
+        return CoreSnapshot({metrics.core.EMITTED_TOKENS: {(): values[1]}, **sums})
 
 
 class Fleet:

@@ -28,7 +28,7 @@ from specdecode_api import names
 from specdecode_operator import trial
 from specdecode_operator.engine_client import open_engine_client
 from specdecode_operator.engine_poller import EnginePoller
-from specdecode_operator.heap import freeze_heap
+from specdecode_operator.heap import frozen_heap
 from specdecode_operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -191,9 +191,8 @@ async def _measure(
     metadata = store.resource["metadata"] | {"generation": 2}
     store.resource = store.resource | {"spec": edited, "metadata": metadata}
     await operator.pass_time(0.0)  # the bench's own first request loads modules
-    freeze_heap()
     store.sizes.clear()
-    with timed_callbacks() as callbacks:
+    with frozen_heap(), timed_callbacks() as callbacks:
         await operator.run(BEGIN_S + seconds + 600.0)
     left = _stored_record(store.observed(operator.now_s), operator.memory)
     if not operator.pairs or left.trial is not None:

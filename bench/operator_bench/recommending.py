@@ -27,7 +27,7 @@ from specdecode_operator import trial
 from specdecode_operator.activity import ActivityLog
 from specdecode_operator.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engine_poller import EnginePoller
-from specdecode_operator.heap import freeze_heap
+from specdecode_operator.heap import frozen_heap
 from specdecode_operator.kinds import DEPLOYMENT, POD, Manifest, child_id
 from specdecode_operator.observed import Key, Observed
 from specdecode_operator.outcome import Outcome
@@ -72,13 +72,13 @@ async def _measure(client: EngineClient, fleet: Sequence[Observed], periods: flo
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work.look_forever(key)) for key in work.observed]
         tasks.append(group.create_task(work.reconcile_forever()))
-        freeze_heap()
-        await asyncio.sleep(REST_LOOK_S)  # every resource once, with new connections
-        work.looks = 0
-        with timed_callbacks() as callbacks:
-            cpu_s, started_s = time.process_time(), time.monotonic()
-            await asyncio.sleep(periods * REST_LOOK_S)
-            share = (time.process_time() - cpu_s) / (time.monotonic() - started_s)
+        with frozen_heap():
+            await asyncio.sleep(REST_LOOK_S)  # every resource once, with new connections
+            work.looks = 0
+            with timed_callbacks() as callbacks:
+                cpu_s, started_s = time.process_time(), time.monotonic()
+                await asyncio.sleep(periods * REST_LOOK_S)
+                share = (time.process_time() - cpu_s) / (time.monotonic() - started_s)
         for task in tasks:
             task.cancel()
     return {

@@ -15,6 +15,7 @@ from rollout.worlds import Candidate, World
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.trial.early_alarms import EARLY, comparable, judge_early
+from specdecode_operator.trial.guard import RESTARTED_PAIRS
 
 BEFORE_S = 1200.0
 
@@ -30,7 +31,7 @@ def alarm_in_first_block(
     runs_from_s = BEFORE_S + start_s * (arrivals.pod + 1.0)
     is_new = arrivals.at_s >= runs_from_s
     seen = serve(world, candidate, around, arrivals, is_new, arrivals.pod, rng)
-    guard = Guard(aim=aim, max_duration_s=plan.hours_s)
+    guard = Guard(aim=aim, max_duration_s=plan.hours_s, fallen_pairs=RESTARTED_PAIRS)
     before = arm_of(seen.where(arrivals.at_s < BEFORE_S))
     for at_s in np.arange(BEFORE_S + start_s, BEFORE_S + length_s, SLOT_S) + SLOT_S:
         is_known = is_new & (arrivals.at_s < at_s)

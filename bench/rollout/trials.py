@@ -21,6 +21,7 @@ from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.judge.randomization import centre_of, evidence_path
 from specdecode_operator.judge.trial_evidence import TurnEvidence
+from specdecode_operator.trial.guard import FALLEN_PAIRS, RESTARTED_PAIRS
 
 ENDS = (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.INCONCLUSIVE)
 
@@ -39,7 +40,8 @@ def run_in_turns(
     world: World, candidate: Candidate, plan: Arrangement, aim: Aim, rng: np.random.Generator
 ) -> End:
     """Draw and judge a trial in turns until its end."""
-    guard = Guard(aim=aim, max_duration_s=plan.hours_s)
+    fallen = RESTARTED_PAIRS if plan.is_restart else FALLEN_PAIRS
+    guard = Guard(aim=aim, max_duration_s=plan.hours_s, fallen_pairs=fallen)
     judged = 0
     for seen in watch(world, candidate, plan, rng):
         for turn in looks(seen, guard, judged):

@@ -59,7 +59,7 @@ def test_a_trial_counts_the_requests_of_its_world_in_both_roles():
     expected = REQUESTS_PER_S * 7200.0 * 60 / 70  # without washouts
     assert requests == pytest.approx([expected, expected], rel=0.05)
     assert found.ends_s[-1] >= 7200.0
-    probe_turn_s = 11.0  # a tenth of a minute, and half a washout
+    probe_turn_s = 0.08 * 60.0 + 0.3 * 10.0
     assert np.all(np.diff(found.ends_s) >= probe_turn_s - 1e-9)
     assert found.served[-1] == pytest.approx(REQUESTS_PER_S * 7200.0, rel=0.05)
 

@@ -7,6 +7,7 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.layer_map import LayerMap
 from tests.engine.whole_engine import DRAFTS, Answer, boot_of, requests_of, run
 
 FP8 = {"kv_cache_dtype": "fp8_e4m3"}
@@ -54,24 +55,27 @@ def test_pages_take_a_quarter_of_float32s(checkpoints) -> None:
     for name in ("auto", "fp8_e4m3"):
         core = build(checkpoints, "EAGLE3", 1, kv_cache_dtype=name, kv_cache_bytes=budget)
         pages[name] = int(str(core.facts["kv_pages"]))
-        assert core.context.pool.k.nbytes + core.context.pool.v.nbytes <= budget
+        draft_pool = core.context.drafter._pool  # type: ignore[union-attr]
+        allocated = core.context.pool.num_bytes + draft_pool.num_bytes
+        assert core.facts["kv_cache_bytes"] == allocated <= budget
     assert 4 * pages["auto"] <= pages["fp8_e4m3"] < 4 * (pages["auto"] + 1)
 
 
 def test_facts_and_pools_are_of_that_type(checkpoints) -> None:
     core = build(checkpoints, "EAGLE3", 1, **FP8)
     assert core.facts["kv_cache_dtype"] == "float8_e4m3fn"
-    assert core.context.pool.k.dtype == torch.float8_e4m3fn
-    assert bool(core.context.pool.k.float().isnan().any())  # poisoned where nothing was written
+    (group,) = core.context.pool.groups
+    assert group.k.dtype == group.v.dtype == torch.float8_e4m3fn
+    assert bool(group.k.float().isnan().any())  # poisoned where nothing was written
 
 
 def test_what_is_read_back_is_what_attention_reads() -> None:
-    pool = KVCache(1, 2, 4, 1, 6, torch.float8_e4m3fn, torch.device("cpu"))
+    pool = KVCache(LayerMap.uniform(1, 1, 6), 2, 4, torch.float8_e4m3fn, torch.device("cpu"))
     k, v = torch.randn(2, 3, 1, 6)
     rows = torch.tensor([5, 4, 7])
     pool.store(0, rows, k, v)
     read_k, read_v = pool.as_stored(0, rows, k, v)
     assert read_k.dtype == torch.float32
-    assert torch.equal(read_k, pool.k[0].float()[rows])
+    assert torch.equal(read_k, pool.groups[0].k[0].float()[rows])
     assert torch.equal(read_v, v.to(torch.float8_e4m3fn).float())
     assert not torch.equal(read_v, v)

@@ -83,7 +83,8 @@ def rows_of(core: EngineCore, pages: list[int]) -> list[Tensor]:
     """Copy keys and values of pages from every pool."""
     size = core.scheduler.limits.page_size
     rows = [page * size + offset for page in pages for offset in range(size)]
-    return [part[:, rows].clone() for pool in pools(core) for part in (pool.k, pool.v)]
+    groups = [group for pool in pools(core) for group in pool.groups]
+    return [part[:, rows].clone() for group in groups for part in (group.k, group.v)]
 
 
 def paths(cache: PrefixCache) -> Iterator[tuple[list[int], list[int]]]:

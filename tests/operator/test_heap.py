@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from specdecode_operator import heap
-from specdecode_operator.heap import MIDDLE, OLD, OLDEST, YOUNG, collect_forever, freeze_heap
+from specdecode_operator.heap import MIDDLE, OLD, OLDEST, YOUNG, collect_forever, frozen_heap
 
 MOST_VISITED = 2 * YOUNG * (MIDDLE + 1) * (OLD + 1)
 
@@ -22,13 +21,10 @@ class Knot:
         self.itself = self
 
 
-@pytest.fixture(autouse=True)
-def own_limits() -> Iterator[None]:
-    before = gc.get_threshold()
-    yield
-    gc.callbacks.remove(heap._freeze_survivors)
-    gc.unfreeze()
-    gc.set_threshold(*before)
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    with frozen_heap():
+        yield
 
 
 @pytest.fixture
@@ -54,58 +50,51 @@ def manifests(count: int) -> list[Any]:
 
 def test_no_collection_visits_many_objects_however_many_appear_at_once(visited: list[int]) -> None:
     known = manifests(20_000)
-    freeze_heap()
-    visited.clear()
-    new = manifests(20_000)
+    with frozen_heap():
+        visited.clear()
+        new = manifests(20_000)
     assert len(known) + len(new) == 40_000
     assert visited
     assert max(visited) <= MOST_VISITED
 
 
+@pytest.mark.usefixtures("frozen")
 def test_survivors_are_frozen_without_waiting() -> None:
-    freeze_heap()
     before = gc.get_freeze_count()
     new = manifests(20_000)
     assert gc.get_freeze_count() - before > 8 * len(new)
 
 
+@pytest.mark.usefixtures("frozen")
 def test_new_cycles_are_collected_while_objects_appear() -> None:
-    freeze_heap()
     knots = [weakref.ref(Knot()) for _ in range(10)]
     kept = manifests(5_000)
     assert kept
     assert [knot() for knot in knots] == [None] * 10
 
 
-def test_cycles_that_were_in_use_are_collected_when_the_heap_is_unfrozen() -> None:
-    freeze_heap()
-    knot = Knot()
-    gc.collect(OLDEST)
-    frozen = weakref.ref(knot)
-    del knot
-    gc.collect(OLDEST)
-    assert frozen() is not None
-    freeze_heap()
-    assert frozen() is None
-
-
+@pytest.mark.usefixtures("frozen")
 async def test_everything_is_collected_once_a_period() -> None:
-    freeze_heap()
     knot = Knot()
     gc.collect(OLDEST)
-    frozen = weakref.ref(knot)
+    in_use = weakref.ref(knot)
     del knot
+    gc.collect(OLDEST)
+    assert in_use() is not None  # frozen while it was in use
     collecting = asyncio.create_task(collect_forever(0.0))
     try:
         async with asyncio.timeout(60):
-            while frozen() is not None:
+            while in_use() is not None:
                 await asyncio.sleep(0)
     finally:
         collecting.cancel()
 
 
-def test_the_heap_is_frozen_by_one_callback() -> None:
-    freeze_heap()
-    freeze_heap()
-    assert gc.callbacks.count(heap._freeze_survivors) == 1
-    assert gc.get_threshold() == (YOUNG, MIDDLE, OLD)
+def test_nothing_stays_frozen_after_the_block() -> None:
+    """Objects that another test froze would be unknown to the garbage collector in later ones."""
+    before = gc.get_threshold(), list(gc.callbacks)
+    with frozen_heap():
+        assert gc.get_threshold() == (YOUNG, MIDDLE, OLD)
+        assert gc.get_freeze_count() > 0
+    assert (gc.get_threshold(), gc.callbacks) == before
+    assert gc.get_freeze_count() == 0

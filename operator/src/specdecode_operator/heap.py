@@ -11,6 +11,8 @@ task, stays in memory until the heap is unfrozen once a day.
 
 import asyncio
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 YOUNG, MIDDLE, OLD = 1000, 3, 2
@@ -22,8 +24,30 @@ WHOLE_S = 24 * 3600.0
 """Between two collections that visit all objects."""
 
 
-def freeze_heap() -> None:
-    """Collect all garbage, and exempt everything that exists, and survives later, from collections.
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Exempt what exists, and what survives a collection later, from collections until the end."""
+    before = gc.get_threshold()
+    _freeze_all()
+    gc.set_threshold(YOUNG, MIDDLE, OLD)
+    gc.callbacks.append(_freeze_survivors)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(_freeze_survivors)
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+async def collect_forever(period_s: float = WHOLE_S) -> None:
+    """Collect everything once a period, until cancelled; within `frozen_heap`."""
+    while True:
+        await asyncio.sleep(period_s)
+        _freeze_all()
+
+
+def _freeze_all() -> None:
+    """Collect all garbage, and freeze the rest.
 
     Collected twice: the garbage collector defers collections of the oldest generation until it has
     grown by a quarter of what the latest one left, which is nothing after the second one.
@@ -32,16 +56,6 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()
-    gc.set_threshold(YOUNG, MIDDLE, OLD)
-    if _freeze_survivors not in gc.callbacks:
-        gc.callbacks.append(_freeze_survivors)
-
-
-async def collect_forever(period_s: float = WHOLE_S) -> None:
-    """Collect everything once a period, until cancelled."""
-    while True:
-        await asyncio.sleep(period_s)
-        freeze_heap()
 
 
 def _freeze_survivors(phase: str, info: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from specdecode_operator.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.errors import StartError
 from specdecode_operator.health import Vitals
-from specdecode_operator.heap import collect_forever, freeze_heap
+from specdecode_operator.heap import collect_forever, frozen_heap
 from specdecode_operator.kinds import ALL
 from specdecode_operator.leader_election import Election
 from specdecode_operator.leader_gate import LeaderGate, lead, work_together
@@ -103,9 +103,9 @@ async def _reconcile_all(
     if not await pass_preflight(cluster, built.resync, _permissions(settings), timeout_s, stop):
         return
     await built.served_crd.check(cluster, metrics)
-    freeze_heap()
     election = _election(settings, cluster)
-    await _run_tasks(built, election, stop)
+    with frozen_heap():
+        await _run_tasks(built, election, stop)
     if election is not None:
         await election.release()
 

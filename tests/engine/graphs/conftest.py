@@ -88,20 +88,18 @@ class Bench:
 
     def cells(self) -> Tensor:
         """A copy of the pool: [rows, 2 * layers * heads * dim], NaN where nothing was written."""
-        both = torch.stack((self.pool.k, self.pool.v))
+        (group,) = self.pool.groups
+        both = torch.stack((group.k, group.v))
         return both.permute(2, 0, 1, 3, 4).flatten(1).clone()
 
 
 @pytest.fixture
 def bench(checkpoints) -> Bench:
     target = Llama.load(checkpoints.target, dtype=torch.float32, device=torch.device("cpu"))
-    decoder = target.config.decoder
     pool = KVCache(
-        target.config.num_hidden_layers,
+        target.config.layer_map,
         SLOTS * PAGES_PER_SLOT + 1,
         PAGE_SIZE,
-        decoder.num_key_value_heads,
-        decoder.head_dim,
         torch.float32,
         torch.device("cpu"),
     )

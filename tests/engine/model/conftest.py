@@ -135,11 +135,9 @@ class Texts:
     ) -> "Texts":
         each = -(-longest // page_size)
         pool = KVCache(
-            layers or config.num_hidden_layers,
+            config.decoder.layer_map(layers or config.num_hidden_layers),
             1 + texts * each,
             page_size,
-            config.decoder.num_key_value_heads,
-            config.decoder.head_dim,
             dtype,
             torch.device("cpu"),
             ops=ops,

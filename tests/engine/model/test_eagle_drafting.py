@@ -175,11 +175,8 @@ def test_every_row_pairs_a_hidden_state_with_the_next_token(
 
 def hidden_states(target: Llama, ids: Tensor) -> Tensor:
     """Run the target over a whole text at once."""
-    config, positions = target.config, torch.arange(len(ids))
-    pool = KVCache(
-        config.num_hidden_layers, 2, len(ids), config.decoder.num_key_value_heads,
-        config.decoder.head_dim, target.dtype, CPU,
-    )  # fmt: skip
+    positions = torch.arange(len(ids))
+    pool = KVCache(target.config.layer_map, 2, len(ids), target.dtype, CPU)
     layout = AttentionMetadata(torch.tensor([[1]]), len(ids), (len(ids),), positions + 1, len(ids))
     view = PagedView(pool, positions + len(ids), layout)
     return target.forward(ids, positions, view)[0]

@@ -9,31 +9,43 @@ from torch import Tensor
 
 from lossless.poison import poison
 from specdecode_engine.model.config import AuxHiddenStates
-from specdecode_engine.model.kv_cache import DraftScratch, KVCache, ScratchView
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache, ScratchView, kv_bytes
+from specdecode_engine.model.layer_map import LayerMap, LayerShape
 from specdecode_engine.model.llama import Llama
+from specdecode_kernels import DEFAULT_ATTENTION, AttentionMetadata
 
 CPU = torch.device("cpu")
+TWO_LAYERS = LayerMap.uniform(2, 1, 6)
+WINDOWED = LayerShape(kv_heads=2, k_head_dim=4, v_head_dim=4, sliding_window=3)
+FULL = LayerShape(kv_heads=1, k_head_dim=8, v_head_dim=6)
+MIXED = LayerMap.build([WINDOWED, FULL, WINDOWED, WINDOWED, FULL], [0, 1, 2, 2, 1])
+"""As in Gemma 4: head sizes by type, and two layers at the end that share."""
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_a_pool_is_zero_until_a_test_poisons_it(dtype: torch.dtype) -> None:
-    pool = KVCache(2, 3, 4, 1, 6, dtype, CPU)
-    assert pool.k.shape == pool.v.shape == (2, 12, 1, 6)
-    assert not pool.k.float().any()
-    assert not pool.v.float().any()
+    pool = KVCache(TWO_LAYERS, 3, 4, dtype, CPU)
+    (group,) = pool.groups
+    assert group.k.shape == group.v.shape == (2, 12, 1, 6)
+    assert not group.k.float().any()
+    assert not group.v.float().any()
     poison(pool)
-    assert bool(pool.k.float().isnan().all())
-    assert bool(pool.v.float().isnan().all())
+    assert bool(group.k.float().isnan().all())
+    assert bool(group.v.float().isnan().all())
 
 
-def test_bytes_per_page_are_what_a_page_takes() -> None:
-    pool = KVCache(2, 3, 4, 1, 6, torch.bfloat16, CPU)
-    assert 3 * KVCache.bytes_per_page(2, 4, 1, 6, torch.bfloat16) == pool.k.nbytes + pool.v.nbytes
+@pytest.mark.parametrize("layers", ["one group", "mixed"])
+def test_bytes_are_what_is_allocated(layers: str) -> None:
+    layer_map = TWO_LAYERS if layers == "one group" else MIXED
+    pool = KVCache(layer_map, 3, 4, torch.bfloat16, CPU)
+    storages = {part.untyped_storage() for group in pool.groups for part in (group.k, group.v)}
+    assert kv_bytes(layer_map, 3 * 4, torch.bfloat16) == pool.num_bytes
+    assert sum(storage.nbytes() for storage in storages) == pool.num_bytes
 
 
 def test_a_pool_needs_a_page_besides_the_padding_page() -> None:
     with pytest.raises(ValueError, match="a pool of 1 pages"):
-        KVCache(2, 1, 4, 1, 6, torch.float32, CPU)
+        KVCache(TWO_LAYERS, 1, 4, torch.float32, CPU)
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -53,10 +65,10 @@ def test_a_chain_in_the_scratch_equals_the_pages(
     cached, paged = (texts.make(model.config, 2, 11, page_size, dtype=torch.float64) for _ in "ab")
     for target in (cached, paged):
         model.forward(prefix_ids, *target.view(*prefix))
-    before = cached.pool.k.clone()
-    scratch = DraftScratch(4, 3, steps, 2, 6, torch.float64, CPU)
-    scratch.k.fill_(torch.nan)
-    scratch.v.fill_(torch.nan)
+    (group,) = cached.pool.groups
+    before = group.k.clone()
+    scratch = DraftScratch(model.config.layer_map, 3, steps, torch.float64, CPU)
+    poison(scratch)
     for step in range(steps):
         ends = [length + step for length in lengths]
         tokens = torch.stack([ids[text, end] for text, end in enumerate(ends)])
@@ -64,7 +76,7 @@ def test_a_chain_in_the_scratch_equals_the_pages(
         drafted, _ = model.forward(tokens, torch.tensor(ends), view)
         spans = [(text, end, end + 1) for text, end in enumerate(ends)]
         torch.testing.assert_close(drafted, model.forward(tokens, *paged.view(*spans))[0])
-    torch.testing.assert_close(cached.pool.k, before, equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(group.k, before, equal_nan=True, rtol=0, atol=0)
 
 
 def test_a_batch_without_rows_runs(
@@ -89,3 +101,63 @@ def test_aux_hidden_states_of_a_layer_that_is_not_there_are_refused(
     positions, view = texts.make(model.config, 1, 4, 4).view((0, 0, 2))
     with pytest.raises(ValueError, match=r"the model has layers 0\.\.3"):
         model.forward(positions, positions, view, AuxHiddenStates(layers))
+
+
+def by_layer(shape: LayerShape, rows: int) -> tuple[Tensor, Tensor]:
+    k = torch.randn(rows, shape.kv_heads, shape.k_head_dim)
+    return k, torch.randn(rows, shape.kv_heads, shape.v_head_dim)
+
+
+def test_layers_of_a_group_are_one_tensor_and_a_sharing_layer_has_none() -> None:
+    pool = KVCache(MIXED, 3, 4, torch.float32, CPU)
+    shapes = [(tuple(group.k.shape), tuple(group.v.shape)) for group in pool.groups]
+    assert shapes == [((2, 12, 2, 4), (2, 12, 2, 4)), ((1, 12, 1, 8), (1, 12, 1, 6))]
+
+
+def test_a_sharing_layer_reads_what_its_owner_stored_and_writes_nothing() -> None:
+    pool, rows = KVCache(MIXED, 3, 4, torch.float32, CPU), torch.tensor([5, 4, 9])
+    poison(pool)
+    stored = [by_layer(FULL if spec.group else WINDOWED, 3) for spec in MIXED.layers]
+    for layer, (k, v) in enumerate(stored):
+        pool.store(layer, rows, k, v)
+    layout = AttentionMetadata(torch.tensor([[1]]), 4, (1,), torch.tensor([1]), 1)
+    pool.store(0, torch.tensor([4]), *by_layer(WINDOWED, 1))  # the one row that is shown
+    for layer, spec in enumerate(MIXED.layers):
+        group, index = MIXED.places[layer]
+        k, v = stored[spec.kv_owner]
+        assert torch.equal(pool.groups[group].k[index, rows[[0, 2]]], k[[0, 2]])
+        assert torch.equal(pool.groups[group].v[index, rows[[0, 2]]], v[[0, 2]])
+        if spec.kv_owner != 0 and spec.k_head_dim == spec.v_head_dim:
+            q = torch.randn(1, spec.kv_heads, spec.k_head_dim)
+            assert torch.equal(
+                pool.attend(layer, q, layout, None, DEFAULT_ATTENTION), v[[1]]
+            )  # one row: its value
+
+
+def test_scratch_rows_of_a_sharing_layer_are_those_of_its_owner() -> None:
+    scratch = DraftScratch(MIXED, 2, 3, torch.float32, CPU)
+    poison(scratch)
+    for first in range(3):
+        seen = []
+        for layer, spec in enumerate(MIXED.layers):
+            k, v = by_layer(FULL if spec.group else WINDOWED, 2)
+            keys, values = scratch.store(layer, first, 2, k, v)
+            assert keys.shape[:2] == values.shape[:2] == (2, first + 1)
+            seen.append((keys, values))
+            if spec.kv_owner == layer:
+                assert torch.equal(keys[:, first], k)
+                assert torch.equal(values[:, first], v)
+            else:
+                owner_keys, owner_values = seen[spec.kv_owner]
+                assert torch.equal(keys, owner_keys)
+                assert torch.equal(values, owner_values)
+
+
+def test_clearing_rows_makes_every_group_zero_there() -> None:
+    pool = KVCache(MIXED, 3, 4, torch.float8_e4m3fn, CPU)
+    poison(pool)
+    pool.clear(torch.tensor([4, 7]))
+    for group in pool.groups:
+        for part in (group.k, group.v):
+            assert not part[:, [4, 7]].float().any()
+            assert bool(part[:, [3, 5, 6, 8]].float().isnan().all())

@@ -10,8 +10,9 @@ from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.layer_map import LayerMap, LayerShape
 from specdecode_engine.speculate.tree import link
-from specdecode_engine.steps.decode import accept, compact_kv, gather_accepted
+from specdecode_engine.steps.decode import accept, gather_accepted
 from specdecode_kernels import TORCH
 
 CPU = torch.device("cpu")
@@ -87,9 +88,13 @@ def test_a_chain_counts_up_to_the_first_disagreement() -> None:
 @pytest.mark.parametrize("page_size", [1, 2, 4, 16])
 def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: int) -> None:
     """Sources and targets overlap (R3, write after read): all are read before any is written."""
-    pool = KVCache(3, 40, page_size, 1, 2, torch.float64, CPU)
-    pool.k.copy_(torch.arange(pool.k.numel()).view_as(pool.k))
-    pool.v.copy_(-torch.arange(pool.v.numel()).view_as(pool.v))
+    wide = LayerShape(kv_heads=1, k_head_dim=2, v_head_dim=2)
+    narrow = LayerShape(kv_heads=2, k_head_dim=3, v_head_dim=1)
+    layer_map = LayerMap.build([wide, narrow, wide, wide, narrow], [0, 1, 2, 2, 4])
+    pool = KVCache(layer_map, 40, page_size, torch.float64, CPU)
+    parts = [part for group in pool.groups for part in (group.k, group.v)]
+    for part in parts:
+        part.copy_(torch.randn(part.shape))
     table = RequestTable(
         num_rows=3,
         width=64,
@@ -107,8 +112,8 @@ def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: in
         table.set_computed(req_index, 7)
     batch = table.decode_batch([1, 2], [7, 7], torch.tensor([1, 2]))
     path = torch.tensor([[0, 2, 5, 8], [0, 1, 3, 3]])
-    before_k, before_v = pool.k.clone(), pool.v.clone()
-    compact_kv(pool, table, batch, path)
+    before = [part.clone() for part in parts]
+    pool.compact(table.pages, batch.req_indices, batch.lengths, path)
 
     def row(req_index: int, position: int) -> int:
         return pages[req_index][position // page_size] * page_size + position % page_size
@@ -118,10 +123,11 @@ def test_rows_of_the_path_move_to_the_front_in_every_layer_at_once(page_size: in
         for step, node in enumerate(nodes):
             here, source = row(req_index, 7 + step), row(req_index, 7 + node)
             moved.add(here)
-            assert torch.equal(pool.k[:, here], before_k[:, source])
-            assert torch.equal(pool.v[:, here], before_v[:, source])
-    others = [r for r in range(pool.k.shape[1]) if r not in moved]
-    assert torch.equal(pool.k[:, others], before_k[:, others])
+            for part, old in zip(parts, before, strict=True):
+                assert torch.equal(part[:, here], old[:, source])
+    others = [row for row in range(40 * page_size) if row not in moved]
+    for part, old in zip(parts, before, strict=True):
+        assert torch.equal(part[:, others], old[:, others])
 
 
 def test_every_per_node_value_is_taken_along_the_path_and_as_wide_as_it() -> None:

@@ -1,6 +1,7 @@
 """Verdicts in turns: from pairs only, except for what no load explains."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -108,14 +109,25 @@ def test_another_process_on_the_machine_in_the_turn_of_the_candidate_is_no_heavy
         assert verdict(pairs[:number], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
-def test_a_draft_that_does_not_fit_is_found_within_the_first_turn_of_two_pods():
-    running = counts(new_time=2.3, accept=(3.0, 1.1))
-    assert verdict([], open=running, elapsed_s=25.0) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+def test_a_draft_that_does_not_fit_is_found_in_the_second_pair_of_turns():
+    broken = counts(new_time=2.3, accept=(3.0, 1.1))
+    assert verdict([broken], elapsed_s=25.0)[0] is Verdict.CONTINUE
+    found = verdict([broken], open=broken, elapsed_s=25.0)
+    assert found == (Verdict.ROLL_BACK, "AcceptLengthFell")
+    by_restart = replace(GUARD, fallen_pairs=1)
+    assert verdict([], by_restart, 25.0, open=broken) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+
+
+def test_content_that_changes_within_a_pair_is_no_draft_that_does_not_fit():
+    """Equal arms; a third of the tokens per step in the candidate's turn of one pair, or of two."""
+    changed, same = counts(new_time=2.3, accept=(4.2, 1.4)), counts(new_time=1.0)
+    for pairs in ([changed, same], [same, changed], [changed, changed, same]):
+        assert verdict(pairs, elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
 def test_a_broken_draft_is_found_although_its_waiting_requests_fill_the_next_batch_bucket():
-    running = counts(new_time=1.8, accept=(3.0, 1.1), bands=(1.0, 0.0))
-    found = judge_turns(trial([], open=running), GUARD, 25.0)
+    broken = counts(new_time=1.8, accept=(3.0, 1.1), bands=(1.0, 0.0))
+    found = judge_turns(trial([broken], open=broken), GUARD, 25.0)
     assert (found.verdict, found.reason) == (Verdict.ROLL_BACK, "AcceptLengthFell")
     assert "at equal load" in found.message
 

@@ -40,7 +40,7 @@ QUICK = {
     "minRequests": 40,
     "minStratumRequests": 5,
     "minDuration": "1m",
-    "maxDuration": "20m",
+    "maxDuration": "25m",
     "warmUp": "10s",
     "coolDown": "1m",
 }

@@ -104,8 +104,8 @@ def test_the_rest_doubles_after_each_inconclusive_trial_up_to_a_day(world):
 def test_the_worst_case_is_half_of_the_time_of_the_pods_that_take_turns(world):
     made = world(mode="Auto", guarded=False, replicas=20)
     spec = parse(made.resource).spec
-    assert worst_case_s(Kind.HOT, spec) == 0.5 * 8 * 1200.0
-    assert worst_case_s(Kind.SWITCHBACK, spec) == 0.5 * 1200.0
+    assert worst_case_s(Kind.HOT, spec) == 0.5 * 8 * 1500.0
+    assert worst_case_s(Kind.SWITCHBACK, spec) == 0.5 * 1500.0
     spent = (Spent(0.0, 864.0), Spent(-DAY_S, 10_000.0))
     assert share(spent, spec, 10.0) == 864.0 / (20 * DAY_S)
 

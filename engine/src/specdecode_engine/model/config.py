@@ -4,7 +4,7 @@ Families differ from Llama in few switches. Where config.json leaves one out, th
 the family in transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
-from specdecode_engine.model.layer_map import FULL, SLIDING
+from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 
 DEFAULT_WINDOW = 4096
@@ -62,6 +62,14 @@ class DecoderConfig:
     mlp_bias: bool
     qk_norm: bool = False  # RMSNorm over head_dim of every query and key head, before RoPE
 
+    def layer_map(self, layers: int, windows: Sequence[int | None] = ()) -> LayerMap:
+        """Return where `layers` such layers keep their keys and values.
+
+        Args:
+            windows: of each layer; empty: none has one.
+        """
+        return LayerMap.uniform(layers, self.num_key_value_heads, self.head_dim, windows)
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
@@ -97,6 +105,11 @@ class LlamaConfig:
             eos_token_ids=_eos_token_ids(config),
             dtype=config.dtype(),
         )
+
+    @property
+    def layer_map(self) -> LayerMap:
+        """Where each layer keeps its keys and values."""
+        return self.decoder.layer_map(self.num_hidden_layers, self.sliding_windows)
 
     @property
     def max_position_embeddings(self) -> int:

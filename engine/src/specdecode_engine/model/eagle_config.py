@@ -17,6 +17,7 @@ from specdecode_engine.model.config import (
     refuse_windows,
 )
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
@@ -41,6 +42,11 @@ class EagleConfig:
     vocab_size: int
     draft_vocab_size: int
     aux_spec: AuxHiddenStates
+
+    @property
+    def layer_map(self) -> LayerMap:
+        """Where each layer keeps its keys and values."""
+        return self.decoder.layer_map(self.num_hidden_layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specdecode_engine.model.layer_map import LayerMap
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
     TORCH,
@@ -21,6 +22,21 @@ from specdecode_kernels import (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KVGroup:
+    """Keys and values of the layers of one group, in one tensor each.
+
+    In the KV cache a row is a row of its pages; in a draft's scratch it is a request's drafted row.
+    """
+
+    k: Tensor  # [layers, ..., kv_heads, k_head_dim]
+    v: Tensor  # [layers, ..., kv_heads, v_head_dim]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+
 class KVCache:
     """Pages of keys and values, all layers; page 0 belongs to nobody and takes padding rows.
 
@@ -29,11 +45,9 @@ class KVCache:
 
     def __init__(
         self,
-        layers: int,
+        layer_map: LayerMap,
         pages: int,
         page_size: int,
-        kv_heads: int,
-        head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
         *,
@@ -45,19 +59,28 @@ class KVCache:
             raise ValueError(f"a pool of {pages} pages holds nothing besides page 0; give it 2")
         self.pages = pages
         self.page_size = page_size
+        self.dtype = dtype
         self.ops = ops
-        shape = (layers, pages * page_size, kv_heads, head_dim)
-        # [layers, rows, kv_heads, dim]
-        self.k, self.v = (_zeros(shape, dtype, device) for _ in range(2))
+        self.groups = _make_groups(layer_map, (pages * page_size,), dtype, device)
         # Views, created once: every layer of every forward pass uses its own.
         self._layers = tuple(
-            LayerKV(k, v, scale or KvScale())
-            for k, v in zip(self.k.unbind(), self.v.unbind(), strict=True)
+            LayerKV(self.groups[group].k[index], self.groups[group].v[index], scale or KvScale())
+            for group, index in layer_map.places
         )
+        self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all pages, page 0 included."""
+        return sum(group.num_bytes for group in self.groups)
 
     def store(self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
-        """Write k and v [n, kv_heads, dim] to the rows slot_mapping [n] i64 of a layer."""
-        self.ops.store_kv(self._layers[layer], slot_mapping, k, v)
+        """Write k and v [n, kv_heads, dim] to the rows slot_mapping [n] i64 of a layer.
+
+        Nothing is written for a layer that reads the keys and values of another.
+        """
+        if self._stores[layer]:
+            self.ops.store_kv(self._layers[layer], slot_mapping, k, v)
 
     def as_stored(
         self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor
@@ -66,15 +89,32 @@ class KVCache:
 
         They are unchanged except in float8 pools, which hold them rounded.
         """
-        if self.k.dtype == k.dtype:
+        if self.dtype == k.dtype:
             return k, v
         return self.ops.load_kv(self._layers[layer], slot_mapping, k.dtype)
 
     def clear(self, slot_mapping: Tensor) -> None:
         """Make the rows slot_mapping [n] i64 of every layer zero."""
-        for rows in (self.k, self.v):
-            bits = rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
-            bits.index_fill_(1, slot_mapping, 0)
+        for group in self.groups:
+            for rows in (group.k, group.v):
+                bits = rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
+                bits.index_fill_(1, slot_mapping, 0)
+
+    def compact(
+        self, page_table: Tensor, req_indices: Tensor, lengths: Tensor, path: Tensor
+    ) -> None:
+        """Move the rows of accepted paths in every layer to where chains would have put them.
+
+        Args:
+            page_table: [requests, pages] i64.
+            req_indices: [B] i64, rows of the table.
+            lengths: [B] i64, rows before the nodes.
+            path: [B, path_length] i64, nodes, ascending.
+        """
+        for group in self.groups:
+            # Kernels move keys and values of one width.
+            ops = self.ops if group.k.shape == group.v.shape else TORCH
+            ops.compact_kv(group.k, group.v, page_table, req_indices, lengths, path, self.page_size)
 
     def attend(
         self,
@@ -87,12 +127,10 @@ class KVCache:
         """Attend from q [rows, q_heads, dim] to what is shown of a layer, and to tree KV."""
         return self.ops.attend(q, self._layers[layer], layout, tree_kv, params)
 
-    @staticmethod
-    def bytes_per_page(
-        layers: int, page_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> int:
-        """Size of one page, keys and values of all layers."""
-        return 2 * layers * page_size * kv_heads * head_dim * dtype.itemsize
+
+def kv_bytes(layer_map: LayerMap, rows: int, dtype: torch.dtype) -> int:
+    """Return the bytes of the keys and values of `rows` tokens in all layers."""
+    return layer_map.entries_per_token * rows * dtype.itemsize
 
 
 class DraftScratch:
@@ -103,20 +141,37 @@ class DraftScratch:
 
     def __init__(
         self,
-        layers: int,
+        layer_map: LayerMap,
         batch: int,
         rows: int,
-        kv_heads: int,
-        head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, batch, rows, kv_heads, head_dim)
         # [layers, batch, rows, kv_heads, dim]
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.groups = _make_groups(layer_map, (batch, rows), dtype, device)
+        # [batch, rows, kv_heads, dim] of each layer
+        self._layers = tuple(
+            (self.groups[group].k[index], self.groups[group].v[index])
+            for group, index in layer_map.places
+        )
+        self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
         # [batch, 1, rows] bool, for query rows that see all there is
         self.all_shown = torch.ones((batch, 1, rows), dtype=torch.bool, device=device)
+
+    def store(
+        self, layer: int, first: int, batch: int, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Keep k and v [batch * n, kv_heads, dim] of a layer in rows first .. first + n - 1.
+
+        Returns:
+            Keys and values of all rows up to the newest, [batch, first + n, kv_heads, dim].
+        """
+        keys, values = self._layers[layer]
+        end = first + k.shape[0] // batch
+        if self._stores[layer]:
+            keys[:batch, first:end] = k.view(batch, -1, *k.shape[1:])
+            values[:batch, first:end] = v.view(batch, -1, *v.shape[1:])
+        return keys[:batch, :end], values[:batch, :end]
 
 
 class KVView(Protocol):
@@ -191,14 +246,23 @@ class ScratchView:
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         batch = len(self.layout.qo_lens)
-        end = self.first + q.shape[0] // batch
-        self.scratch.k[layer, :batch, self.first : end] = k.view(batch, -1, *k.shape[1:])
-        self.scratch.v[layer, :batch, self.first : end] = v.view(batch, -1, *v.shape[1:])
+        k, v = self.scratch.store(layer, self.first, batch, k, v)
         mask = self.mask
         if mask is None:
-            mask = self.scratch.all_shown[:batch, :, :end]
-        k, v = self.scratch.k[layer, :batch, :end], self.scratch.v[layer, :batch, :end]
+            mask = self.scratch.all_shown[:batch, :, : k.shape[1]]
         return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask), params)
+
+
+def _make_groups(
+    layer_map: LayerMap, rows: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[KVGroup, ...]:
+    """Allocate what every owner of keys and values stores, [layers, *rows, kv_heads, dim]."""
+    groups = []
+    for shape, owners in zip(layer_map.shapes, layer_map.owners, strict=True):
+        outer = (len(owners), *rows, shape.kv_heads)
+        k = _zeros((*outer, shape.k_head_dim), dtype, device)
+        groups.append(KVGroup(k, _zeros((*outer, shape.v_head_dim), dtype, device)))
+    return tuple(groups)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

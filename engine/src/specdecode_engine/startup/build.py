@@ -57,7 +57,7 @@ from specdecode_engine.startup.graph_config import (
     plan_graphs,
 )
 from specdecode_engine.startup.kernels import compile_kernels, watch_compiles
-from specdecode_engine.startup.memory import plan_limits
+from specdecode_engine.startup.memory import page_bytes, plan_limits
 from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
@@ -214,11 +214,9 @@ def _wire(
 def _make_cache(config: EngineConfig, model: DraftConfig, limits: Limits, ops: Backend) -> KVCache:
     """Allocate the KV cache of target or draft; both have the same pages."""
     return KVCache(
-        layers=model.num_hidden_layers,
+        model.layer_map,
         pages=limits.pages,
         page_size=limits.page_size,
-        kv_heads=model.decoder.num_key_value_heads,
-        head_dim=model.decoder.head_dim,
         dtype=config.kv_dtype,
         device=config.device,
         ops=ops,
@@ -227,11 +225,9 @@ def _make_cache(config: EngineConfig, model: DraftConfig, limits: Limits, ops: B
 
 def _make_scratch(config: EngineConfig, draft: DraftConfig) -> DraftScratch:
     return DraftScratch(
-        layers=draft.num_hidden_layers,
+        draft.layer_map,
         batch=config.boot.scheduling.max_running_requests,
         rows=config.sizes.scratch_rows,
-        kv_heads=draft.decoder.num_key_value_heads,
-        head_dim=draft.decoder.head_dim,
         dtype=config.dtype,
         device=config.device,
     )
@@ -289,6 +285,7 @@ def _facts(
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
+        "kv_cache_bytes": limits.pages * page_bytes(config),
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,

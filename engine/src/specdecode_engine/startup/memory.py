@@ -5,14 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from specdecode_api.report import TerminationReason
 from specdecode_engine.batch.shapes import ForwardKind
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.draft_state import HiddenStateRing
-from specdecode_engine.startup.config import DraftConfig, EngineConfig
+from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
 log = logging.getLogger(__name__)
@@ -88,7 +86,7 @@ def plan_limits(
             draft_weight_bytes=draft_weight_bytes,
             fixed_bytes=_fixed_bytes(config, running),
             graph_bytes=graph_bytes,
-            page_bytes=_page_bytes(config),
+            page_bytes=page_bytes(config),
             page_size=boot.memory.page_size,
             most_rows=most_rows if limit is None else min(most_rows, limit),
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
@@ -124,17 +122,11 @@ def _plan_or_suggest(plan: Callable[[int], MemoryPlan], running: int) -> MemoryP
         raise
 
 
-def _page_bytes(config: EngineConfig) -> int:
+def page_bytes(config: EngineConfig) -> int:
     """Bytes of one page in target and draft."""
     models = [config.target] if config.draft is None else [config.target, config.draft]
     page_size = config.boot.memory.page_size
-    return sum(_kv_bytes(model, page_size, config.kv_dtype) for model in models)
-
-
-def _kv_bytes(model: DraftConfig, rows: int, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of `rows` rows in all layers of a model."""
-    heads, head_dim = model.decoder.num_key_value_heads, model.decoder.head_dim
-    return KVCache.bytes_per_page(model.num_hidden_layers, rows, heads, head_dim, dtype)
+    return sum(kv_bytes(model.layer_map, page_size, config.kv_dtype) for model in models)
 
 
 def _fixed_bytes(config: EngineConfig, running: int) -> int:
@@ -145,7 +137,7 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     tables = (running + 1) * (config.context_length + 2 * width) * 8 * 2
     if config.draft is None:
         return logits + tables
-    scratch = running * _kv_bytes(config.draft, config.sizes.scratch_rows, config.dtype)
+    scratch = running * kv_bytes(config.draft.layer_map, config.sizes.scratch_rows, config.dtype)
     hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
     aux_width = config.widths[ForwardKind.CATCH_UP].hidden_in
     return logits + tables + scratch + hidden * aux_width * config.dtype.itemsize

@@ -1,7 +1,7 @@
 """Decoding: draft, run the target over the draft, accept what agrees, and commit it.
 
 A step computes a row per node of many things: KV of every layer, tokens, hidden states, logits.
-Only the rows of the accepted path are kept, in order, by `gather_accepted` and `compact_kv`; their
+Only the rows of the accepted path are kept, in order, by `gather_accepted` and `compact`; their
 width is that of the longest path, not of the tree.
 """
 
@@ -16,7 +16,6 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.model.forward import VerifyLayout
-from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest
@@ -145,13 +144,6 @@ def gather_accepted(ops: Backend, values: Tensor, path: Tensor | None) -> Tensor
     return values if path is None else ops.gather_accepted(values, path)
 
 
-def compact_kv(pool: KVCache, table: RequestTable, batch: DecodeBatch, path: Tensor) -> None:
-    """Move the path's KV rows of every layer to the front, where a chain would have put them."""
-    pool.ops.compact_kv(
-        pool.k, pool.v, table.pages, batch.req_indices, batch.lengths, path, pool.page_size
-    )
-
-
 def _commit(
     context: ModelContext,
     batch: DecodeBatch,
@@ -166,7 +158,8 @@ def _commit(
         aux_hidden_states: [B * N, width], of every node.
     """
     if path is not None:
-        compact_kv(context.pool, context.table, batch, path)
+        # The path's rows move to the front, where a chain would have put them.
+        context.pool.compact(context.table.pages, batch.req_indices, batch.lengths, path)
     context.table.append(batch, tokens, emitted)
     if context.drafter is None:
         return

@@ -1,11 +1,12 @@
 """Early alarms: what no load explains, from the first pair of turns on.
 
 The bounds of `randomization` need some nine pairs. Before, a candidate is rolled back only for a
-factor of `FACTOR` or more within equal strata (batch size included), which neither load nor
-content brings about: tokens per step at most half, with slower decoding; or decode time per token
-at least double, with slower steps, which content does not bring about. Another process on the
-machine can double decode time as well, so each of `SLOW_PAIRS` pairs or more has to show that loss:
-if the arms are equal, chance brings it about in p of the pairs for either arm, and in p³ of the
+factor of `FACTOR` or more within equal strata (batch size included), which load does not bring
+about: tokens per step at most half, with slower decoding; or decode time per token at least double,
+with slower steps. Content that changes during a pair can halve tokens per step, and another process
+on the machine can double decode time. So several pairs have to show the same loss, and none the
+opposite: `Guard.fallen_pairs` of them for tokens per step, `SLOW_PAIRS` for decode time. If the
+arms are equal, chance brings it about in p of the pairs for either arm, and in p² or p³ of the
 trials for the candidate. Only the first `PAIRS` pairs are looked at; later the bounds are as quick.
 
 A broken draft is slow, so requests pile up: its batches are larger than those of the baseline, and
@@ -30,8 +31,10 @@ from specdecode_operator.judge.trial_evidence import (
 )
 
 FACTOR = 2.0
-PAIRS = 4
+PAIRS = 5
 SLOW_PAIRS = 3
+FACTOR_OF_PAIR = 1.5
+"""By which tokens per step fall in each pair, where `FACTOR` is shown by their sum."""
 FEWEST = 4.0
 """Requests of each role in comparable strata."""
 REQUEST_SPREAD = 0.2
@@ -85,21 +88,34 @@ def match(counts: Counts, strata: Sequence[Stratum], has_others: bool = False) -
 
 
 def find_alarm(
-    pairs: Sequence[Counts], running: Counts, strata: Sequence[Stratum]
+    pairs: Sequence[Counts], running: Counts, strata: Sequence[Stratum], fallen_pairs: int = 1
 ) -> Reason | None:
     """Reason and message of an alarm from complete pairs and the running one, if there is one.
 
     Decode time counts in complete pairs only: pods of one moment may differ in speed.
+    `fallen_pairs`: fewest pairs, the running one included, that show fewer tokens per step.
     """
     if len(pairs) > PAIRS:
         return None
-    everything = running
+    shown = [*pairs, running] if running else pairs
+    return _find_fall(shown, strata, fallen_pairs) or _find_heavy_loss(pairs, strata)
+
+
+def _find_fall(
+    pairs: Sequence[Counts], strata: Sequence[Stratum], fallen_pairs: int
+) -> Reason | None:
+    """Tokens per step fall in each comparable pair, and to at most half in the sum of all."""
+    found = [matched for matched in (match(pair, strata, True) for pair in pairs) if matched]
+    least = min((each.steps_per_token for each in found), default=0.0)
+    if len(found) < fallen_pairs or least < math.log(FACTOR_OF_PAIR):
+        return None
+    everything: Counts = ()
     for counts in pairs:
         everything = add_counts(everything, counts)
-    return _find_fall(everything, strata) or _find_heavy_loss(pairs, strata)
+    return _find_fall_of_sum(everything, strata)
 
 
-def _find_fall(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
+def _find_fall_of_sum(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
     """Tokens per step at most half: at equal batch sizes, or at any under equal load."""
     tries = [(match(everything, strata), "equal batch sizes")]
     if _has_same_load(everything):

@@ -38,6 +38,7 @@ class Guard:
     max_duration_s: float = 7200.0
     min_coverage: float = 0.8  # of the work, by strata that count
     min_pairs: int = 6  # of turns, where the arms take turns
+    fallen_pairs: int = 2  # fewest that show `AcceptLengthFell`; content can change in one
     tail_rise: float = 0.5  # growth of the share above the baseline's 95th percentile
     max_restarts: int = 2  # of the candidate's pods beyond the baseline's
     restart_failures: int = 64  # failed requests that one restart explains
@@ -55,6 +56,7 @@ class Guard:
         _check("tail_rise", self.tail_rise, 0.01, 100.0)
         for name in ("min_requests", "min_stratum_requests", "min_pairs"):
             _check(name, getattr(self, name), 2.0, math.inf)
+        _check("fallen_pairs", self.fallen_pairs, 1.0, math.inf)
         for name in ("min_duration_s", "max_restarts", "restart_failures"):
             _check(name, getattr(self, name), 0.0, math.inf)
         _check("max_duration_s", self.max_duration_s, self.min_duration_s, math.inf)

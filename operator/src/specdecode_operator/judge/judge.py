@@ -46,7 +46,7 @@ def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judge
     effects = decode_effects(evidence)
     first_tokens = first_token_effects(evidence)
     strata, coverage = compare_strata(evidence.strata, compared, guard)
-    alarm = find_alarm(evidence.pairs, evidence.open, evidence.strata)
+    alarm = find_alarm(evidence.pairs, evidence.open, evidence.strata, guard.fallen_pairs)
     baseline, candidate = request_counts(everything, len(evidence.strata))
     found = Findings(
         baseline_requests=baseline,

@@ -7,18 +7,16 @@ runs first: it must not depend on load, pods or time.
 
 `turn_stretch` multiplies the length of both turns of a pair, so that no load with a fixed period
 stays aligned with the pairs. The first `PROBE_PAIRS` pairs are probes: they and their washouts
-are short, and at most `PROBE_PODS` pods take part, so a broken candidate has answered few requests
-at its first alarm.
+are short, and one pod takes part, so a broken candidate has answered few requests at its alarm.
 """
 
 import random
 
 from specdecode_operator.judge.evidence import Role
 
-PROBE_PAIRS = 2
-PROBE_PODS = 2
-PROBE_STRETCH = 0.1
-PROBE_WASHOUT = 0.5
+PROBE_PAIRS = 3
+PROBE_STRETCH = 0.08
+PROBE_WASHOUT = 0.3
 SHORTEST, LONGEST = 0.75, 1.25
 
 _BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)
@@ -48,8 +46,9 @@ def washout_stretch(pair: int) -> float:
 
 def pods_in_pair(pair: int, pods: int) -> int:
     """How many of the available pods take part in a pair: one, or an even number."""
-    most = min(pods, PROBE_PODS) if pair < PROBE_PAIRS else pods
-    return most if most <= 1 else most // 2 * 2
+    if pods <= 1 or pair < PROBE_PAIRS:
+        return min(pods, 1)
+    return pods // 2 * 2
 
 
 def role_in_turn(seed: int, pair: int, turn: int, pod: int) -> Role:

@@ -120,11 +120,12 @@ def _refusal(trial: Trial, context: TrialContext) -> str:
 
 
 def _prepare(trial: Trial, context: TrialContext) -> Trial:
-    taking = _participants(trial, context)
+    serving = len(context.ready(names.ROLE_STABLE, trial.old.config_hash))
     needed = 1 if trial.kind is Kind.SWITCHBACK else 2
-    if len(taking) >= needed:
+    if serving >= needed:
+        taking = _participants(trial, context)
         return replace(trial, phase=Phase.MEASURING, since_s=context.now_s, pods=taking, hold="")
-    hold = f"{len(taking)} of the {needed} pods that are needed serve"
+    hold = f"{serving} of the {needed} pods that are needed serve"
     if is_over(trial, context):
         return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", hold))
     return replace(trial, hold=hold)

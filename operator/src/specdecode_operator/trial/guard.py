@@ -13,6 +13,9 @@ from specdecode_operator.trial.state import Origin, Trial
 LOOK_S = 15.0
 """Between looks at a trial that has no complete pair yet, or sooner if its turns are short."""
 LOOKS_PER_TURN = 4
+FALLEN_PAIRS, RESTARTED_PAIRS = 2, 1
+"""Pairs that show a draft that does not fit. Pods that restart have a baseline from before the
+trial, and a second pair would serve a thousand requests with such a draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:
     """What a trial must show: an edit no loss, a recommendation a gain."""
     wanted = rollout.guard
     is_edit = trial is not None and trial.origin is Origin.EDIT
+    is_by_restart = trial is not None and trial.restarts is not None
     return Guard(
         aim=Aim.NO_LOSS if is_edit else Aim.GAIN,
         min_gain=part_of_one(wanted.min_gain),
@@ -57,6 +61,7 @@ def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:
         min_duration_s=duration_s(wanted.min_duration),
         max_duration_s=duration_s(wanted.max_duration),
         min_pairs=rollout.switchback.min_pairs,
+        fallen_pairs=RESTARTED_PAIRS if is_by_restart else FALLEN_PAIRS,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lossless.poison import poison
 from specdecode_engine.model.kv_cache import DraftScratch, ScratchView
 from specdecode_kernels import AttentionMetadata
 
@@ -29,9 +30,8 @@ def test_texts_and_drafts_equal_a_recomputation(
     head, config = loaded.head, loaded.head.config
     cached = texts.make(config, 3, 16, page_size, layers=config.num_hidden_layers)
     ends, recurrent = read_texts(loaded, cached)
-    scratch = DraftScratch(config.num_hidden_layers, 4, STEPS * topk, 2, 6, torch.float32, CPU)
-    scratch.k.fill_(torch.nan)
-    scratch.v.fill_(torch.nan)
+    scratch = DraftScratch(config.layer_map, 4, STEPS * topk, torch.float32, CPU)
+    poison(scratch)
     lengths = torch.tensor(LENGTHS).repeat_interleave(topk)
     prefix = AttentionMetadata(cached.pages, page_size, (topk,) * 3, lengths, max(LENGTHS))
     mask = torch.zeros(3, topk, 0, dtype=torch.bool)
