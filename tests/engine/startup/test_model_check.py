@@ -11,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from scripts import model_table
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.check_command import check
 from specdecode_engine.model.checkpoint import Checkpoint
@@ -102,6 +103,10 @@ def test_every_configuration_is_tested() -> None:
     assert {file.stem for file in CONFIGS.glob("*.json")} == used | heads
     origins = (CONFIGS / "README.md").read_text()
     assert all(f"`{name}`" in origins for name in used | heads)
+
+
+def test_the_documentation_has_the_answers() -> None:
+    assert model_table.main(["--check"]) == 0, "run make manifests"
 
 
 def test_a_published_head_fits_its_target(folder: Folder) -> None:
