@@ -205,6 +205,7 @@ class PagedView:
     slot_mapping: Tensor  # [rows] i64: the pool row of each query row
     layout: AttentionMetadata
     ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
+    node_rows: Tensor | None = None  # [batch, nodes] i64: rows of the nodes, if not all have one
 
     def attend(
         self,
@@ -219,8 +220,15 @@ class PagedView:
             return self.pool.attend(layer, q, self.layout, None, params)
         # A chain reads its own rows from the pool. A tree must see the same numbers.
         k, v = self.pool.as_stored(layer, self.slot_mapping, k, v)
-        k, v = (rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:]) for rows in (k, v))
-        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, self.ancestry), params)
+        tree_kv = TreeKV(self._by_node(k), self._by_node(v), self.ancestry)
+        return self.pool.attend(layer, q, self.layout, tree_kv, params)
+
+    def _by_node(self, rows: Tensor) -> Tensor:
+        """Arrange rows [rows, heads, dim] as [batch, nodes, heads, dim]."""
+        if self.node_rows is not None:
+            return rows[self.node_rows]
+        assert self.ancestry is not None
+        return rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

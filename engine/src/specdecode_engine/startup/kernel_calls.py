@@ -25,6 +25,8 @@ from specdecode_kernels import (
 )
 from specdecode_kernels.triton.variants import META, OpCall, meta_backend
 
+SOME_NODES = "verification of some nodes of trees"
+
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Of attention: how many there are depends on lengths and on the device."""
 
@@ -94,7 +96,7 @@ def _attention_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
 ) -> Iterator[OpCall]:
     for why, qo_lens, tree_rows in _attention_shapes(needs, name):
-        has_starts = why.startswith("prefill")
+        has_starts = why.startswith(("prefill", SOME_NODES))
         call = partial(_attend, needs, model, ops, qo_lens, tree_rows, has_starts=has_starts)
         yield f"{why} of the {name}", call
 
@@ -108,6 +110,10 @@ def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tupl
     if name == "draft":  # of one request, after steps without a draft
         for rows in (8, 16, 32, 64, 128):
             yield "catching up", (rows,), 0
+    trees = [shape.num_tokens for shape in needs.shapes if shape.topk > 1 and shape.num_steps]
+    for nodes in trees if name == "target" else ():
+        for rows in sorted({*(1 << n for n in range(nodes.bit_length())), nodes}):
+            yield SOME_NODES, (rows, 1), nodes
     for batch in needs.batch_sizes:
         if name == "draft":
             for rows in range(1, needs.path_length + 1):
