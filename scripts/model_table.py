@@ -75,7 +75,7 @@ def _differences(family: Family) -> str:
 
 
 def _published() -> str:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
         for file in sorted(CONFIGS.glob("*.json")):
             place = Path(folder) / file.stem

@@ -2,10 +2,16 @@
 
 import argparse
 import json
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from specdecode_api.model_uri import HUB_URI_PATTERN, HubLocation, parse_uri
 
 if TYPE_CHECKING:
     import torch
@@ -13,15 +19,18 @@ if TYPE_CHECKING:
     from specdecode_engine.startup.model_check import ModelCheck, PairCheck
 
 REFUSED = 1
+FAILED = 2
+HUB = "hf://"
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 
 
 def check(arguments: Sequence[str]) -> int:
-    """Print a report; 0 if the models can be served, 1 if not."""
+    """Print a report; 0 if the models can be served, 1 if not, 2 if the hub cannot be read."""
     options = _parser().parse_args(arguments)
     # Imported here: torch takes seconds.
     import torch
 
+    from specdecode_engine.fetch.hub import FetchError
     from specdecode_engine.model.config_file import DTYPES as BY_NAME
     from specdecode_engine.startup.model_check import CheckOptions, check_pair
 
@@ -29,12 +38,56 @@ def check(arguments: Sequence[str]) -> int:
     types = CheckOptions(
         dtype=BY_NAME.get(options.dtype), kv_dtype=torch.float8_e4m3fn if is_float8 else None
     )
-    pair = check_pair(options.model, options.draft, types)
-    print(json.dumps(as_json(pair), indent=1) if options.json else as_text(pair))
+    try:
+        with _local_folders(options.model, options.draft) as (model, draft):
+            assert model is not None
+            pair = check_pair(model, draft, types)
+    except FetchError as error:
+        print(f"specdecode-engine check: {error}", file=sys.stderr)
+        return FAILED
+    names = {str(pair.target.path): options.model}
+    if pair.draft is not None:
+        names[str(pair.draft.path)] = options.draft
+    text = json.dumps(as_json(pair), indent=1) if options.json else as_text(pair)
+    print(_with_names(text, names))
     if not options.json:
         for reason in pair.reasons:
-            print(f"specdecode-engine check: {reason}", file=sys.stderr)
+            print(f"specdecode-engine check: {_with_names(reason, names)}", file=sys.stderr)
     return 0 if pair.is_served else REFUSED
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    """Put the given names of models where the folders are in which their headers were read."""
+    for folder, name in names.items():
+        text = text.replace(folder, name)
+    return text
+
+
+def _model(text: str) -> str:
+    if text.startswith(HUB) and re.fullmatch(HUB_URI_PATTERN, text) is None:
+        raise argparse.ArgumentTypeError(f"{text} is not a model; write hf://ORG/NAME@REVISION")
+    return text
+
+
+@contextmanager
+def _local_folders(*models: str | None) -> Iterator[list[Path | None]]:
+    """Yield a folder for each model; those of the hub get configs and headers alone."""
+    from specdecode_engine.fetch.headers import fetch_headers
+    from specdecode_engine.fetch.hub import Hub
+
+    hub = Hub(os.environ.get("HF_ENDPOINT") or None, os.environ.get("HF_TOKEN") or None)
+    with TemporaryDirectory(prefix="specdecode-check-") as temporary:
+        folders: list[Path | None] = []
+        for number, model in enumerate(models):
+            location = parse_uri(model) if model is not None and model.startswith(HUB) else None
+            if model is None or not isinstance(location, HubLocation):
+                folders.append(None if model is None else Path(model))
+                continue
+            folder = Path(temporary, str(number), location.repository)
+            folder.mkdir(parents=True)
+            fetch_headers(hub, model, location, folder)
+            folders.append(folder)
+        yield folders
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,10 +95,16 @@ def _parser() -> argparse.ArgumentParser:
         prog="specdecode-engine check",
         description="Report whether a target and a draft can be served, by which implementation, "
         "and in what memory. Reads config.json and the headers of safetensors files, where there "
-        "are any; no weights and no GPU. Exit status 0: they can be served, 1: they cannot.",
+        "are any; no weights and no GPU. Exit status 0: they can be served, 1: they cannot, "
+        "2: the hub cannot be read.",
+        epilog="HF_TOKEN sets the access token and HF_ENDPOINT a mirror, as in huggingface_hub.",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help="Folder of the target.")
-    parser.add_argument("draft", type=Path, metavar="DRAFT", nargs="?", help="Folder of the draft.")
+    parser.add_argument(
+        "model", type=_model, metavar="MODEL", help="Folder of the target, or hf://ORG/NAME@REV."
+    )
+    parser.add_argument(
+        "draft", type=_model, metavar="DRAFT", nargs="?", help="The same of the draft."
+    )
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
