@@ -268,6 +268,8 @@ class EngineCore:
         sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.decoding)
         held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
         self.context.table.write_pages(held)
+        if self.scheduler.windows is not None:
+            self.context.table.write_window_pages(self.scheduler.windows.take_changes())
 
     def _open_request(self, sequence: Sequence) -> None:
         req_index, request = sequence.req_index, sequence.request
