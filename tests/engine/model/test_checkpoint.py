@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -239,7 +240,6 @@ def test_shards_are_mapped_one_at_a_time_and_every_tensor_is_read_once(
     shard(tmp_path, config, tensors)
     read: list[str] = []
     is_mapped = False
-    safe_open = checkpoint.safe_open
 
     @contextmanager
     def watched(file: Path, framework: str) -> Iterator[Any]:

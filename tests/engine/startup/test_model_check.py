@@ -15,8 +15,7 @@ from scripts import model_table
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.check_command import check
 from specdecode_engine.model.checkpoint import Checkpoint
-from specdecode_engine.startup.config import resolve
-from specdecode_engine.startup.memory import page_bytes
+from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
 from tests.engine.checkpoints import Checkpoints
 
@@ -154,9 +153,10 @@ def test_a_pair_is_checked_by_its_headers(
     def refuse(*_: object) -> None:
         raise AssertionError("weights must not be read")
 
-    monkeypatch.setattr(Checkpoint, "read", refuse)
     place: Path = getattr(checkpoints, draft)
-    pair = check_pair(checkpoints.target, place, CheckOptions(torch.float32))
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "read", refuse)
+        pair = check_pair(checkpoints.target, place, CheckOptions(torch.float32))
     assert pair.is_served
     assert all(model.has_tensors for model in pair.models)
     algorithm = {"draft": "STANDALONE"}.get(draft, draft.upper())
@@ -167,8 +167,9 @@ def test_a_pair_is_checked_by_its_headers(
         "memory": {"page_size": 1},
         "device": "cpu",
     }
-    wanted = page_bytes(resolve(EngineBoot.model_validate(boot)))
-    assert sum(model.kv_bytes_per_token or 0 for model in pair.models) == wanted
+    facts: Any = build_core(EngineBoot.model_validate(boot)).facts
+    token_bytes = sum(model.kv_bytes_per_token or 0 for model in pair.models)
+    assert facts["kv_cache_bytes"] == facts["kv_pages"] * token_bytes
 
 
 def test_tensors_that_do_not_fit_are_named(checkpoints: Checkpoints, tmp_path: Path) -> None:

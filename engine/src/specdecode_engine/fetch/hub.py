@@ -12,7 +12,7 @@ from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import get_session, hf_raise_for_status
+from huggingface_hub.utils._http import get_session, hf_raise_for_status
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from specdecode_api.model_uri import HubLocation
