@@ -36,8 +36,11 @@ def family(
     return replace(checkpoints, target=target, draft=draft)
 
 
-def make_core(checkpoints: Checkpoints, algorithm: str, topk: int = 1) -> EngineCore:
-    boot = boot_of(checkpoints, algorithm, topk, num_steps=NUM_STEPS, memory={"page_size": 4})
+def make_core(
+    checkpoints: Checkpoints, algorithm: str, topk: int = 1, **memory: object
+) -> EngineCore:
+    memory["page_size"] = 4
+    boot = boot_of(checkpoints, algorithm, topk, num_steps=NUM_STEPS, memory=memory)
     return build_poisoned(EngineBoot.model_validate(boot))
 
 
@@ -69,6 +72,11 @@ def test_requests_that_verify_different_numbers_of_nodes_keep_their_text(
     core.choose_rows = RandomVerifyRows(topk)
     assert answer(core, preempted_at_step=6) == plain
     assert core.counters.decode.verified_tokens < core.counters.decode.drafted_tokens
+
+
+def test_text_equals_plain_text_with_a_float8_cache(family: Checkpoints) -> None:
+    plain = answer(make_core(family, "NONE", kv_cache_dtype="fp8_e4m3"))
+    assert answer(make_core(family, "EAGLE3", 4, kv_cache_dtype="fp8_e4m3")) == plain
 
 
 def test_a_draft_that_is_the_target_is_always_right(family: Checkpoints) -> None:
