@@ -32,6 +32,7 @@ class ShadowCase:
     overlap: bool = True
     dtype: str = "float32"
     kv_cache_dtype: str = "auto"
+    implementation: str = "auto"  # of the target
     requests: str = GREEDY
     head_dim: int = 16
     device_bytes: int = 2 << 30
@@ -123,6 +124,14 @@ _VERIFY_ROWS = tuple(
         replace(_EAGLE3, name="bf16", graphs="off", dtype="bfloat16", head_dim=FLASHINFER_DIM),
     )
 )
+_TRANSFORMERS = tuple(
+    replace(case, name=f"transformers-{case.name}", implementation="transformers")
+    for case in (
+        replace(_EAGLE3, name="eagle3", requests=MIXED),
+        replace(_EAGLE3, name="eagle3-tree", topk=2, graphs="off"),
+        replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
+    )
+)
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
     "launches_tree2_b1": replace(_EAGLE3, name="tree2-b1", topk=2, requests=SINGLE),
@@ -175,10 +184,11 @@ _IN_UNIT_TESTS = (
     "eagle3-fp8",
     "verify-rows-chain",
     "verify-rows-tree",
+    "transformers-eagle3",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_TYPES)
+    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_TYPES, *_TRANSFORMERS)
 )
 BY_NAME = {case.name: case for case in CASES}
