@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
+from lossless.families import LLAMA
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -34,6 +35,7 @@ class ShadowCase:
     kv_cache_dtype: str = "auto"
     implementation: str = "auto"  # of the target
     requests: str = GREEDY
+    family: str = LLAMA  # of the target
     head_dim: int = 16
     device_bytes: int = 2 << 30
     speculation: dict[str, object] = field(default_factory=dict)
@@ -132,6 +134,11 @@ _TRANSFORMERS = tuple(
         replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
     )
 )
+_WINDOWS = (
+    replace(_EAGLE3, name="windows", family="qwen3", requests=MIXED, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="windows-tree", family="mistral", algorithm="EAGLE", topk=2, waves=2),
+    replace(_EAGLE3, name="windows-eager", family="qwen2", graphs="off", requests=SCORED),
+)
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
     "launches_tree2_b1": replace(_EAGLE3, name="tree2-b1", topk=2, requests=SINGLE),
@@ -180,6 +187,7 @@ _IN_UNIT_TESTS = (
     "eagle3-tree-off-overlap-mixed",
     "aborted",
     "catch-up",
+    "windows",
     "eagle3-bf16",
     "eagle3-fp8",
     "verify-rows-chain",
@@ -189,6 +197,6 @@ _IN_UNIT_TESTS = (
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_TYPES, *_TRANSFORMERS)
+    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_WINDOWS, *_TYPES, *_TRANSFORMERS)
 )
 BY_NAME = {case.name: case for case in CASES}
