@@ -17,6 +17,7 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model import forward
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs, TargetForward
 from specdecode_engine.sampling.sampler import Sampler
@@ -255,6 +256,13 @@ MUTANTS = (
         "a rejected token is emitted",
         _after_accept(_accept_more),
         CHAIN,
+        by="tokens",
+        in_unit_tests=True,
+    ),
+    Mutant(
+        "a token that was not verified is accepted",
+        _instead_of(VerifyRows, "limit", lambda _: lambda self, draft: draft),
+        BY_NAME["verify-rows-chain"],
         by="tokens",
         in_unit_tests=True,
     ),
