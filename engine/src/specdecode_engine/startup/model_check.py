@@ -162,7 +162,7 @@ def _count(
 def _count_by_transformers(config: TransformersConfig, dtype: torch.dtype) -> int:
     """Count the parameters of transformers' model on the meta device, and audit it there."""
     network = make_network(config, dtype)
-    count = sum(parameter.numel() for parameter in network.parameters())
+    count: int = sum(parameter.numel() for parameter in network.parameters())
     TransformersModel.of_network(config, network, AUDITED_POSITIONS)
     return count
 
