@@ -64,11 +64,6 @@ def test_text_equals_plain_text(
     assert core.counters.decode.drafted_tokens > 0
 
 
-def test_text_equals_plain_text_with_a_float8_cache(family: Checkpoints) -> None:
-    plain = answer(make_core(family, "NONE", kv_cache_dtype="fp8_e4m3"))
-    assert answer(make_core(family, "EAGLE3", 4, kv_cache_dtype="fp8_e4m3")) == plain
-
-
 @pytest.mark.parametrize("topk", [1, 4])
 def test_requests_that_verify_different_numbers_of_nodes_keep_their_text(
     family: Checkpoints, plain: dict[str, Answer], topk: int
@@ -77,6 +72,11 @@ def test_requests_that_verify_different_numbers_of_nodes_keep_their_text(
     core.choose_rows = RandomVerifyRows(topk)
     assert answer(core, preempted_at_step=6) == plain
     assert core.counters.decode.verified_tokens < core.counters.decode.drafted_tokens
+
+
+def test_text_equals_plain_text_with_a_float8_cache(family: Checkpoints) -> None:
+    plain = answer(make_core(family, "NONE", kv_cache_dtype="fp8_e4m3"))
+    assert answer(make_core(family, "EAGLE3", 4, kv_cache_dtype="fp8_e4m3")) == plain
 
 
 def test_a_draft_that_is_the_target_is_always_right(family: Checkpoints) -> None:
