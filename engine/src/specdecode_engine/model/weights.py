@@ -206,7 +206,8 @@ def _tensors(record: object) -> Iterator[Tensor]:
     elif isinstance(record, dict):
         yield from _tensors(list(record.values()))
     elif isinstance(record, nn.Module):
-        yield from _tensors(vars(record))  # its children among them
+        # Its children are among its attributes; a config of transformers is a record as well.
+        yield from _tensors({name: v for name, v in vars(record).items() if name != "config"})
     elif is_dataclass(record):
         for field in fields(record):
             yield from _tensors(getattr(record, field.name))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError
 from specdecode_engine.model.transformers.attention import (
@@ -60,8 +61,24 @@ def load_network(
             f"attention ({error!r}); use another model type"
         ) from error
     left_out = _check(config, report)
-    network.requires_grad_(False)
-    return network.eval().to(device), left_out
+    network.eval()
+    _place(network, device)
+    return network, left_out
+
+
+def _place(network: nn.Module, device: torch.device) -> None:
+    """Move every tensor once, without gradients; what is tied stays tied."""
+    moved: dict[int, nn.Parameter] = {}
+    for module in network.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in moved:
+                    data = parameter.detach().to(device)
+                    moved[id(parameter)] = nn.Parameter(data, requires_grad=False)
+                module._parameters[name] = moved[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
 
 
 def _check(config: TransformersConfig, report: dict[str, Any]) -> tuple[str, ...]:
