@@ -33,6 +33,7 @@ lint: setup ## Check format, style, types, import contracts, generated files and
 	$(RUN) lint-imports
 	$(RUN) python -m specdecode_api --check
 	$(RUN) python scripts/chart_values.py --check
+	$(RUN) python -m scripts.model_table --check
 	@$(MAKE) --no-print-directory vocabulary
 
 vocabulary: setup ## Check the words of docs and messages, and that class names are unique (ARGS=--summary)
@@ -42,9 +43,10 @@ vocabulary: setup ## Check the words of docs and messages, and that class names 
 size: setup ## Count lines and files and list the longest functions (ARGS=--check: fail above the limits)
 	@$(RUN) python -m scripts.count_lines $(ARGS)
 
-manifests: setup ## Generate the CRD, the boot file's schema, the field reference and the chart's table of values
+manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values and the list of models
 	$(RUN) python -m specdecode_api
 	$(RUN) python scripts/chart_values.py
+	$(RUN) python -m scripts.model_table
 
 models: setup ## Train the example models again (about half an hour)
 	$(RUN) python examples/models/train.py

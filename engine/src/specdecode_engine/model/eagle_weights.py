@@ -15,6 +15,8 @@ from specdecode_engine.model.weights import Weights, decoder_shapes, linear_shap
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
+ID_MAPS = frozenset({"d2t", "t2d"})
+"""Tensors that relate the draft's vocabulary to the target's, no parameters."""
 
 Shapes = dict[str, Shape]
 

@@ -1,0 +1,219 @@
+"""Whether a target and a draft can be served, and in what memory, without reading weights.
+
+Only config.json and the headers of safetensors files are read; without the latter, sizes follow
+from config.json alone.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdecode_api.speculation import Algorithm
+from specdecode_engine.model import eagle_weights
+from specdecode_engine.model.checkpoint import Checkpoint, Shape, has_tensors
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.config_file import CheckpointError, ConfigFile
+from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
+from specdecode_engine.model.kv_cache import kv_bytes
+from specdecode_engine.model.language_model import (
+    LanguageModelConfig,
+    implementation_of,
+    read_config,
+)
+from specdecode_engine.model.llama import llama_shapes
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.loading import make_network
+from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.model.unsupported import refuse_unsupported
+from specdecode_engine.startup.config import DraftConfig, read_draft
+from specdecode_engine.startup.kernel_needs import algorithm_of
+
+NATIVE = "native"
+AUDITED_POSITIONS = 256  # of rotary tables, which are not kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCheck:
+    """One checkpoint. What is unknown, since the checkpoint cannot be served, is None."""
+
+    path: Path
+    model_type: str | None = None
+    architecture: str | None = None
+    implementation: str | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None  # in `dtype`
+    dtype: torch.dtype | None = None
+    kv_bytes_per_token: int | None = None  # keys and values of all layers
+    kv_dtype: torch.dtype | None = None
+    context_length: int | None = None
+    has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json,
+    # which is done for the native implementation only
+    reason: str | None = None  # why it cannot be served
+
+
+@dataclass(frozen=True, slots=True)
+class PairCheck:
+    """A target, and perhaps a draft for it."""
+
+    target: ModelCheck
+    draft: ModelCheck | None = None
+    algorithm: Algorithm = Algorithm.NONE
+
+    @property
+    def models(self) -> tuple[ModelCheck, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the pair cannot be served; none if it can."""
+        return tuple(one.reason for one in self.models if one.reason is not None)
+
+    @property
+    def is_served(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """Types of weights and of the KV cache; None: those of the checkpoint and of the weights."""
+
+    dtype: torch.dtype | None = None
+    kv_dtype: torch.dtype | None = None
+
+
+def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairCheck:
+    """Check a target, and a draft against it; never raises for a checkpoint."""
+    try:
+        config = _read_config(target)
+        checked = _check_model(target, config, options)
+    except CheckpointError as error:
+        # Whether a draft fits depends on the target.
+        return PairCheck(_refused(target, error))
+    if draft is None:
+        return PairCheck(checked)
+    try:
+        algorithm = algorithm_of(draft)
+        refuse_unsupported(ConfigFile.open(draft / "config.json"))
+        head = read_draft(algorithm, draft, config)
+        # A draft is computed in the target's type.
+        options = CheckOptions(checked.dtype, options.kv_dtype)
+        return PairCheck(checked, _check_model(draft, head, options, config), algorithm)
+    except CheckpointError as error:
+        return PairCheck(checked, _refused(draft, error))
+
+
+def _read_config(folder: Path) -> LanguageModelConfig:
+    refuse_unsupported(ConfigFile.open(folder / "config.json"))
+    return read_config(folder)
+
+
+def _check_model(
+    folder: Path,
+    config: DraftConfig,
+    options: CheckOptions,
+    target: LanguageModelConfig | None = None,
+) -> ModelCheck:
+    file = ConfigFile.open(folder / "config.json")
+    checkpoint = Checkpoint.open(folder) if has_tensors(folder) else None
+    dtype = options.dtype or _declared_dtype(config, file)
+    dtype = dtype or _stored_dtype(checkpoint) or torch.float32
+    kv_dtype = options.kv_dtype or dtype
+    if isinstance(config, TransformersConfig):
+        parameters = _count_by_transformers(config, dtype)
+    else:
+        parameters = _count(config, checkpoint, target)
+    return ModelCheck(
+        path=folder,
+        model_type=_text(file.get("model_type")),
+        architecture=_architecture(file),
+        implementation=NATIVE if isinstance(config, EagleConfig) else implementation_of(config),
+        parameters=parameters,
+        weight_bytes=parameters * dtype.itemsize,
+        dtype=dtype,
+        kv_bytes_per_token=kv_bytes(config.layer_map, 1, kv_dtype),
+        kv_dtype=kv_dtype,
+        context_length=config.rope.trained_positions,
+        has_tensors=checkpoint is not None and not isinstance(config, TransformersConfig),
+    )
+
+
+def _count(
+    config: LlamaConfig | EagleConfig,
+    checkpoint: Checkpoint | None,
+    target: LanguageModelConfig | None,
+) -> int:
+    """Count parameters; names and shapes of tensors must be those of config.json."""
+    required, optional = _shapes(config, checkpoint, target)
+    stored: Mapping[str, Shape] = required
+    if checkpoint is not None:
+        checkpoint.check(required, optional)
+        is_tied = isinstance(config, LlamaConfig) and config.tie_word_embeddings
+        kept = required if is_tied else {**optional, **required}
+        stored = {name: kept[name] for name in checkpoint.tensors if name in kept}
+    return sum(
+        math.prod(shape) for name, shape in stored.items() if name not in eagle_weights.ID_MAPS
+    )
+
+
+def _count_by_transformers(config: TransformersConfig, dtype: torch.dtype) -> int:
+    """Count the parameters of transformers' model on the meta device, and audit it there."""
+    network = make_network(config, dtype)
+    count: int = sum(parameter.numel() for parameter in network.parameters())
+    TransformersModel.of_network(config, network, AUDITED_POSITIONS)
+    return count
+
+
+def _shapes(
+    config: LlamaConfig | EagleConfig,
+    checkpoint: Checkpoint | None,
+    target: LanguageModelConfig | None,
+) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
+    """Return the required and the optional tensors."""
+    if isinstance(config, LlamaConfig):
+        return llama_shapes(config)
+    assert target is not None
+    if isinstance(config, Eagle1Config):
+        return eagle_weights.eagle1_shapes(config)
+    assert isinstance(config, Eagle3Config)
+    names = () if checkpoint is None else checkpoint.tensors
+    if checkpoint is not None:
+        eagle_weights.check_width(config, checkpoint, target)
+    prefix = eagle_weights.layer_prefix(names)
+    return eagle_weights.eagle3_shapes(config, prefix, target.decoder.hidden_size)
+
+
+def _declared_dtype(config: DraftConfig, file: ConfigFile) -> torch.dtype | None:
+    return file.dtype() if isinstance(config, EagleConfig) else config.dtype
+
+
+def _stored_dtype(checkpoint: Checkpoint | None) -> torch.dtype | None:
+    if checkpoint is None:
+        return None
+    types = [one.dtype for one in checkpoint.tensors.values() if one.dtype.is_floating_point]
+    return types[0] if types else None
+
+
+def _refused(folder: Path, error: CheckpointError) -> ModelCheck:
+    try:
+        file = ConfigFile.open(folder / "config.json")
+    except CheckpointError:
+        return ModelCheck(path=folder, reason=str(error))
+    return ModelCheck(
+        path=folder,
+        model_type=_text(file.get("model_type")),
+        architecture=_architecture(file),
+        reason=str(error),
+    )
+
+
+def _architecture(file: ConfigFile) -> str | None:
+    names: Any = file.get("architectures")
+    return _text(names[0]) if isinstance(names, list) and names else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
