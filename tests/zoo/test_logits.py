@@ -47,5 +47,5 @@ def test_aux_hidden_states_are_the_outputs_of_their_layers(make_model: MakeModel
     torch.testing.assert_close(hidden, states[4][0], atol=1e-4, rtol=1e-4)
     final, same = model.forward(ids, positions, view, AuxHiddenStates(final=True))
     assert same is final
-    with pytest.raises(ValueError, match=r"aux layers are \(9,\); the model has layers 0\.\.3"):
+    with pytest.raises(ValueError, match=r"aux layer is 9; the model has layers 0\.\.3"):
         model.forward(ids, positions, view, AuxHiddenStates(layers=(9,)))

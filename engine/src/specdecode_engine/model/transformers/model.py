@@ -50,7 +50,9 @@ class TransformersModel:
     context_length: int
     skipped_tensors: tuple[str, ...]  # of images and sounds, left out of the checkpoint
     _state: ForwardState
-    _collected: dict[int, Tensor]  # outputs of layers in the current forward
+    _layers: nn.ModuleList
+    _collected: dict[int, Tensor]  # outputs of hooked layers in the current forward
+    _hooked: set[int]  # layers whose outputs an aux spec has selected
 
     @classmethod
     def load(
@@ -110,8 +112,6 @@ class TransformersModel:
                 f"model type {config.model_type} has no linear head; it is not supported"
             )
         scorer, softcap = _without_base(whole)
-        collected: dict[int, Tensor] = {}
-        _collect_outputs(_decoder_layers(base, config), collected)
         model = cls(
             config=config,
             network=base,
@@ -122,7 +122,9 @@ class TransformersModel:
             context_length=length,
             skipped_tensors=skipped_tensors,
             _state=state,
-            _collected=collected,
+            _layers=_decoder_layers(base, config),
+            _collected={},
+            _hooked=set(),
         )
         model._prove_rows()
         return model
@@ -169,6 +171,8 @@ class TransformersModel:
             Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
             hidden states [rows, width] of `aux_spec`; None where it selects nothing.
         """
+        for number in set(aux_spec.layers) - self._hooked:
+            self._collect_output_of(number)
         self._state.view = kv
         try:
             with torch.no_grad():
@@ -183,11 +187,19 @@ class TransformersModel:
             self._state.view = None
             self._collected.clear()
 
+    def _collect_output_of(self, number: int) -> None:
+        """Hook a layer; a module without hooks is called faster."""
+        if not 0 <= number < len(self._layers):
+            last = len(self._layers) - 1
+            raise ValueError(f"aux layer is {number}; the model has layers 0..{last}")
+
+        def hook(module: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+            self._collected[number] = output if isinstance(output, Tensor) else output[0]
+
+        self._layers[number].register_forward_hook(hook)
+        self._hooked.add(number)
+
     def _aux_hidden_states(self, aux_spec: AuxHiddenStates) -> Tensor | None:
-        missing = set(aux_spec.layers) - set(self._collected)
-        if missing:
-            last = self.config.num_hidden_layers - 1
-            raise ValueError(f"aux layers are {aux_spec.layers}; the model has layers 0..{last}")
         if not aux_spec.layers:
             return None
         return torch.cat([self._collected[layer][0] for layer in aux_spec.layers], dim=-1)
@@ -226,14 +238,3 @@ def _decoder_layers(base: nn.Module, config: TransformersConfig) -> nn.ModuleLis
         f"model type {config.model_type} has no list of {config.num_hidden_layers} decoder layers; "
         "it is not supported"
     )
-
-
-def _collect_outputs(layers: nn.ModuleList, collected: dict[int, Tensor]) -> None:
-    def collect(number: int) -> Any:
-        def hook(module: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
-            collected[number] = output if isinstance(output, Tensor) else output[0]
-
-        return hook
-
-    for number, layer in enumerate(layers):
-        layer.register_forward_hook(collect(number))
