@@ -1,6 +1,7 @@
 """Checkpoints of other families with the weights of a Llama, so that drafts made for it still fit.
 
-Each differs from Llama in what is its own: Qwen3 in norms of query and key heads.
+Each differs from Llama in what is its own: norms of query and key heads, biases, windows. Windows
+are narrow, so that texts are several times as long, and trees may be deeper than what a row sees.
 """
 
 import json
@@ -17,12 +18,17 @@ Tensors = dict[str, Tensor]
 Keys = dict[str, Any]
 
 LLAMA = "llama"
+WINDOW = 12
 HEAD_NORM = 2.0
 """Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
 
 
-def make_family(family: str, llama: Path, into: Path) -> Path:
-    """Write a checkpoint of `family` with the weights of the checkpoint `llama`; return it."""
+def make_family(family: str, llama: Path, into: Path, *, window: int = WINDOW) -> Path:
+    """Write a checkpoint of `family` with the weights of the checkpoint `llama`; return it.
+
+    Args:
+        window: of every layer with a sliding window, in positions.
+    """
     into.mkdir(parents=True)
     for file in llama.iterdir():
         if file.name not in ("config.json", "model.safetensors"):
@@ -30,21 +36,37 @@ def make_family(family: str, llama: Path, into: Path) -> Path:
     keys = json.loads((llama / "config.json").read_text())
     tensors = load_file(llama / "model.safetensors")
     architecture, change = _CHANGES[family]
-    keys |= {"architectures": [architecture], "model_type": family}
+    keys |= {"architectures": [architecture], "model_type": family, "sliding_window": window}
     change(keys, tensors, torch.Generator().manual_seed(0))
     (into / "config.json").write_text(json.dumps(keys))
     save_file(tensors, into / "model.safetensors")
     return into
 
 
+def _to_mistral(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Windows in every layer, which is what `sliding_window` means there."""
+
+
+def _to_qwen2(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Biases of q, k and v; windows from a layer on."""
+    for number in range(keys["num_hidden_layers"]):
+        for part in "qkv":
+            name = f"model.layers.{number}.self_attn.{part}_proj"
+            weight = tensors[f"{name}.weight"]
+            tensors[f"{name}.bias"] = _normal(weight.shape[0], weight.dtype, generator) * 0.1
+    keys |= {"use_sliding_window": True, "max_window_layers": 1}
+
+
 def _to_qwen3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
-    """Norms of query and key heads."""
+    """Norms of query and key heads; windows where `layer_types` names them."""
     dtype = tensors["model.norm.weight"].dtype
     for number in range(keys["num_hidden_layers"]):
         for part in "qk":
             drawn = _normal(keys["head_dim"], dtype, generator)
             name = f"model.layers.{number}.self_attn.{part}_norm.weight"
             tensors[name] = HEAD_NORM + 0.2 * drawn
+    types = ["sliding_attention", "full_attention"] * keys["num_hidden_layers"]
+    keys |= {"use_sliding_window": True, "layer_types": types[: keys["num_hidden_layers"]]}
 
 
 def _normal(count: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
@@ -52,6 +74,8 @@ def _normal(count: int, dtype: torch.dtype, generator: torch.Generator) -> Tenso
 
 
 _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], None]]] = {
+    "mistral": ("MistralForCausalLM", _to_mistral),
+    "qwen2": ("Qwen2ForCausalLM", _to_qwen2),
     "qwen3": ("Qwen3ForCausalLM", _to_qwen3),
 }
 FAMILIES = (LLAMA, *_CHANGES)

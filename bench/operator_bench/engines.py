@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 
 from specdecode_api import metrics, names
 from specdecode_api.boot import EngineBoot
-from specdecode_api.metrics import table_hash
+from specdecode_api.metrics import MetricSpec, table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_engine.stats.prometheus import EngineMetrics
@@ -80,9 +80,12 @@ class Engine:
     def _snapshot(self) -> CoreSnapshot:
         values = sums_of(self.answered)
         labels = (self.first_table, *STRATUM)
-        by_name = zip(metrics.REQUEST_SUMS, values, strict=True)
-        sums = {each: {labels: value} for each, value in by_name}
-        return CoreSnapshot({metrics.core.EMITTED_TOKENS: {(): values[1]}, **sums})
+        totals: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
+            metrics.core.EMITTED_TOKENS: {(): values[1]}
+        }
+        for each, value in zip(metrics.REQUEST_SUMS, values, strict=True):
+            totals[each] = {labels: value}
+        return CoreSnapshot(totals)
 
 
 class Fleet:

@@ -14,6 +14,9 @@ from tests.engine.whole_engine import Answer, boot_of, requests_of, run
 
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3")
 MAX_TOKENS = 16
+WINDOW = 4
+NUM_STEPS = 5
+"""Deeper than a window, so that a drafted token does not see all of its ancestors."""
 
 
 @pytest.fixture(scope="module", params=[family for family in FAMILIES if family != LLAMA])
@@ -24,16 +27,16 @@ def family(
 ) -> Checkpoints:
     """The tiny checkpoints, with target and STANDALONE draft of another family."""
     folder: Path = tmp_path_factory.mktemp(request.param)
-    target = make_family(request.param, checkpoints.target, folder / "target")
-    return replace(
-        checkpoints,
-        target=target,
-        draft=make_family(request.param, checkpoints.draft, folder / "draft"),
-    )
+
+    def make(name: str, llama: Path) -> Path:
+        return make_family(request.param, llama, folder / name, window=WINDOW)
+
+    target, draft = make("target", checkpoints.target), make("draft", checkpoints.draft)
+    return replace(checkpoints, target=target, draft=draft)
 
 
 def make_core(checkpoints: Checkpoints, algorithm: str, topk: int = 1) -> EngineCore:
-    boot = boot_of(checkpoints, algorithm, topk, memory={"page_size": 4})
+    boot = boot_of(checkpoints, algorithm, topk, num_steps=NUM_STEPS, memory={"page_size": 4})
     return build_poisoned(EngineBoot.model_validate(boot))
 
 
@@ -60,6 +63,6 @@ def test_text_equals_plain_text(
 def test_a_draft_that_is_the_target_is_always_right(family: Checkpoints) -> None:
     """Greedy requests alone: a draft knows no penalties."""
     core = make_core(replace(family, draft=family.target), "STANDALONE")
-    run(core, requests_of(97, 4, 1 + 4 * 4)[::2])
+    run(core, requests_of(97, 4, 1 + 2 * (NUM_STEPS + 1))[::2])
     decode = core.counters.decode
-    assert decode.accepted_tokens == decode.drafted_tokens == 2 * 4 * 3
+    assert decode.accepted_tokens == decode.drafted_tokens == 2 * 2 * NUM_STEPS

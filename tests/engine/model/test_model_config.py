@@ -92,6 +92,36 @@ def test_qwen3_has_norms_of_heads_and_a_head_dim_of_its_own(
     assert load(tmp_path, {**qwen3, "hidden_size": 14}).decoder.head_dim == 128
 
 
+MISTRAL = {"architectures": ["MistralForCausalLM"]}
+QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 16}
+SWITCHED = {**QWEN, "use_sliding_window": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"),
+    [
+        ({}, (None,) * 4),
+        ({"use_sliding_window": False, "sliding_window": 16}, (None,) * 4),
+        ({**MISTRAL, "sliding_window": None}, (None,) * 4),
+        ({**MISTRAL, "sliding_window": 16}, (16,) * 4),
+        (MISTRAL, (4096,) * 4),
+        (QWEN, (None,) * 4),
+        (SWITCHED, (None,) * 4),
+        ({**SWITCHED, "max_window_layers": 0}, (16,) * 4),
+        ({**SWITCHED, "max_window_layers": 3}, (None, None, None, 16)),
+        ({**SWITCHED, "layer_types": ["sliding_attention", "full_attention"] * 2}, (16, None) * 2),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_windows_of_layers(
+    tmp_path: Path,
+    config: dict[str, object],
+    keys: dict[str, object],
+    windows: tuple[int | None, ...],
+) -> None:
+    assert load(tmp_path, {**config, **keys}).sliding_windows == windows
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported"),
     ({"architectures": None}, "architectures is missing; supported"),
@@ -121,6 +151,13 @@ REFUSED: list[tuple[dict[str, object], str]] = [
         "rope_scaling.long_factor is [1.0]; longrope needs a list of 3",
     ),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; rotating a part"),
+    (
+        {**SWITCHED, "layer_types": ["full_attention"] * 3},
+        "it must name full_attention or sliding_attention for 4 layers",
+    ),
+    ({**SWITCHED, "max_window_layers": -1}, "max_window_layers is -1; it must be an integer of"),
+    ({**SWITCHED, "sliding_window": 0}, "sliding_window is 0; it must be a positive integer"),
+    ({**MISTRAL, "layer_types": ["sliding_attention"] * 4}, "only full_attention is supported"),
     (
         {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": None},
         "num_key_value_heads is missing; it must be a positive integer",

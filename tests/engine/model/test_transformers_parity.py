@@ -1,7 +1,6 @@
 """Logits equal transformers' for random small models, however the text is cut."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,23 +140,33 @@ SMALL: dict[str, Any] = {
 }
 
 
-def mistral() -> Any:
-    return transformers.MistralForCausalLM(
-        transformers.MistralConfig(**SMALL, head_dim=8, sliding_window=None)
-    )
+WINDOW = 4
+"""Of positions; both texts are more than twice as long."""
+
+RELATIVES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("Mistral", {"head_dim": 8, "sliding_window": None}),
+    "mistral with windows": ("Mistral", {"head_dim": 8, "sliding_window": WINDOW}),
+    "qwen2": ("Qwen2", {"use_sliding_window": False}),
+    "qwen2 with windows from a layer on": ("Qwen2", {"max_window_layers": 1}),
+    "qwen3 with windows in every layer": ("Qwen3", {"max_window_layers": 0, "head_dim": 8}),
+    "qwen3 with windows by layer types": (
+        "Qwen3",
+        {"layer_types": ["sliding_attention", "full_attention"], "head_dim": 8},
+    ),
+}
 
 
-def qwen2() -> Any:
-    return transformers.Qwen2ForCausalLM(
-        transformers.Qwen2Config(**SMALL, use_sliding_window=False)
-    )
-
-
-@pytest.mark.parametrize("make", [mistral, qwen2])
-def test_close_relatives(make: Callable[[], Any], tmp_path: Path, texts: Any) -> None:
-    model = randomised(make(), 1)
+@pytest.mark.parametrize("name", RELATIVES)
+def test_close_relatives(name: str, tmp_path: Path, texts: Any) -> None:
+    family, keys = RELATIVES[name]
+    if family != "Mistral":
+        keys = {"use_sliding_window": True, "sliding_window": WINDOW, **keys}
+    config = getattr(transformers, f"{family}Config")(**SMALL, **keys)
+    model = randomised(getattr(transformers, f"{family}ForCausalLM")(config), 1)
     model.save_pretrained(tmp_path)
-    check_all_cuts(model, Llama.load(tmp_path, device=CPU), texts, page_size=4)
+    ours = Llama.load(tmp_path, device=CPU)
+    assert any(ours.config.sliding_windows) == ("with windows" in name)
+    check_all_cuts(model, ours, texts, page_size=4)
 
 
 @pytest.mark.parametrize(

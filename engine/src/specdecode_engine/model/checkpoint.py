@@ -22,6 +22,7 @@ Shape = tuple[int, ...]
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 HARMLESS = "rotary_emb.inv_freq"  # older exports store what every loader recomputes
+FLOATING = (".weight", ".bias")
 NAMED = 8  # tensors that an error lists by name
 
 DTYPES = {
@@ -102,9 +103,15 @@ class Checkpoint:
             for name, stored in sorted(self.tensors.items())
             if name in known and stored.shape != known[name]
         ]
+        integers = [
+            name
+            for name, stored in sorted(self.tensors.items())
+            if name.endswith(FLOATING) and not stored.dtype.is_floating_point
+        ]
         self._raise_if("lacks", missing, "the files are incomplete, download them again")
         self._raise_if("holds, unused,", unused, "this is a checkpoint of another kind of model")
         self._raise_if("does not fit config.json:", misshapen, "take both from the same checkpoint")
+        self._raise_if("holds integers in", integers, "convert the weights to an unquantized type")
 
     def _raise_if(self, fault: str, names: list[str], remedy: str) -> None:
         if names:

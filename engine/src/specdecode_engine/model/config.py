@@ -94,8 +94,6 @@ class LlamaConfig:
         layers = config.integer("num_hidden_layers")
         bos = config.ids("bos_token_id")
         windows = _sliding_windows(config, family.windows, layers)
-        if any(windows):
-            raise config.error("sliding_window", "sliding-window attention is not supported")
         return cls(
             vocab_size=config.integer("vocab_size"),
             num_hidden_layers=layers,

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from specdecode_engine.model.kv_cache import KVView
-from specdecode_kernels import TORCH, Backend, Choice, PackedWeight
+from specdecode_kernels import (
+    DEFAULT_ATTENTION,
+    TORCH,
+    AttentionParams,
+    Backend,
+    Choice,
+    PackedWeight,
+)
 
 RotaryRows = tuple[Tensor, Tensor]
 """Cosines and sines, [rows, head_dim / 2] each."""
@@ -111,6 +118,7 @@ class Attention:
     kv_heads: int
     head_dim: int
     qk_norm: QkNorm | None = None
+    params: AttentionParams = DEFAULT_ATTENTION
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
@@ -120,7 +128,7 @@ class Attention:
         if self.qk_norm is not None:
             q, k = self.qk_norm(q, k)
         q, k = self.ops.apply_rope(q, k, *rotary)
-        return self.output(kv.attend(layer, q, k, v).flatten(1))
+        return self.output(kv.attend(layer, q, k, v, self.params).flatten(1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

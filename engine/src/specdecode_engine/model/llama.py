@@ -82,11 +82,14 @@ class Llama:
             head = weights.take(HEAD)
             if config.tie_word_embeddings:
                 head = _tied(embedding, head, folder)
-        names = (f"model.layers.{number}" for number in range(config.num_hidden_layers))
+        layers = (
+            weights.decoder_layer(f"model.layers.{number}", config.decoder, window)
+            for number, window in enumerate(config.sliding_windows)
+        )
         return cls(
             config=config,
             embedding=embedding,
-            layers=tuple(weights.decoder_layer(name, config.decoder) for name in names),
+            layers=tuple(layers),
             norm=weights.norm("model.norm", config.decoder),
             head=weights.linears.make(head),
             angles=angles,

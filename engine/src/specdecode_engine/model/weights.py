@@ -24,7 +24,7 @@ from specdecode_engine.model.layers import (
     Norm,
     QkNorm,
 )
-from specdecode_kernels import Backend
+from specdecode_kernels import AttentionParams, Backend
 
 
 def linear_shapes(name: str, outputs: int, inputs: int, bias: bool) -> dict[str, Shape]:
@@ -147,17 +147,23 @@ class Weights:
     def norm(self, name: str, config: DecoderConfig) -> Norm:
         return Norm(self.ops, self.take(f"{name}.weight"), config.rms_norm_eps)
 
-    def decoder_layer(self, prefix: str, config: DecoderConfig) -> DecoderLayer:
-        """Read one decoder layer, without a norm before attention if there is none left."""
+    def decoder_layer(
+        self, prefix: str, config: DecoderConfig, window: int | None = None
+    ) -> DecoderLayer:
+        """Read one decoder layer, without a norm before attention if there is none left.
+
+        Args:
+            window: how many positions a row sees, its own included; None: all.
+        """
         before = f"{prefix}.input_layernorm"
         return DecoderLayer(
             input_norm=self.norm(before, config) if f"{before}.weight" in self else None,
-            attention=self.attention(f"{prefix}.self_attn", config),
+            attention=self.attention(f"{prefix}.self_attn", config, window),
             mlp_norm=self.norm(f"{prefix}.post_attention_layernorm", config),
             mlp=self.mlp(f"{prefix}.mlp"),
         )
 
-    def attention(self, prefix: str, config: DecoderConfig) -> Attention:
+    def attention(self, prefix: str, config: DecoderConfig, window: int | None = None) -> Attention:
         """Read attention, with q, k and v fused."""
         return Attention(
             ops=self.ops,
@@ -167,6 +173,7 @@ class Weights:
             q_heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
+            params=AttentionParams(sliding_window=window),
         )
 
     def qk_norm(self, prefix: str, config: DecoderConfig) -> QkNorm:

@@ -104,15 +104,16 @@ def find_alarm(
 def _find_fall(
     pairs: Sequence[Counts], strata: Sequence[Stratum], fallen_pairs: int
 ) -> Reason | None:
-    """Tokens per step fall in each comparable pair, and to at most half in the sum of all."""
-    found = [matched for matched in (match(pair, strata, True) for pair in pairs) if matched]
-    least = min((each.steps_per_token for each in found), default=0.0)
-    if len(found) < fallen_pairs or least < math.log(FACTOR_OF_PAIR):
-        return None
+    """Tokens per step at most half in the sum of all pairs, and fewer in each comparable one."""
     everything: Counts = ()
     for counts in pairs:
         everything = add_counts(everything, counts)
-    return _find_fall_of_sum(everything, strata)
+    reason = _find_fall_of_sum(everything, strata)
+    if reason is None:
+        return None
+    found = [matched for matched in (match(pair, strata, True) for pair in pairs) if matched]
+    has_fallen = [each.steps_per_token >= math.log(FACTOR_OF_PAIR) for each in found]
+    return reason if len(found) >= fallen_pairs and all(has_fallen) else None
 
 
 def _find_fall_of_sum(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
