@@ -7,10 +7,10 @@ leave chunks after it empty. That holds for requests of one query row. For sever
 place the parts of a split request by its true number of chunks, and the merge reads them by the
 planned number: such requests are served where their bounds are exact or nothing is split.
 
-Scale, softcap and sliding window are arguments of the plan. A kernel reads a window from the end
-that it computes on the device; the plan counts chunks of a window and a tile, which bounds what is
-left of any true length. The wrapper's kernels have no sinks, and take keys and values of one head
-size: others go to the other backend.
+Scale, softcap and sliding window are arguments of the plan. The kernel finds the first row of a
+window from the length on the device; plan and kernel count chunks of a window and a tile at most,
+which bounds what is left of any true length. The wrapper's kernels have no sinks, and take keys
+and values of one head size: others go to the other backend.
 
 Written against flashinfer-python 0.6.13: `BatchPrefillWithPagedKVCacheWrapper` in prefill.py,
 `PrefillPlan` in attention/scheduler.cuh, `BatchPrefillWithPagedKVCacheDevice` in
