@@ -38,6 +38,7 @@ class Tally:
         self.graph_steps = 0
         self.mixed_steps = 0
         self.switches = 0
+        self.drafted = self.verified = 0
         self.seen: Counter[str] = Counter()
 
     def count(self, case: Case, core: EngineCore) -> None:
@@ -45,6 +46,8 @@ class Tally:
         self.requests += len(case.requests)
         self.rounds += core.counters.decode.request_steps
         self.emitted += core.counters.decode.emitted_tokens
+        self.drafted += core.counters.decode.drafted_tokens
+        self.verified += core.counters.decode.verified_tokens
         self.preempted += core.scheduler.preempted_total
         for name in (
             "family",
@@ -58,6 +61,7 @@ class Tally:
             "overlap",
             "prefix_cache",
             "switches_num_steps",
+            "draws_verify_rows",
             "graphs",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
@@ -199,6 +203,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "graph_steps": tally.graph_steps,
         "mixed_steps": tally.mixed_steps,
         "switches": tally.switches,
+        "verified_share": round(tally.verified / max(tally.drafted, 1), 3),
         "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
     }
 

@@ -43,6 +43,7 @@ class Case:
     overlap: bool
     prefix_cache: bool
     switches_num_steps: bool  # at every step, at random
+    draws_verify_rows: bool  # for every request and step, at random
     preempted_at_steps: tuple[int, ...]
     requests: tuple[CaseRequest, ...]
     graphs: str  # off or static
@@ -86,6 +87,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         overlap=rng.random() < 0.5,
         prefix_cache=rng.random() < 0.8,
         switches_num_steps=rng.random() < 0.3,
+        draws_verify_rows=rng.random() < 0.6,
         preempted_at_steps=tuple(sorted(rng.sample(range(2, 30), rng.choice((0, 0, 1, 3))))),
         requests=requests,
         graphs=rng.choice(("off", "static", "static")),

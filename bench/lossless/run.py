@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lossless.cases import Case, CaseRequest
 from lossless.poison import build_poisoned
+from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
@@ -74,6 +75,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
     core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
     if case.switches_num_steps:
         core.scheduler.policy = RandomNumSteps(tuple(core.shapes), case.number)
+    if case.draws_verify_rows:
+        core.choose_rows = RandomVerifyRows(case.number)
     return core
 
 

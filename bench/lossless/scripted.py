@@ -52,7 +52,7 @@ class ScriptedDrafter:
         """Nothing is computed."""
 
     def update_after_verify(
-        self, batch: DecodeBatch, num_rows: int, aux_hidden_states: Tensor | None
+        self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:
         """Nothing is learned."""
 

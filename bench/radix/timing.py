@@ -5,8 +5,8 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
+from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import PageAllocator
 
 PROMPT, SHARED, VOCAB = 4096, 3584, 128_000
 
@@ -57,5 +57,5 @@ def _serve(cache: PrefixCache, allocator: PageAllocator, prompt: list[int]) -> t
     count = (len(prompt) - 1) // allocator.page_size - len(pages)
     if count > allocator.free:
         allocator.give_back(cache.evict(count - allocator.free))
-    allocator.give_back(cache.insert(0, prompt, pages + allocator.take(count)))
+    allocator.give_back(cache.insert(0, prompt, pages + allocator.take(count))[0])
     return matched - started, time.perf_counter() - started

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lossless.poison import build_poisoned
+from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch
@@ -71,12 +72,14 @@ def test_standalone_captures_allocates_and_carries_no_hidden_state(
     assert all(captured is None for captured in handed_over)
 
 
+@pytest.mark.parametrize("draws_rows", [False, True], ids=["", "random verify rows"])
 @pytest.mark.parametrize("topk", [1, 4])
 def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_never_read(
-    checkpoints, monkeypatch: pytest.MonkeyPatch, topk: int
+    checkpoints, monkeypatch: pytest.MonkeyPatch, topk: int, draws_rows: bool
 ) -> None:
     """Unwritten rows of a ring, and rows after an accepted path, may contain anything."""
     clean = make_core(checkpoints, "EAGLE3", topk)
+    clean.choose_rows = RandomVerifyRows(3) if draws_rows else clean.choose_rows
     expected = generate(clean)
     assert expected == generate(make_core(checkpoints, "NONE"))
     make, write_rows = HiddenStateRing.__init__, HiddenStateRing.write_rows
@@ -87,19 +90,18 @@ def test_eagle_features_come_from_the_target_and_garbage_behind_the_path_is_neve
 
     monkeypatch.setattr(HiddenStateRing, "__init__", poisoned_ring)
     poisoned = make_core(checkpoints, "EAGLE3", topk)
+    poisoned.choose_rows = RandomVerifyRows(3) if draws_rows else poisoned.choose_rows
     table = poisoned.context.table
 
-    def poisoned_rows(
-        self: HiddenStateRing, batch: DecodeBatch, num_rows: int, features: torch.Tensor
-    ) -> None:
+    def poisoned_rows(self: HiddenStateRing, batch: DecodeBatch, features: torch.Tensor) -> None:
         # The step is already committed: the lengths give each accepted path's end.
         committed = table.decode_batch(
             batch.host_req_indices, batch.host_lengths, batch.req_indices
         )
         went = committed.lengths - batch.lengths
-        behind = torch.arange(num_rows) >= went[:, None]
+        behind = torch.arange(features.shape[1]) >= went[:, None]
         features = features.masked_fill(behind[:, :, None], torch.nan)
-        write_rows(self, batch, num_rows, features)
+        write_rows(self, batch, features)
 
     monkeypatch.setattr(HiddenStateRing, "write_rows", poisoned_rows)
     assert generate(poisoned) == expected

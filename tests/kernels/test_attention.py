@@ -22,7 +22,7 @@ def make_case(
     chance = random.Random(seed)
     lens = [chance.choice((1, 1, 3, 5)) for _ in range(chance.randint(1, 5))]
     shape = Shape(
-        qo_lens=(lens[0],) * len(lens) if with_tree else tuple(lens),
+        qo_lens=tuple(lens),
         page_size=chance.choice((1, 2, 3, 16)),
         kv_heads=chance.choice((1, 2, 3)),
         shared=chance.choice((1, 2, 4)),
@@ -40,12 +40,12 @@ def attend_slowly(case: AttentionArgs) -> tuple[Tensor, Tensor]:
     output = torch.zeros(len(case.q), q_heads, v_dim, dtype=torch.float64)
     lse = torch.full(case.q.shape[:2], -torch.inf, dtype=torch.float64)
     params, shared = case.params, q_heads // case.kv.k.shape[1]
-    queries = case.metadata.qo_lens[0]
+    owners = [b for b, count in enumerate(case.metadata.qo_lens) for _ in range(count)]
     for row, (rows, tree_rows) in enumerate(seen_rows(case)):
         for head in range(q_heads):
             k, v = (p[rows, head // shared].double() for p in (case.kv.k, case.kv.v))
             if case.tree_kv is not None:
-                at = row // queries, tree_rows, head // shared
+                at = owners[row], tree_rows, head // shared
                 k = torch.cat((k, case.tree_kv.k[at].double()))
                 v = torch.cat((v, case.tree_kv.v[at].double()))
             scores = k @ case.q[row, head].double() * (params.scale or k.shape[1] ** -0.5)

@@ -252,3 +252,22 @@ def test_not_a_number_shows(place: str) -> None:
     assert torch.equal(got[2, [0, 2]], wanted[2, [0, 2]])
     others = [0, 1, 3, 4]
     assert torch.equal(got[others], wanted[others])
+
+
+def test_trees_of_different_sizes_have_the_bits_of_each_alone() -> None:
+    case = draw_case(Shape(qo_lens=(2, 5, 1), tree_rows=5, longest=70, dim=64), 4)
+    assert case.tree_kv is not None
+    wanted, start = [], 0
+    for request, count in enumerate(case.metadata.qo_lens):
+        rows, own = slice(start, start + count), slice(request, request + 1)
+        metadata = replace(
+            case.metadata,
+            page_table=case.metadata.page_table[own],
+            qo_lens=(count,),
+            kv_lens=case.metadata.kv_lens[rows],
+        )
+        tree_kv = TreeKV(*(part[own] for part in case.tree_kv))
+        alone = AttentionArgs(case.q[rows], case.kv, metadata, tree_kv)
+        wanted.append(alone.attend(cpu_backend()))
+        start += count
+    assert torch.equal(case.attend(cpu_backend()), torch.cat(wanted))

@@ -131,6 +131,10 @@ def test_attention_of_a_row_depends_on_its_keys_alone(dtype: torch.dtype) -> Non
         chain = torch.ones(1, 6, 6, dtype=torch.bool).tril()
         tail = TreeKV(pool[None, 19:25], pool[None, 19:25] * 2, chain)
         assert torch.equal(attend(q, pool, [19] * 6, (6,), tail), alone)
+        tails = TreeKV(*(part.expand(3, -1, -1, *part.shape[3:]) for part in tail))
+        some = torch.cat((q[:2], q[:3], q[:1]))
+        wanted = torch.cat((alone[:2], alone[:3], alone[:1]))
+        assert torch.equal(attend(some, pool, [19] * 6, (2, 3, 1), tails), wanted)
         gaps = torch.zeros(1, 6, 12, dtype=torch.bool)  # every other row belongs to other nodes
         gaps[:, :, ::2] = chain
         spread = pool[None, 19:25].repeat_interleave(2, dim=1)

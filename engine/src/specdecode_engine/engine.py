@@ -14,6 +14,7 @@ from specdecode_engine.batch.request import (
 )
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
@@ -59,6 +60,7 @@ class EngineCore:
         self.context = context
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
+        self.choose_rows: VerifyRowsPolicy = rows_within_limits
         self._launcher = Launcher(shapes, stopwatch)
         self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[InFlightStep, ...] = ()
@@ -201,7 +203,8 @@ class EngineCore:
         self._open_requests(plan)
         if plan.decision is not None:
             self.counters.decide(plan.decision)
-        launched = self._launcher.launch(self.context, plan, self.per_table.table)
+        table = self.per_table.table
+        launched = self._launcher.launch(self.context, plan, table, self.choose_rows)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             with_draft_kv = chunk.end - self.scheduler.cache.lookahead
@@ -233,18 +236,21 @@ class EngineCore:
             self.counters.prefill_seconds += seconds
             return
         batch_size = len(step.sequences)
-        accepted = [len(token_ids) - 1 for _, token_ids, _ in results]
+        accepted = [len(result.token_ids) - 1 for result in results]
+        verified = [result.verified for result in results]
         is_alone = step.is_alone
         self.counters.mixed_steps += not is_alone
-        self.counters.count(step.decision, step.drafted, accepted, seconds)
-        sequences = [sequence for sequence, _, _ in results]
+        self.counters.count(step.decision, step.drafted, verified, accepted, seconds)
+        sequences = [result.sequence for result in results]
         self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
-        rows, num_steps = zip(sequences, accepted, outputs, strict=True), step.decision.num_steps
+        num_steps = step.decision.num_steps
         continuing = tuple(
             [
-                count
-                for sequence, count, output in rows
-                if output.finish_reason is None and not sequence.is_limited(num_steps)
+                len(result.token_ids) - 1
+                for result, output in zip(results, outputs, strict=True)
+                if output.finish_reason is None
+                and result.verified == step.drafted
+                and not result.sequence.is_limited(num_steps)
             ]
         )
         busy_seconds = step.share * step.timing.busy_seconds()
@@ -262,6 +268,8 @@ class EngineCore:
         sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.decoding)
         held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
         self.context.table.write_pages(held)
+        if self.scheduler.windows is not None:
+            self.context.table.write_window_pages(self.scheduler.windows.take_changes())
 
     def _open_request(self, sequence: Sequence) -> None:
         req_index, request = sequence.req_index, sequence.request
@@ -279,7 +287,7 @@ class EngineCore:
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence, token_ids, logprobs = result
+        sequence, token_ids, logprobs, _ = result
         count, reason, stop_token_id = sequence.check_stop(token_ids)
         kept = token_ids[:count]
         fault = self._follow_grammar(sequence, kept)

@@ -176,13 +176,13 @@ class TreeKV(NamedTuple):
     """KV rows outside the cache that a request attends to as well: draft scratch or a tree's nodes.
 
     They follow the rows of the cache; of two that a query row sees the earlier has the lower index.
-    Legal only where every request has the same number of query rows. Made once per layer and
-    forward, so it does not check itself; `testing.checked` does.
+    Query row i of a request sees by row i of its mask; a request may have fewer query rows than the
+    mask. Made once per layer and forward, so it does not check itself; `testing.checked` does.
     """
 
     k: Tensor  # [batch, tree_rows, kv_heads, k_dim]
     v: Tensor  # [batch, tree_rows, kv_heads, v_dim]
-    tree_mask: Tensor  # [batch, queries_per_request, tree_rows] bool
+    tree_mask: Tensor  # [batch, queries, tree_rows] bool, queries at least those of any request
 
 
 @dataclass(frozen=True, slots=True, eq=False)

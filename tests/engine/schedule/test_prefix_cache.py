@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import PageAllocator
 
 
 @dataclass
@@ -115,7 +115,8 @@ class Walk:
         most = (len(sequence.tokens) - self.lookahead) // self.page_size
         full = self.rng.randint(sequence.shared, max(most, sequence.shared))
         kept, rest = sequence.pages[:full], sequence.pages[full:]
-        surplus = self.cache.insert(holder, sequence.tokens, kept)
+        surplus, cached = self.cache.insert(holder, sequence.tokens, kept)
+        assert len(cached) == len(surplus)
         assert surplus == self.model.insert(holder, sequence.tokens, kept)
         self.allocator.give_back(surplus + rest)
 
@@ -163,7 +164,7 @@ def hold(cache: PrefixCache, holder: int, tokens: list[int]) -> list[int]:
 def keep(cache: PrefixCache, tokens: list[int], pages: list[int]) -> list[int]:
     """Pass a sequence through the cache; returns the pages that it does not keep."""
     shared = hold(cache, 0, tokens)
-    return cache.insert(0, tokens, shared + pages[len(shared) :])
+    return cache.insert(0, tokens, shared + pages[len(shared) :])[0]
 
 
 def test_a_match_leaves_a_token_to_compute() -> None:
@@ -195,8 +196,8 @@ def test_the_second_copy_of_a_page_is_returned() -> None:
     cache = PrefixCache(2)
     for holder in (1, 2):
         hold(cache, holder, [5, 5, 6, 6, 7])
-    assert cache.insert(1, [5, 5, 6, 6, 7], [10, 11]) == []
-    assert cache.insert(2, [5, 5, 6, 6, 8, 8, 9], [20, 21, 22]) == [20, 21]
+    assert cache.insert(1, [5, 5, 6, 6, 7], [10, 11]) == ([], [])
+    assert cache.insert(2, [5, 5, 6, 6, 8, 8, 9], [20, 21, 22]) == ([20, 21], [10, 11])
     assert cache.match([5, 5, 6, 6, 8, 8, 9])[0] == [10, 11, 22]
 
 

@@ -12,9 +12,10 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     SamplingParams,
 )
+from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefill_budget import share_budget
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Limits, PageAllocator, Scheduler
+from specdecode_engine.schedule.scheduler import Limits, Scheduler
 
 
 def make_scheduler(

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specdecode_engine.startup.memory import MemoryDemand, NotEnoughMemory, plan_memory
 
@@ -40,3 +42,36 @@ def test_the_cache_is_no_larger_than_max_total_tokens_and_no_smaller_than_a_requ
     assert plan_memory(limited, None, 1.0).pages == 1 + 40 // DEMAND.page_size
     with pytest.raises(NotEnoughMemory, match="max_total_tokens 19 is less than the 20 tokens"):
         plan_memory(replace(DEMAND, most_rows=19), None, 1.0)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    page_bytes=st.integers(0, 50),
+    window_page_bytes=st.integers(1, 50),
+    most_window_pages=st.integers(7, 90),
+    most_pages=st.integers(6, 300),
+    budget=st.integers(600, 9_000),
+)
+def test_window_pages_suffice_for_running_requests_and_all_fit(
+    page_bytes: int, window_page_bytes: int, most_window_pages: int, most_pages: int, budget: int
+) -> None:
+    demand = replace(
+        DEMAND, page_bytes=page_bytes, window_page_bytes=window_page_bytes,
+        most_window_pages=most_window_pages, most_rows=most_pages * DEMAND.page_size,
+    )  # fmt: skip
+    plan = plan_memory(demand, budget, 1.0)
+    used = plan.pages * page_bytes + plan.window_pages * window_page_bytes
+    assert plan.kv_bytes == used <= budget
+    assert min(plan.pages, most_window_pages) <= plan.window_pages <= plan.pages
+    # No fewer pages than if every page had a window page.
+    assert plan.pages >= min(budget // (page_bytes + window_page_bytes), 1 + most_pages)
+
+
+def test_a_window_leaves_its_bytes_to_other_layers() -> None:
+    """Half of the layers have a window, and few requests run: the cache has more pages."""
+    demand = replace(DEMAND, page_bytes=50, window_page_bytes=50, most_window_pages=20)
+    plan = plan_memory(demand, 9_000, 1.0)
+    assert (plan.pages, plan.window_pages) == (144, 36)
+    assert any("144 pages, 36 of sliding windows" in line for line in plan.lines())
+    scarce = plan_memory(demand, 1_000, 1.0)
+    assert scarce.pages == scarce.window_pages == 10

@@ -9,6 +9,7 @@ from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.layer_map import LayerMap, LayerShape
 from specdecode_engine.speculate.tree import link
@@ -74,6 +75,41 @@ def test_walk_equals_the_walk_on_paper(seed: int) -> None:
         assert accepted[row] == len(expected) - 1
         filled = expected + [expected[-1]] * (shape.path_length - len(expected))
         assert path[row].tolist() == filled
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_accepted_path_is_that_of_the_verified_nodes_alone(seed: int) -> None:
+    """What the target chose at a node that was not verified is arbitrary, and is not followed."""
+    rng = random.Random(seed)
+    shape = DraftShape(3, rng.randint(2, 4), rng.randint(2, 10))
+    draft = random_draft(rng, shape, batch=5)
+    assert draft.tree is not None
+    counts = tuple(rng.randint(1, shape.num_tokens) for _ in range(5))
+    verify = VerifyRows.stage(counts, shape.num_tokens, StagingBuffer(CPU))
+    choices = torch.tensor([[rng.randrange(6) for _ in range(shape.num_tokens)] for _ in range(5)])
+    path, accepted = accept(TORCH, choices, draft if verify is None else verify.limit(draft))
+    assert path is not None
+    for row, count in enumerate(counts):
+        nodes = draft.tree.parents[row].tolist()[:count], draft.tokens[row].tolist()[: count - 1]
+        expected = walk_on_paper(*nodes, choices[row].tolist())
+        assert path[row].tolist()[: len(expected)] == expected
+        assert set(path[row].tolist()[len(expected) :]) <= {expected[-1]}
+        assert accepted[row] == len(expected) - 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_chain_is_accepted_no_further_than_it_was_verified(seed: int) -> None:
+    rng = random.Random(seed)
+    drafted, counts = torch.randint(0, 2, (6, 4)), tuple(rng.randint(1, 5) for _ in range(6))
+    choices = torch.randint(0, 2, (6, 5))
+    draft = Draft(DraftShape.chain(4), drafted)
+    verify = VerifyRows.stage(counts, 5, StagingBuffer(CPU))
+    path, accepted = accept(TORCH, choices, draft if verify is None else verify.limit(draft))
+    _, unlimited = accept(TORCH, choices, draft)
+    assert path is None
+    assert accepted.tolist() == [
+        min(most, count - 1) for most, count in zip(unlimited.tolist(), counts, strict=True)
+    ]
 
 
 def test_a_chain_counts_up_to_the_first_disagreement() -> None:

@@ -37,6 +37,7 @@ class ShadowCase:
     device_bytes: int = 2 << 30
     speculation: dict[str, object] = field(default_factory=dict)
     max_capture_seconds: float = 60.0  # at start
+    draws_verify_rows: bool = False  # for every request and step, at random
     preempted_at_step: int | None = None
     aborted_at_step: int | None = None
     reloaded_at_step: int | None = None
@@ -112,6 +113,16 @@ _EVENTS = (
         in_unit_tests=True,
     ),
 )
+_VERIFY_ROWS = tuple(
+    replace(case, name=f"verify-rows-{case.name}", draws_verify_rows=True)
+    for case in (
+        replace(_EAGLE3, name="chain", graphs="off", requests=MIXED, preempted_at_step=6),
+        replace(_EAGLE3, name="tree", topk=3, graphs="off", requests=MIXED),
+        replace(_EAGLE3, name="sync", algorithm="STANDALONE", graphs="off", overlap=False),
+        replace(_EAGLE3, name="cuda-graphs", algorithm="EAGLE", topk=2, requests=SAMPLED),
+        replace(_EAGLE3, name="bf16", graphs="off", dtype="bfloat16", head_dim=FLASHINFER_DIM),
+    )
+)
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
     "launches_tree2_b1": replace(_EAGLE3, name="tree2-b1", topk=2, requests=SINGLE),
@@ -162,10 +173,12 @@ _IN_UNIT_TESTS = (
     "catch-up",
     "eagle3-bf16",
     "eagle3-fp8",
+    "verify-rows-chain",
+    "verify-rows-tree",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_TYPES)
+    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_TYPES)
 )
 BY_NAME = {case.name: case for case in CASES}

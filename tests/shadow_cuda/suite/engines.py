@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from lossless.poison import build_poisoned
+from lossless.verify_rows import RandomVerifyRows
 from specdecode_api import speculation
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
@@ -101,7 +102,10 @@ def build(
     document["model"] |= {"dtype": case.dtype, "context_length": CONTEXT}
     document["speculation"] |= case.speculation
     with mock.patch.object(speculation, "AVAILABLE_POLICIES", frozenset(Policy)):
-        return build_poisoned(EngineBoot.model_validate(document))
+        core = build_poisoned(EngineBoot.model_validate(document))
+    if case.draws_verify_rows:
+        core.choose_rows = RandomVerifyRows(len(case.name))
+    return core
 
 
 def make_grammar() -> Grammar:

@@ -10,6 +10,9 @@ TABLE: Final = "table"
 DECODE_STEPS = counter("decode_steps", "Decode steps.")
 REQUEST_STEPS = counter("request_steps", "Decode steps, counted once per request in the batch.")
 DRAFTED_TOKENS = counter("drafted_tokens", "Draft tokens proposed.")
+VERIFIED_TOKENS = counter(
+    "verified_tokens", "Draft tokens verified by the target; a step may leave out some."
+)
 ACCEPTED_TOKENS = counter("accepted_tokens", "Draft tokens accepted by the target.")
 EMITTED_TOKENS = counter("emitted_tokens", "Output tokens of decode steps.")
 PROMPT_TOKENS = counter("prompt_tokens", "Prompt tokens prefilled.")
@@ -79,10 +82,11 @@ GRAPH_CAPTURE_FAILED = gauge(
 EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason.", "reason")
 
 CORE = (
-    DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS, PROMPT_TOKENS,
-    DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS, CACHE_EVICTED_PAGES,
-    KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS, RUNNING_REQUESTS, WAITING_REQUESTS,
-    CACHE_PAGES, KV_PAGES, NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
+    DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, VERIFIED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS,
+    PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
+    CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS,
+    RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS, NUM_DRAFT_TOKENS,
+    ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
 )  # fmt: skip
 GRAPHS = (
     GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES,

@@ -20,11 +20,16 @@ RANGE_REQUEST_STEPS = counter(
 RANGE_DRAFTED_TOKENS = counter(
     "range_drafted_tokens", "Draft tokens proposed, per range.", BATCH_SIZE
 )
+RANGE_VERIFIED_TOKENS = counter(
+    "range_verified_tokens", "Draft tokens verified by the target, per range.", BATCH_SIZE
+)
 RANGE_ACCEPTED_TOKENS = counter(
     "range_accepted_tokens", "Draft tokens accepted by the target, per range.", BATCH_SIZE
 )
 RANGE_WASTED_TOKENS = counter(
-    "range_wasted_tokens", "Draft tokens rejected by the target, per range.", BATCH_SIZE
+    "range_wasted_tokens",
+    "Draft tokens not accepted, per range: rejected by the target, or not verified.",
+    BATCH_SIZE,
 )
 RANGE_EMITTED_TOKENS = counter("range_emitted_tokens", "Output tokens, per range.", BATCH_SIZE)
 RANGE_DECODE_SECONDS = counter(
@@ -82,9 +87,9 @@ POSITION_ACCEPTED = counter(
 )
 
 RANGES = (
-    RANGE_STEPS, RANGE_REQUEST_STEPS, RANGE_DRAFTED_TOKENS, RANGE_ACCEPTED_TOKENS,
-    RANGE_WASTED_TOKENS, RANGE_EMITTED_TOKENS, RANGE_DECODE_SECONDS, NUM_STEPS_SWITCHES,
-    RANGE_NUM_STEPS, RANGE_ACCEPTED_EMA, RANGE_SURVIVAL, RANGE_EXPECTED,
+    RANGE_STEPS, RANGE_REQUEST_STEPS, RANGE_DRAFTED_TOKENS, RANGE_VERIFIED_TOKENS,
+    RANGE_ACCEPTED_TOKENS, RANGE_WASTED_TOKENS, RANGE_EMITTED_TOKENS, RANGE_DECODE_SECONDS,
+    NUM_STEPS_SWITCHES, RANGE_NUM_STEPS, RANGE_ACCEPTED_EMA, RANGE_SURVIVAL, RANGE_EXPECTED,
 )  # fmt: skip
 BUCKETS = (
     BUCKET_STEPS, BUCKET_REQUEST_STEPS, BUCKET_BUSY_SECONDS, POSITION_REACHED, POSITION_ACCEPTED,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.verify_rows import VerifyRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +30,7 @@ class DecodeInputs:
     mask: Tensor | None = None  # [B, n, n] bool: the ancestors of a tree's nodes
     first: int = 0  # scratch row of the first row
     batch: DecodeBatch | None = None  # what was gathered for these requests
+    verify: VerifyRows | None = None  # the nodes that have rows; None: all of them
 
     @property
     def batch_size(self) -> int:

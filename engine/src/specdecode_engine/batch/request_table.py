@@ -4,7 +4,7 @@ Steps read and write these tensors only; the host's `Sequence` is updated afterw
 page 0 belong to padding. Letters: B batch, n rows per sequence, T rows in all.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import accumulate
@@ -75,6 +75,9 @@ class RequestTable:
 
     What the host contributes goes through `staging`: it is put there first, sent with all the other
     numbers of the step, and used from then on.
+
+    Args:
+        paged: pages whose window pages are kept, 0 without layers that have any.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class RequestTable:
         pages_per_request: int,
         page_size: int,
         staging: StagingBuffer,
+        paged: int = 0,
     ) -> None:
         self.staging = staging
         self.device = device = staging.device
@@ -94,6 +98,8 @@ class RequestTable:
         # Page ids, 0 where a request has none; others only read them.
         self.pages = torch.zeros(num_rows, pages_per_request, dtype=torch.int64, device=device)
         self._written_pages = [0] * num_rows
+        # Window page of every page, 0 where it has none; others only read them.
+        self.window_pages = torch.zeros(paged, dtype=torch.int64, device=device)
         self._offsets = torch.arange(width, device=device)
 
     def offsets(self, count: int) -> Tensor:
@@ -122,6 +128,12 @@ class RequestTable:
         if new:
             rows = self.staging.put((*req_indices, *places, *new)).view(3, -1)
             self.staging.after_send(lambda: self.pages.index_put_((rows[0], rows[1]), rows[2]))
+
+    def write_window_pages(self, changes: Mapping[int, int]) -> None:
+        """Write the window pages of pages where they changed, in one copy."""
+        if changes:
+            rows = self.staging.put((*changes, *changes.values())).view(2, -1)
+            self.staging.after_send(lambda: self.window_pages.index_put_((rows[0],), rows[1]))
 
     def decode_batch(
         self,

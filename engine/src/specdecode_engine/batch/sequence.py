@@ -164,6 +164,7 @@ class SchedulerOutput(NamedTuple):
     decoding: tuple[Sequence, ...]
     decision: Decision | None  # None where nothing decodes
     kv_tokens: int  # with KV over all that decode, as far as the host knows
+    num_verify_rows: tuple[int, ...] = ()  # nodes that each of `decoding` verifies, root included
 
     @property
     def prompt_tokens(self) -> int:

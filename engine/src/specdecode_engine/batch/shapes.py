@@ -40,6 +40,16 @@ class DraftShape:
         """Nodes on the longest path, root included: the width of everything that was accepted."""
         return min(self.num_steps, self.num_tokens - 1) + 1
 
+    def tokens_up_to(self, num_steps: int) -> int:
+        """Bound of the nodes that are at most `num_steps` deep, root included.
+
+        A step proposes topk tokens after each of the topk nodes that it expands; the first step
+        expands the root alone.
+        """
+        if num_steps == 0:
+            return 1
+        return min(1 + self.topk + (num_steps - 1) * self.topk**2, self.num_tokens)
+
     @property
     def scratch_rows(self) -> int:
         """Rows of a draft's scratch that the nodes expanded in one step take."""

@@ -38,6 +38,7 @@ class ForwardInputs:
     hidden: Tensor | None = None  # [B * n, width]: what each row reads besides its token
     mask: Tensor | None = None  # [B, n, seen] bool: a tree's ancestors
     first: int = 0  # scratch row of the first row
+    node_rows: Tensor | None = None  # [B, n] i64: the row of each node, where not all have one
 
     @property
     def batch_size(self) -> int:
@@ -103,8 +104,16 @@ class VerifyLayout:
             rows = table.node_rows(batch, inputs.depths)
         else:
             rows = table.window_rows(batch, batch.lengths, inputs.rows)
+        ids, verify, node_rows = ids.flatten(), inputs.verify, None
+        if verify is not None:
+            ids, rows, node_rows = ids[verify.nodes], verify.select(rows), verify.rows
         return ForwardInputs(
-            ids.flatten(), rows.positions, rows.layout, rows.slot_mapping, mask=inputs.mask
+            ids,
+            rows.positions,
+            rows.layout,
+            rows.slot_mapping,
+            mask=inputs.mask,
+            node_rows=node_rows,
         )
 
 
@@ -118,7 +127,8 @@ class TargetForward:
 
     def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
         assert inputs.slot_mapping is not None
-        view = PagedView(self.pool, inputs.slot_mapping, inputs.layout, inputs.mask)
+        nodes = inputs.mask, inputs.node_rows
+        view = PagedView(self.pool, inputs.slot_mapping, inputs.layout, *nodes)
         hidden, aux = self.target.forward(inputs.ids, inputs.positions, view, self.aux_spec)
         return ForwardOutputs(self.target.logits(hidden), aux)
 

@@ -3,7 +3,8 @@
 A view is how one forward pass sees them: for every layer it writes its own rows, then attends.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -37,6 +38,22 @@ class KVGroup:
         return self.k.nbytes + self.v.nbytes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowPool:
+    """The pages of layers with a sliding window, where these have fewer than other layers.
+
+    `of_page` [pages] i64 has the window page of each page; it changes between steps. Pages that no
+    row of a batch sees through its window may lead to window page 0.
+    """
+
+    of_page: Tensor
+    pages: int  # window page 0 included
+
+
+PlacedRows = tuple[Tensor, AttentionMetadata]
+"""Pool rows of the query rows [rows] i64, and what these attend to."""
+
+
 class KVCache:
     """Pages of keys and values, all layers; page 0 belongs to nobody and takes padding rows.
 
@@ -53,26 +70,51 @@ class KVCache:
         *,
         ops: Backend = TORCH,
         scale: KvScale | None = None,
+        windows: WindowPool | None = None,
     ) -> None:
-        """Allocate `pages` pages, page 0 included."""
+        """Allocate `pages` pages, page 0 included, and those of `windows`."""
         if pages < 2:
             raise ValueError(f"a pool of {pages} pages holds nothing besides page 0; give it 2")
         self.pages = pages
         self.page_size = page_size
         self.dtype = dtype
         self.ops = ops
-        self.groups = _make_groups(layer_map, (pages * page_size,), dtype, device)
+        self._windows = windows
+        self._in_windows = tuple(
+            windows is not None and shape.sliding_window is not None for shape in layer_map.shapes
+        )
+        counts = [windows.pages if windows and own else pages for own in self._in_windows]
+        rows = [(count * page_size,) for count in counts]
+        self.groups = _make_groups(layer_map, rows, dtype, device)
         # Views, created once: every layer of every forward pass uses its own.
         self._layers = tuple(
             LayerKV(self.groups[group].k[index], self.groups[group].v[index], scale or KvScale())
             for group, index in layer_map.places
         )
         self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
+        self._layer_in_windows = tuple(self._in_windows[spec.group] for spec in layer_map.layers)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all pages, page 0 included."""
         return sum(group.num_bytes for group in self.groups)
+
+    def place(
+        self, slot_mapping: Tensor, layout: AttentionMetadata
+    ) -> tuple[PlacedRows, PlacedRows]:
+        """Return rows as they lie in pages, and as they lie in window pages.
+
+        Both arguments are in pages; `in_windows` is the index of what a layer reads.
+        """
+        placed = slot_mapping, layout
+        if self._windows is None:
+            return placed, placed
+        table = replace(layout, page_table=self._windows.of_page[layout.page_table])
+        return placed, (self._window_rows(slot_mapping), table)
+
+    def in_windows(self, layer: int) -> bool:
+        """Whether the rows of a layer lie in window pages."""
+        return self._layer_in_windows[layer]
 
     def store(self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         """Write k and v [n, kv_heads, dim] to the rows slot_mapping [n] i64 of a layer.
@@ -95,10 +137,11 @@ class KVCache:
 
     def clear(self, slot_mapping: Tensor) -> None:
         """Make the rows slot_mapping [n] i64 of every layer zero."""
-        for group in self.groups:
+        for group, in_windows in zip(self.groups, self._in_windows, strict=True):
+            slots = self._window_rows(slot_mapping) if in_windows else slot_mapping
             for rows in (group.k, group.v):
                 bits = rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
-                bits.index_fill_(1, slot_mapping, 0)
+                bits.index_fill_(1, slots, 0)
 
     def compact(
         self, page_table: Tensor, req_indices: Tensor, lengths: Tensor, path: Tensor
@@ -111,10 +154,15 @@ class KVCache:
             lengths: [B] i64, rows before the nodes.
             path: [B, path_length] i64, nodes, ascending.
         """
-        for group in self.groups:
+        tables = (page_table, req_indices), (page_table, req_indices)
+        if self._windows is not None:
+            of_window = self._windows.of_page[page_table[req_indices]]
+            own = torch.arange(len(req_indices), device=req_indices.device)
+            tables = tables[0], (of_window, own)
+        for group, in_windows in zip(self.groups, self._in_windows, strict=True):
             # Kernels move keys and values of one width.
             ops = self.ops if group.k.shape == group.v.shape else TORCH
-            ops.compact_kv(group.k, group.v, page_table, req_indices, lengths, path, self.page_size)
+            ops.compact_kv(group.k, group.v, *tables[in_windows], lengths, path, self.page_size)
 
     def attend(
         self,
@@ -126,6 +174,12 @@ class KVCache:
     ) -> Tensor:
         """Attend from q [rows, q_heads, dim] to what is shown of a layer, and to tree KV."""
         return self.ops.attend(q, self._layers[layer], layout, tree_kv, params)
+
+    def _window_rows(self, slot_mapping: Tensor) -> Tensor:
+        """Map rows in pages to rows in window pages."""
+        assert self._windows is not None
+        pages = self._windows.of_page[slot_mapping // self.page_size]
+        return pages * self.page_size + slot_mapping % self.page_size
 
 
 def kv_bytes(layer_map: LayerMap, rows: int, dtype: torch.dtype) -> int:
@@ -148,7 +202,9 @@ class DraftScratch:
         device: torch.device,
     ) -> None:
         # [layers, batch, rows, kv_heads, dim]
-        self.groups = _make_groups(layer_map, (batch, rows), dtype, device)
+        self.groups = _make_groups(
+            layer_map, [(batch, rows)] * len(layer_map.shapes), dtype, device
+        )
         # [batch, rows, kv_heads, dim] of each layer
         self._layers = tuple(
             (self.groups[group].k[index], self.groups[group].v[index])
@@ -205,6 +261,12 @@ class PagedView:
     slot_mapping: Tensor  # [rows] i64: the pool row of each query row
     layout: AttentionMetadata
     ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
+    node_rows: Tensor | None = None  # [batch, nodes] i64: rows of the nodes, if not all have one
+    _placed: tuple[PlacedRows, PlacedRows] = field(init=False)
+
+    def __post_init__(self) -> None:
+        placed = self.pool.place(self.slot_mapping, self.layout)
+        object.__setattr__(self, "_placed", placed)
 
     def attend(
         self,
@@ -214,13 +276,21 @@ class PagedView:
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
-        self.pool.store(layer, self.slot_mapping, k, v)
+        slot_mapping, layout = self._placed[self.pool.in_windows(layer)]
+        self.pool.store(layer, slot_mapping, k, v)
         if self.ancestry is None:
-            return self.pool.attend(layer, q, self.layout, None, params)
+            return self.pool.attend(layer, q, layout, None, params)
         # A chain reads its own rows from the pool. A tree must see the same numbers.
-        k, v = self.pool.as_stored(layer, self.slot_mapping, k, v)
-        k, v = (rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:]) for rows in (k, v))
-        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, self.ancestry), params)
+        k, v = self.pool.as_stored(layer, slot_mapping, k, v)
+        tree_kv = TreeKV(self._by_node(k), self._by_node(v), self.ancestry)
+        return self.pool.attend(layer, q, layout, tree_kv, params)
+
+    def _by_node(self, rows: Tensor) -> Tensor:
+        """Arrange rows [rows, heads, dim] as [batch, nodes, heads, dim]."""
+        if self.node_rows is not None:
+            return rows[self.node_rows]
+        assert self.ancestry is not None
+        return rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,12 +324,16 @@ class ScratchView:
 
 
 def _make_groups(
-    layer_map: LayerMap, rows: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    layer_map: LayerMap, rows: Items[tuple[int, ...]], dtype: torch.dtype, device: torch.device
 ) -> tuple[KVGroup, ...]:
-    """Allocate what every owner of keys and values stores, [layers, *rows, kv_heads, dim]."""
+    """Allocate what every owner of keys and values stores, [layers, *rows, kv_heads, dim].
+
+    Args:
+        rows: of each group.
+    """
     groups = []
-    for shape, owners in zip(layer_map.shapes, layer_map.owners, strict=True):
-        outer = (len(owners), *rows, shape.kv_heads)
+    for shape, owners, outer_rows in zip(layer_map.shapes, layer_map.owners, rows, strict=True):
+        outer = (len(owners), *outer_rows, shape.kv_heads)
         k = _zeros((*outer, shape.k_head_dim), dtype, device)
         groups.append(KVGroup(k, _zeros((*outer, shape.v_head_dim), dtype, device)))
     return tuple(groups)

@@ -5,7 +5,7 @@ layer without keys and values of its own reads those of its owner and stores not
 4: `num_kv_shared_layers` layers at the end read the last earlier layer of their type).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -125,10 +125,25 @@ class LayerMap:
         )
 
     @property
+    def window(self) -> int | None:
+        """Positions that the widest sliding window sees; None without one."""
+        windows = [shape.sliding_window for shape in self.shapes if shape.sliding_window]
+        return max(windows, default=None)
+
+    @property
     def entries_per_token(self) -> int:
         """Entries of the keys and values of one token in all layers."""
-        pairs = zip(self.shapes, self.owners, strict=True)
-        return sum(shape.width * len(layers) for shape, layers in pairs)
+        return sum(shape.width * len(layers) for shape, layers in self._stored())
+
+    @property
+    def windowed_entries_per_token(self) -> int:
+        """Entries of one token in the layers with a sliding window."""
+        stored = self._stored()
+        return sum(shape.width * len(layers) for shape, layers in stored if shape.sliding_window)
+
+    def _stored(self) -> Iterator[tuple[LayerShape, tuple[int, ...]]]:
+        """Shapes of the groups and the layers of each that store keys and values."""
+        return zip(self.shapes, self.owners, strict=True)
 
 
 def shared_owners(layer_types: Sequence[str], num_shared: int) -> list[int]:

@@ -31,6 +31,7 @@ class GrammarRows:
     """The rows of a batch whose requests have a grammar."""
 
     req_indices: tuple[int, ...]  # [R], requests
+    host_rows: tuple[int, ...]  # [R]
     rows: Tensor  # [R] i64
 
 
@@ -38,18 +39,21 @@ class GrammarRows:
 class DraftOnHost:
     """Drafted tokens and their parents on the way to the host, for the rows with a grammar.
 
-    `depths` is how many draft tokens of each row may be accepted, None for any; set by `apply`.
+    `counts` is how many nodes of each row are verified, root included. `depths` is how many draft
+    tokens of each row may be accepted, None for any; set by `apply`.
     """
 
     table: Tensor  # [R, 2, N] i64, pinned or on the CPU; the root's token means nothing
+    counts: tuple[int, ...]
     arrival: "torch.cuda.Event | None"
     depths: list[int | None] = field(default_factory=list)
 
     def rows(self) -> list[tuple[list[int], list[int]]]:
-        """Wait for the tokens; tokens and parents of each row."""
+        """Wait for the tokens; tokens and parents of each row's verified nodes."""
         if self.arrival is not None:
             self.arrival.synchronize()
-        return [(tokens, parents) for tokens, parents in self.table.tolist()]
+        rows = zip(self.table.tolist(), self.counts, strict=True)
+        return [(tokens[:count], parents[:count]) for (tokens, parents), count in rows]
 
     def limit(self, accepted: Tensor, batch: GrammarRows) -> Tensor:
         """Accept no draft token [B] i64 after which the next one was sampled without its mask.
@@ -114,12 +118,18 @@ class GrammarMasks:
         if self.states.keys().isdisjoint(req_indices):
             return None
         rows = [row for row, req_index in enumerate(req_indices) if req_index in self.states]
-        return GrammarRows(tuple(req_indices[row] for row in rows), self._staging.put(rows))
+        req_indices = tuple(req_indices[row] for row in rows)
+        return GrammarRows(req_indices, tuple(rows), self._staging.put(rows))
 
-    def ship(self, batch: GrammarRows, draft: Draft) -> DraftOnHost:
+    def ship(
+        self, batch: GrammarRows, draft: Draft, num_verify_rows: tuple[int, ...]
+    ) -> DraftOnHost:
         """Start to copy what `apply` needs of a draft, before the target's forward is launched.
 
         The host then advances the grammars while the target computes.
+
+        Args:
+            num_verify_rows: nodes that each request of the whole batch verifies, root included.
         """
         tokens = torch.nn.functional.pad(draft.tokens[batch.rows], (1, 0))
         nodes = torch.arange(tokens.shape[1], device=tokens.device)
@@ -132,7 +142,7 @@ class GrammarMasks:
             table = pinned.copy_(table, non_blocking=True)
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrival.record()
-        return DraftOnHost(table, arrival)
+        return DraftOnHost(table, tuple(num_verify_rows[row] for row in batch.host_rows), arrival)
 
     def apply(self, logits: Tensor, batch: GrammarRows, on_host: DraftOnHost | None) -> Tensor:
         """Return logits [batch, N, vocab] with what a grammar forbids at minus infinity.
@@ -159,13 +169,14 @@ class GrammarMasks:
         self, req_index: int, tokens: list[int], parents: list[int], out: Words, until_s: float
     ) -> int | None:
         """Mask the nodes of a row until a time; return how many draft tokens may be accepted."""
-        state = self.states[req_index]
+        state, verified = self.states[req_index], out[: len(tokens)]
+        out[:] = -1
         if isinstance(state, Matcher):
             try:
-                return mask_nodes(state, tokens, parents, out, lambda: self.clock() > until_s)
+                return mask_nodes(state, tokens, parents, verified, lambda: self.clock() > until_s)
             except GrammarFault as fault:
                 self.states[req_index] = fault
-        out[:] = -1
+                out[:] = -1
         return None
 
     def _unpack(self, words: Words) -> Tensor:

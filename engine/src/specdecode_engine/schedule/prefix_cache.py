@@ -147,7 +147,9 @@ class PrefixCache:
         self.queried_tokens += len(tokens) if self._is_on else 0
         self.hit_tokens += len(pages) * self._paging.page_size
 
-    def insert(self, holder: int, tokens: Items[int], pages: list[int]) -> list[int]:
+    def insert(
+        self, holder: int, tokens: Items[int], pages: list[int]
+    ) -> tuple[list[int], list[int]]:
         """Keep a holder's pages and end its hold.
 
         Args:
@@ -155,11 +157,12 @@ class PrefixCache:
             pages: full ones, from the first on, those held included.
 
         Returns:
-            Pages that are not kept: others with the same tokens are cached already.
+            Pages that are not kept, and the cached pages that hold the same tokens, one for each;
+            none of these if the cache is off.
         """
         before, shared = self._holds.pop(holder)
         if not self._is_on:
-            return pages
+            return pages, []
         found, _, last = self._walk(before, shared, tokens, len(pages))
         node = self._end_at(last, found)
         self._take(node)
@@ -172,7 +175,7 @@ class PrefixCache:
             node = node.grow(pack(tokens[start:end]), fresh, self._paging)
             self.pages += len(fresh)
         self._release(node)
-        return own[: len(found)]
+        return own[: len(found)], found
 
     def evict(self, count: int) -> list[int]:
         """Remove `count` of the `idle_pages` pages that are not in use; the caller gets them."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
+from specdecode_engine.schedule.pages import PageAllocator, WindowPages
 from specdecode_engine.schedule.prefill_budget import share_budget
-from specdecode_engine.schedule.prefix_cache import PrefixCache
+from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class Limits:
     page_size: int
     pages: int
     lag_tokens: int = 0  # tokens that a step in flight may add before the host knows
+    window: int | None = None  # positions seen by layers that keep their rows in window pages
+    window_pages: int = 0  # window page 0 included
+    kv_bytes: int = 0  # of all pages and window pages in target and draft
 
     @property
     def longest_sequence(self) -> int:
@@ -60,6 +64,10 @@ class Scheduler:
         self.policy = policy
         self.cache = cache
         self.pages = PageAllocator(limits.pages, limits.page_size)
+        self.windows: WindowPages | None = None
+        if limits.window is not None:
+            sizes = limits.pages, limits.window_pages, limits.page_size
+            self.windows = WindowPages(*sizes, limits.window)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preempted_total = 0
@@ -111,6 +119,7 @@ class Scheduler:
         decoding = self._reserve_decode()
         self._admit()
         chunks = self._cut_chunks()
+        self._move_windows(chunks, decoding)
         kv_tokens = sum(sequence.computed for sequence in decoding)
         decision = self._decide(decoding, kv_tokens) if decoding else None
         return SchedulerOutput(chunks, tuple(decoding), decision, kv_tokens)
@@ -150,6 +159,8 @@ class Scheduler:
         reduced to one sequence was interrupted: there is nothing left to reduce.
         """
         limit = len(self.running) - 1
+        if self.windows is not None:
+            self.windows.repeat_changes()
         for sequence in reversed(interrupted):
             self.preempt(sequence)
         was_alone, self._reduced_to = self._reduced_to == 1, max(limit, 1)
@@ -177,6 +188,8 @@ class Scheduler:
             raise AssertionError("a page belongs to two sequences, or to one and to the cache")
         if len(own) + len(cached) + self.pages.free != self.pages.total:
             raise AssertionError("free, cached and held pages do not add up")
+        if self.windows is not None:
+            self.windows.check({s.req_index: s.pages for s in self.running if s.req_index})
         req_indices = [sequence.req_index for sequence in self.running]
         if len(set(req_indices)) != len(req_indices) or None in req_indices:
             raise AssertionError("a request index is shared or missing")
@@ -187,8 +200,11 @@ class Scheduler:
         assert sequence.req_index is not None
         full = sequence.reusable // self.limits.page_size
         kept, rest = sequence.pages[:full], sequence.pages[full:]
-        known = self.cache.insert(sequence.req_index, sequence.tokens, kept)
-        self.pages.give_back(known + rest)
+        surplus, cached = self.cache.insert(sequence.req_index, sequence.tokens, kept)
+        if self.windows is not None:
+            self.windows.close(sequence.req_index, sequence.pages)
+            self.windows.replace(surplus[: len(cached)], cached)
+        self._give_back(surplus + rest)
         self._free_req_indices.append(sequence.req_index)
         sequence.pages = []
         sequence.req_index = None
@@ -217,8 +233,13 @@ class Scheduler:
     def _take(self, count: int) -> list[int]:
         """Take pages, evicting what nobody uses as far as free ones do not suffice."""
         if count > self.pages.free:
-            self.pages.give_back(self.cache.evict(count - self.pages.free))
+            self._give_back(self.cache.evict(count - self.pages.free))
         return self.pages.take(count)
+
+    def _give_back(self, pages: list[int]) -> None:
+        if self.windows is not None:
+            self.windows.drop(pages)
+        self.pages.give_back(pages)
 
     def _missing_pages(self, sequence: Sequence) -> int:
         rows = sequence.most_computed + self.limits.max_draft_tokens
@@ -230,17 +251,40 @@ class Scheduler:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
-            shared, idle, last = self.cache.match(sequence.tokens, sequence.skippable_tokens)
+            shared, idle, last = self._match(sequence)
             if needed - len(shared) > self.available_pages - idle:
                 return
             self.waiting.popleft()
             sequence.req_index = self._free_req_indices.pop()
             self.cache.hold(sequence.req_index, sequence.tokens, shared, last)
+            if self.windows is not None:
+                self.windows.open(sequence.req_index, shared)
             sequence.pages = shared + self._take(needed - len(shared))
             sequence.matched = len(shared) * self.limits.page_size
             sequence.computed = sequence.reusable = sequence.matched
             sequence.prefill_end = len(sequence.tokens)
             self.running.append(sequence)
+
+    def _match(self, sequence: Sequence) -> tuple[list[int], int, Node]:
+        """Find the longest cached beginning after which every layer has what the next row sees."""
+        found = self.cache.match(sequence.tokens, sequence.skippable_tokens)
+        if self.windows is None or (usable := self.windows.usable(found[0])) == len(found[0]):
+            return found
+        return self.cache.match(sequence.tokens, usable * self.limits.page_size)
+
+    def _move_windows(self, chunks: tuple[PrefillChunk, ...], decoding: list[Sequence]) -> None:
+        """Attach window pages to all rows of this step; end the use of those out of the windows."""
+        windows = self.windows
+        if windows is None:
+            return
+        for sequence in self.running:
+            assert sequence.req_index is not None
+            windows.slide(sequence.req_index, sequence.pages, sequence.computed)
+        ends = [(chunk.sequence, chunk.end) for chunk in chunks]
+        ends += [(s, s.most_computed + self.limits.max_draft_tokens) for s in decoding]
+        for sequence, rows in ends:
+            assert sequence.req_index is not None
+            windows.extend(sequence.req_index, sequence.pages, rows)
 
     def _cut_chunks(self) -> tuple[PrefillChunk, ...]:
         prompts = [s for s in self.running if s.computed < s.prefill_end]
@@ -251,46 +295,3 @@ class Scheduler:
             for sequence, count in zip(prompts, shares, strict=True)
             if count
         )
-
-
-class PageAllocator:
-    """Hands out page ids 1..pages-1; page 0 is the dummy page that padding rows write to.
-
-    Invariant: every page but 0 is either in the free list or held, never both, never twice.
-    """
-
-    def __init__(self, pages: int, page_size: int) -> None:
-        if pages < 2:
-            raise ValueError(f"a pool of {pages} pages has only the dummy page; use at least 2")
-        self.page_size = page_size
-        self.total = pages - 1
-        self._free = list(range(pages - 1, 0, -1))
-        self._held: set[int] = set()
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
-    def pages_for(self, rows: int) -> int:
-        return -(-rows // self.page_size)
-
-    def take(self, count: int) -> list[int]:
-        """Take `count` pages; the caller has looked at `free` first."""
-        if count > len(self._free):
-            raise AssertionError(f"{count} pages requested, {len(self._free)} are free")
-        taken = [self._free.pop() for _ in range(count)]
-        self._held.update(taken)
-        return taken
-
-    def give_back(self, pages: list[int]) -> None:
-        for page in pages:
-            self._held.remove(page)
-        self._free.extend(pages)
-
-    def check(self) -> None:
-        """Assert that nothing leaked and nothing is held twice."""
-        free = set(self._free)
-        if len(free) != len(self._free) or free & self._held:
-            raise AssertionError("a page is free twice or free and held")
-        if len(free) + len(self._held) != self.total or 0 in free | self._held:
-            raise AssertionError("pages leaked")

@@ -42,13 +42,15 @@ class DraftKvProgress:
         self._computed[req_index] = rows
         self._first_missing[req_index : req_index + 1].fill_(rows)
 
-    def add_pending(self, req_indices: Items[int], required: Items[int], rows: int) -> None:
-        """Record that a step has committed up to `rows` tokens.
+    def add_pending(
+        self, req_indices: Items[int], required: Items[int], most_rows: Items[int]
+    ) -> None:
+        """Record that a step has committed up to `most_rows` tokens, per request.
 
         Args:
             required: rows that a draft needed before the step, per request.
         """
-        for req_index, count in zip(req_indices, required, strict=True):
+        for req_index, count, rows in zip(req_indices, required, most_rows, strict=True):
             self._pending[req_index] = (
                 self._pending.get(req_index, count - self._computed[req_index]) + rows
             )
@@ -111,9 +113,9 @@ class HiddenStateRing:
         positions = torch.arange(end - count, end, device=hidden.device)
         self._rows[req_index, positions % self._length] = hidden[-count:]
 
-    def write_rows(self, batch: DecodeBatch, num_rows: int, hidden: Tensor) -> None:
-        """Keep hidden states [B, num_rows, width] of positions length .. length + num_rows - 1."""
-        places = (batch.lengths[:, None] + self._offsets[:num_rows]) % self._length
+    def write_rows(self, batch: DecodeBatch, hidden: Tensor) -> None:
+        """Keep hidden states [B, n, width] of positions length .. length + n - 1."""
+        places = (batch.lengths[:, None] + self._offsets[: hidden.shape[1]]) % self._length
         self._rows[batch.req_indices[:, None], places] = hidden
 
     def read_span(self, span: Span) -> Tensor:

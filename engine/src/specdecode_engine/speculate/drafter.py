@@ -46,14 +46,13 @@ class Drafter(Protocol):
         ...
 
     def update_after_verify(
-        self, batch: DecodeBatch, num_rows: int, aux_hidden_states: Tensor | None
+        self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:
-        """Process what a step committed at positions length .. length + num_rows - 1.
+        """Process what a step committed from position length on.
 
         Args:
-            num_rows: length of the step's longest path; a sequence may have accepted less, and
-                its rows after that are meaningless.
-            aux_hidden_states: [B, num_rows, width] along the accepted path, or None if the draft
-                reads none.
+            most_rows: bound of the rows that each sequence committed, the bonus token's included.
+            aux_hidden_states: [B, path_length, width] along the accepted path, meaningless after
+                its end, or None if the draft reads none.
         """
         ...

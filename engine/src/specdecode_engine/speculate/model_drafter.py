@@ -99,12 +99,12 @@ class ModelDrafter:
         return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
     def update_after_verify(
-        self, batch: DecodeBatch, num_rows: int, aux_hidden_states: Tensor | None
+        self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:
         if self._ring is not None:
             assert aux_hidden_states is not None
-            self._ring.write_rows(batch, num_rows, aux_hidden_states)
-        self._progress.add_pending(batch.host_req_indices, self._required_rows(batch), num_rows)
+            self._ring.write_rows(batch, aux_hidden_states)
+        self._progress.add_pending(batch.host_req_indices, self._required_rows(batch), most_rows)
 
     def _required_rows(self, batch: DecodeBatch) -> list[int]:
         """Rows that a draft needs, as bounded on the host."""

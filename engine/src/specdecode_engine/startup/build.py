@@ -26,7 +26,7 @@ from specdecode_engine.model.forward import (
     VerifyLayout,
     draft_forwards,
 )
-from specdecode_engine.model.kv_cache import DraftScratch, KVCache
+from specdecode_engine.model.kv_cache import DraftScratch, KVCache, WindowPool
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.weights import tensor_bytes
@@ -57,7 +57,7 @@ from specdecode_engine.startup.graph_config import (
     plan_graphs,
 )
 from specdecode_engine.startup.kernels import compile_kernels, watch_compiles
-from specdecode_engine.startup.memory import page_bytes, plan_limits
+from specdecode_engine.startup.memory import plan_limits
 from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
@@ -185,10 +185,14 @@ def _wire(
         pages_per_request=limits.pages_per_sequence,
         page_size=limits.page_size,
         staging=StagingBuffer(config.device),
+        paged=0 if limits.window is None else limits.pages,
     )
+    windows = None
+    if limits.window is not None:
+        windows = WindowPool(table.window_pages, limits.window_pages)
     ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
-    pool = _make_cache(config, config.target, limits, ops)
+    pool = _make_cache(config, config.target, limits, ops, windows)
     verify = TargetForward(models.target, pool, config.aux_spec)
     functions: dict[ForwardKind, DecodeFunction] = {
         ForwardKind.VERIFY: DecodeForward(VerifyLayout(table), verify)
@@ -211,8 +215,17 @@ def _wire(
     return ModelContext(ops, models.target, pool, table, sampler, graphs, drafter, config.aux_spec)
 
 
-def _make_cache(config: EngineConfig, model: DraftConfig, limits: Limits, ops: Backend) -> KVCache:
-    """Allocate the KV cache of target or draft; both have the same pages."""
+def _make_cache(
+    config: EngineConfig,
+    model: DraftConfig,
+    limits: Limits,
+    ops: Backend,
+    windows: WindowPool | None = None,
+) -> KVCache:
+    """Allocate the KV cache of target or draft; both have the same pages.
+
+    A draft has no window pages: it may compute rows long after the target did.
+    """
     return KVCache(
         model.layer_map,
         pages=limits.pages,
@@ -220,6 +233,7 @@ def _make_cache(config: EngineConfig, model: DraftConfig, limits: Limits, ops: B
         dtype=config.kv_dtype,
         device=config.device,
         ops=ops,
+        windows=windows,
     )
 
 
@@ -285,7 +299,8 @@ def _facts(
         "threads": torch.get_num_threads(),
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
-        "kv_cache_bytes": limits.pages * page_bytes(config),
+        "kv_window_pages": limits.window_pages,
+        "kv_cache_bytes": limits.kv_bytes,
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,

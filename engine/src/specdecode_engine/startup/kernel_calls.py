@@ -27,6 +27,8 @@ from specdecode_kernels import (
 )
 from specdecode_kernels.triton.variants import META, OpCall, meta_backend
 
+SOME_NODES = "verification of some nodes of trees"
+
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Of attention: how many there are depends on lengths and on the device."""
 
@@ -97,7 +99,7 @@ def _attention_calls(
 ) -> Iterator[OpCall]:
     for params in _layer_params(model):
         for why, qo_lens, tree_rows in _attention_shapes(needs, name):
-            starts = _empty(len(qo_lens) + 1) if why.startswith("prefill") else None
+            starts = _empty(len(qo_lens) + 1) if why.startswith(("prefill", SOME_NODES)) else None
             call = partial(_attend, needs, model, ops, params, qo_lens, tree_rows, starts)
             yield f"{why} of the {name}", call
 
@@ -118,6 +120,10 @@ def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tupl
     if name == "draft":  # of one request, after steps without a draft
         for rows in (8, 16, 32, 64, 128):
             yield "catching up", (rows,), 0
+    trees = [shape.num_tokens for shape in needs.shapes if shape.topk > 1 and shape.num_steps]
+    for nodes in trees if name == "target" else ():
+        for rows in sorted({*(1 << n for n in range(nodes.bit_length())), nodes}):
+            yield SOME_NODES, (rows, 1), nodes
     for batch in needs.batch_sizes:
         if name == "draft":
             for rows in range(1, needs.path_length + 1):

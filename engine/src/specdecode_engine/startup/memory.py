@@ -8,12 +8,16 @@ from typing import ClassVar
 from specdecode_api.report import TerminationReason
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.model.kv_cache import kv_bytes
+from specdecode_engine.schedule.pages import most_window_pages
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
 log = logging.getLogger(__name__)
+
+PAGES_PER_WINDOW_PAGE = 4
+"""Window pages are for running requests and for the ends of cached prefixes, not for all pages."""
 
 SHORTEST_TOKENS = 16  # prompt and output of the shortest request that the cache must hold
 
@@ -33,22 +37,26 @@ class MemoryDemand:
     draft_weight_bytes: int
     fixed_bytes: int  # scratch, features, verify logits, request tables
     graph_bytes: int  # CUDA graphs and their buffers
-    page_bytes: int  # one page in target and draft
+    page_bytes: int  # one page in target and draft, without the target's windows
     page_size: int
     most_rows: int  # rows that could ever be used
     fewest_rows: int  # rows that one shortest useful request needs
+    window_page_bytes: int = 0  # one page of the target's layers with a sliding window
+    most_window_pages: int = 0  # that running requests use
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The number of pages in the pool, dummy page included."""
+    """The number of pages and of window pages in the pool, dummy pages included."""
 
     demand: MemoryDemand
     pages: int
+    window_pages: int = 0
 
     @property
     def kv_bytes(self) -> int:
-        return self.pages * self.demand.page_bytes
+        demand = self.demand
+        return self.pages * demand.page_bytes + self.window_pages * demand.window_page_bytes
 
     def lines(self) -> tuple[str, ...]:
         demand = self.demand
@@ -59,8 +67,13 @@ class MemoryPlan:
             f"left                 {_mib(demand.available_bytes)}",
             f"scratch and logits   {_mib(demand.fixed_bytes)}",
             f"CUDA graphs          {_mib(demand.graph_bytes)}",
-            f"key-value cache      {_mib(self.kv_bytes)}  {self.pages} pages, {rows} tokens",
+            f"key-value cache      {_mib(self.kv_bytes)}  {self._page_counts()}, {rows} tokens",
         )
+
+    def _page_counts(self) -> str:
+        if not self.demand.window_page_bytes:
+            return f"{self.pages} pages"
+        return f"{self.pages} pages, {self.window_pages} of sliding windows"
 
 
 def plan_limits(
@@ -77,6 +90,8 @@ def plan_limits(
     """
     boot, sizes = config.boot, config.sizes
     limit = boot.memory.max_total_tokens
+    layer_map = config.target.layer_map
+    in_windows = layer_map.windowed_entries_per_token * config.kv_dtype.itemsize
 
     def plan(running: int) -> MemoryPlan:
         most_rows = (config.context_length + sizes.reserve_tokens) * running
@@ -86,8 +101,10 @@ def plan_limits(
             draft_weight_bytes=draft_weight_bytes,
             fixed_bytes=_fixed_bytes(config, running),
             graph_bytes=graph_bytes,
-            page_bytes=page_bytes(config),
+            page_bytes=(_token_bytes(config) - in_windows) * boot.memory.page_size,
             page_size=boot.memory.page_size,
+            window_page_bytes=in_windows * boot.memory.page_size,
+            most_window_pages=_most_window_pages(config, running),
             most_rows=most_rows if limit is None else min(most_rows, limit),
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
@@ -105,6 +122,9 @@ def plan_limits(
         page_size=boot.memory.page_size,
         pages=chosen.pages,
         lag_tokens=sizes.lag_tokens,
+        window=layer_map.window,
+        window_pages=chosen.window_pages,
+        kv_bytes=chosen.kv_bytes,
     )
 
 
@@ -122,11 +142,23 @@ def _plan_or_suggest(plan: Callable[[int], MemoryPlan], running: int) -> MemoryP
         raise
 
 
-def page_bytes(config: EngineConfig) -> int:
-    """Bytes of one page in target and draft."""
+def _token_bytes(config: EngineConfig) -> int:
+    """Bytes of the keys and values of one token in target and draft."""
     models = [config.target] if config.draft is None else [config.target, config.draft]
-    page_size = config.boot.memory.page_size
-    return sum(kv_bytes(model.layer_map, page_size, config.kv_dtype) for model in models)
+    return sum(kv_bytes(model.layer_map, 1, config.kv_dtype) for model in models)
+
+
+def _most_window_pages(config: EngineConfig, running: int) -> int:
+    window = config.target.layer_map.window
+    if window is None:
+        return 0
+    return most_window_pages(
+        window,
+        config.boot.memory.page_size,
+        running=running,
+        reserve_tokens=config.sizes.reserve_tokens,
+        chunk_tokens=config.boot.scheduling.chunked_prefill_tokens,
+    )
 
 
 def _fixed_bytes(config: EngineConfig, running: int) -> int:
@@ -168,18 +200,40 @@ def plan_memory(
             f"max_total_tokens {demand.most_rows} is less than the {demand.fewest_rows} tokens "
             "that one short request takes; raise it"
         )
-    most = 1 + -(-demand.most_rows // demand.page_size)
-    pages = min(budget // demand.page_bytes, most)
+    pages, window_pages = _split(demand, budget)
     fewest = 1 + -(-demand.fewest_rows // demand.page_size)
     if pages < fewest:
-        needed = taken + fewest * demand.page_bytes
+        page_bytes = demand.page_bytes + demand.window_page_bytes
+        needed = taken + fewest * page_bytes
         raise NotEnoughMemory(
             f"the key-value cache gets {_mib(max(budget, 0))} for {fewest} pages of "
-            f"{_mib(demand.page_bytes)}; {_mib(needed)} are needed besides the weights and "
+            f"{_mib(page_bytes)}; {_mib(needed)} are needed besides the weights and "
             f"{_mib(demand.available_bytes)} are available: give the engine more memory, or lower "
             "context_length, max_running_requests, num_steps or graphs.max_bytes"
         )
-    return MemoryPlan(demand, pages)
+    return MemoryPlan(demand, pages, window_pages)
+
+
+def _split(demand: MemoryDemand, budget: int) -> tuple[int, int]:
+    """Choose the numbers of pages and of window pages that fit into `budget` bytes.
+
+    Every page has a window page if the budget has no more than running requests can use. Otherwise
+    there are as many as they can use, or one for `PAGES_PER_WINDOW_PAGE` pages if that is more, so
+    that prefixes keep theirs; what pages cannot use of the budget goes to window pages.
+    """
+    page, window = demand.page_bytes, demand.window_page_bytes
+    most = 1 + -(-demand.most_rows // demand.page_size)
+    pages = min(budget // (page + window), most)
+    if not window:
+        return pages, 0
+    used = demand.most_window_pages
+    if pages <= used or pages == most:
+        return pages, pages
+    pages = most
+    if page:
+        by_share = PAGES_PER_WINDOW_PAGE * budget // (PAGES_PER_WINDOW_PAGE * page + window)
+        pages = min((budget - used * window) // page, by_share, most)
+    return pages, min((budget - pages * page) // window, pages)
 
 
 def _mib(count: int) -> str:

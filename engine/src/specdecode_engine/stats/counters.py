@@ -63,13 +63,14 @@ class DecodeTotals:
     steps: int = 0
     request_steps: int = 0
     drafted_tokens: int = 0
+    verified_tokens: int = 0
     accepted_tokens: int = 0
     emitted_tokens: int = 0
     seconds: float = 0.0
 
     @property
     def wasted_tokens(self) -> int:
-        """Drafted tokens that the target did not keep."""
+        """Drafted tokens that were not accepted: rejected by the target, or not verified."""
         return self.drafted_tokens - self.accepted_tokens
 
     @property
@@ -125,12 +126,18 @@ class Counters:
         self.latest = decision
 
     def count(
-        self, decision: Decision, drafted: int, accepted: Sequence[int], seconds: float
+        self,
+        decision: Decision,
+        drafted: int,
+        verified: Sequence[int],
+        accepted: Sequence[int],
+        seconds: float,
     ) -> None:
         """Count a finished step, in total and for the range that decided it.
 
         Args:
             drafted: tokens drafted per request.
+            verified: of these, by request.
             accepted: by request; each got one more token, the bonus.
         """
         requests, accepted_tokens = len(accepted), sum(accepted)
@@ -139,6 +146,7 @@ class Counters:
             totals.steps += 1
             totals.request_steps += requests
             totals.drafted_tokens += drafted * requests
+            totals.verified_tokens += sum(verified)
             totals.accepted_tokens += accepted_tokens
             totals.emitted_tokens += emitted
             totals.seconds += seconds

@@ -17,13 +17,13 @@ Values = Mapping[Labels, float]
 
 # In the order of the fields of `DecodeTotals`, `StepTotals` and `PositionStats`.
 _DECODE = (
-    core.DECODE_STEPS, core.REQUEST_STEPS, core.DRAFTED_TOKENS, core.ACCEPTED_TOKENS,
-    core.EMITTED_TOKENS, core.DECODE_SECONDS,
+    core.DECODE_STEPS, core.REQUEST_STEPS, core.DRAFTED_TOKENS, core.VERIFIED_TOKENS,
+    core.ACCEPTED_TOKENS, core.EMITTED_TOKENS, core.DECODE_SECONDS,
 )  # fmt: skip
 _RANGES = (
     speculation.RANGE_STEPS, speculation.RANGE_REQUEST_STEPS, speculation.RANGE_DRAFTED_TOKENS,
-    speculation.RANGE_ACCEPTED_TOKENS, speculation.RANGE_EMITTED_TOKENS,
-    speculation.RANGE_DECODE_SECONDS,
+    speculation.RANGE_VERIFIED_TOKENS, speculation.RANGE_ACCEPTED_TOKENS,
+    speculation.RANGE_EMITTED_TOKENS, speculation.RANGE_DECODE_SECONDS,
 )  # fmt: skip
 _STEPS = (
     speculation.BUCKET_STEPS, speculation.BUCKET_REQUEST_STEPS, speculation.BUCKET_BUSY_SECONDS,

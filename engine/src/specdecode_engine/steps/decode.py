@@ -13,8 +13,10 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
-from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
+from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model.forward import VerifyLayout
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
@@ -32,23 +34,37 @@ class StagedDecode:
     req_indices: Tensor  # [B] i64
     sampling: SamplingBatch
     logprobs: LogprobRequest | None
-    limits: Tensor | None = None
-    """[B] i64, the most draft tokens that may be accepted; None where no request limits them."""
+    num_verify_rows: tuple[int, ...]  # nodes that each sequence verifies, root included
+    verify: VerifyRows | None  # None: all nodes of every draft
+    limits: Tensor | None
+    """[B] i64, the most draft tokens of a tree that may be accepted; None where no request limits
+    them. A chain of fewer rows limits them by its length."""
 
     @classmethod
-    def of(
-        cls, context: ModelContext, sequences: tuple[Sequence, ...], num_steps: int
-    ) -> "StagedDecode":
-        """Stage them for a step of `num_steps` draft steps."""
+    def of(cls, context: ModelContext, plan: SchedulerOutput, shape: DraftShape) -> "StagedDecode":
+        """Stage the decode batch of a plan for drafts of one shape."""
+        sequences, counts = plan.decoding, plan.num_verify_rows
         req_indices = [one.req_index for one in sequences if one.req_index is not None]
         staging = context.staging
-        sampling = context.sampler.stage(req_indices)
-        logprobs = LogprobRequest.stage(sequences, staging)
-        limits = None
-        if any(one.is_limited(num_steps) for one in sequences):
-            most = [one.request.max_steps for one in sequences]
-            limits = staging.put([num_steps if limit is None else limit for limit in most])
-        return cls(sequences, staging.put(req_indices), sampling, logprobs, limits)
+        return cls(
+            sequences,
+            staging.put(req_indices),
+            context.sampler.stage(req_indices),
+            LogprobRequest.stage(sequences, staging),
+            counts,
+            VerifyRows.stage(counts, shape.num_tokens, staging),
+            _stage_limits(sequences, shape, staging),
+        )
+
+
+def _stage_limits(
+    sequences: tuple[Sequence, ...], shape: DraftShape, staging: StagingBuffer
+) -> Tensor | None:
+    most = shape.num_steps
+    if shape.topk == 1 or not any(one.is_limited(most) for one in sequences):
+        return None
+    limits = [one.request.max_steps for one in sequences]
+    return staging.put([most if limit is None else limit for limit in limits])
 
 
 def decode(
@@ -73,17 +89,21 @@ def decode(
     draft, on_host = None, None
     if context.drafter is not None and shape.num_steps:
         draft = context.drafter.draft(batch, sampling, shape)
-    inputs = _inputs(batch, draft)
+    # A CUDA graph computes all nodes; those that are not verified are only never accepted.
+    selected = None if context.graphs.uses_graphs else staged.verify
+    inputs = _inputs(batch, draft, selected)
     if draft is not None and sampling.grammar is not None:
-        on_host = context.sampler.grammars.ship(sampling.grammar, draft)
+        counts = staged.num_verify_rows
+        on_host = context.sampler.grammars.ship(sampling.grammar, draft, counts)
     if prompts is not None:
         outputs = prefill(context, prompts, VerifyLayout(context.table)(inputs), steps[0])
     else:
         outputs = context.graphs.run(ForwardKind.VERIFY, inputs)
     positions = _sampled_positions(context.table, batch, draft, sampling)
-    logits = outputs.logits.view(*positions.shape, -1)
+    logits = _by_node(outputs.logits, batch.size, selected)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
-    path, accepted = accept(context.ops, tokens, draft)
+    proposed = draft if draft is None or staged.verify is None else staged.verify.limit(draft)
+    path, accepted = accept(context.ops, tokens, proposed)
     if on_host is not None and sampling.grammar is not None:
         accepted = on_host.limit(accepted, sampling.grammar)
     if staged.limits is not None:
@@ -91,7 +111,8 @@ def decode(
         accepted = torch.minimum(accepted, staged.limits)
     tokens = gather_accepted(context.ops, tokens, path)
     emitted = accepted + 1
-    _commit(context, batch, tokens, emitted, path, outputs.hidden)
+    hidden = None if outputs.hidden is None else _by_node(outputs.hidden, batch.size, selected)
+    _commit(context, batch, tokens, emitted, path, hidden, staged.num_verify_rows)
     context.sampler.commit(sampling, tokens, emitted)
     logprobs = None
     if staged.logprobs is not None:
@@ -100,12 +121,19 @@ def decode(
     steps[-1].send_tokens(staged.sequences, tokens, accepted, drafted, logprobs)
 
 
-def _inputs(batch: DecodeBatch, draft: Draft | None) -> DecodeInputs:
+def _by_node(rows: Tensor, batch_size: int, selected: VerifyRows | None) -> Tensor:
+    """Arrange the rows of a forward [T, width] as [B, N, width]; see `VerifyRows.rows`."""
+    return rows.view(batch_size, -1, rows.shape[-1]) if selected is None else rows[selected.rows]
+
+
+def _inputs(batch: DecodeBatch, draft: Draft | None, selected: VerifyRows | None) -> DecodeInputs:
     """Inputs of the target's forward over the bonus tokens and their draft."""
     if draft is None:
         return DecodeInputs(batch.req_indices, batch.longest, 1, batch=batch)
     rows, tree = draft.shape.num_tokens, draft.tree
-    inputs = DecodeInputs(batch.req_indices, batch.longest, rows, draft.tokens, batch=batch)
+    inputs = DecodeInputs(
+        batch.req_indices, batch.longest, rows, draft.tokens, batch=batch, verify=selected
+    )
     return inputs if tree is None else replace(inputs, depths=tree.depths, mask=tree.ancestry)
 
 
@@ -151,11 +179,13 @@ def _commit(
     emitted: Tensor,
     path: Tensor | None,
     aux_hidden_states: Tensor | None,
+    num_verify_rows: tuple[int, ...],
 ) -> None:
     """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64.
 
     Args:
-        aux_hidden_states: [B * N, width], of every node.
+        aux_hidden_states: [B, N, width], of every node.
+        num_verify_rows: nodes that each request verified, root included.
     """
     if path is not None:
         # The path's rows move to the front, where a chain would have put them.
@@ -165,6 +195,7 @@ def _commit(
         return
     kept = None
     if aux_hidden_states is not None:
-        by_node = aux_hidden_states.view(batch.size, -1, aux_hidden_states.shape[-1])
-        kept = gather_accepted(context.ops, by_node, path)
-    context.drafter.update_after_verify(batch, tokens.shape[1], kept)
+        kept = gather_accepted(context.ops, aux_hidden_states, path)
+    width = tokens.shape[1]
+    most = tuple([min(count, width) for count in num_verify_rows])
+    context.drafter.update_after_verify(batch, most, kept)

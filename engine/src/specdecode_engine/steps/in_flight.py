@@ -1,6 +1,7 @@
 """A step that was launched, and whose result the host has not read yet."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +12,17 @@ from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
 from specdecode_engine.steps.timing import Timing
 
-SequenceResult = tuple[Sequence, tuple[int, ...], tuple[TokenLogprobs, ...] | None]
-"""A sequence, its tokens of a step before stops and limits are checked, and their logprobs. All of
-the tokens but the last are accepted draft tokens."""
+
+class SequenceResult(NamedTuple):
+    """What a step brought for a sequence, before stops and limits are checked.
+
+    All of the tokens but the last are accepted draft tokens.
+    """
+
+    sequence: Sequence
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    verified: int  # drafted tokens that the target verified
 
 
 @dataclass(slots=True)
@@ -30,10 +39,11 @@ class InFlightStep:
     decision: Decision | None = None  # None for the prefill part
     kv_tokens: int = 0  # of the decode batch at launch
     prompt_tokens: int = 0  # of the prefill chunks
+    num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens per sequence
-    _width: int = 0  # most tokens that a sequence can get
-    _result: Tensor | None = None  # [B, width + 1] i64, on the host: tokens, number accepted
+    _most: tuple[int, ...] = ()  # tokens that each sequence can get
+    _result: Tensor | None = None  # [B, path_length + 1] i64, on the host: tokens, number accepted
     _logprobs: LogprobRows | None = None
     _scored: tuple[ScoredPrompt, ...] = ()
     _arrival: "torch.cuda.Event | None" = None
@@ -58,11 +68,12 @@ class InFlightStep:
             accepted: [B] i64; the first accepted + 1 tokens of each row count.
             drafted: tokens drafted per sequence.
         """
-        width = tokens.shape[1]
-        for sequence in sequences:
-            sequence.in_flight_tokens += width
+        counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
+        self._most = tuple([min(count, width) for count in counts])
+        for sequence, most in zip(sequences, self._most, strict=True):
+            sequence.in_flight_tokens += most
             sequence.in_flight_steps += 1
-        self.sequences, self.drafted, self._width = sequences, drafted, width
+        self.sequences, self.drafted = sequences, drafted
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._record_arrival(tokens)
@@ -91,12 +102,14 @@ class InFlightStep:
             return []
         records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
         results: list[SequenceResult] = []
-        rows = self._result.tolist()
-        for sequence, row, logprobs in zip(self.sequences, rows, records, strict=True):
-            sequence.in_flight_tokens -= self._width
+        counts = self.num_verify_rows or (1,) * len(self.sequences)
+        columns = self.sequences, self._result.tolist(), records, counts, self._most
+        for sequence, row, logprobs, count, most in zip(*columns, strict=True):
+            sequence.in_flight_tokens -= most
             sequence.in_flight_steps -= 1
             if sequence.finish_reason is None:
-                results.append((sequence, tuple(row[: row[-1] + 1]), logprobs))
+                token_ids = tuple(row[: row[-1] + 1])
+                results.append(SequenceResult(sequence, token_ids, logprobs, count - 1))
         return results
 
 

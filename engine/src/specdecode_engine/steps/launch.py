@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, check_verify_rows
 from specdecode_engine.steps.decode import StagedDecode, decode
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
@@ -27,15 +28,24 @@ class Launcher:
     stopwatch: Stopwatch
 
     def launch(
-        self, context: ModelContext, plan: SchedulerOutput, table: str
+        self,
+        context: ModelContext,
+        plan: SchedulerOutput,
+        table: str,
+        choose_rows: VerifyRowsPolicy,
     ) -> tuple[InFlightStep, ...]:
         """Launch what the scheduler planned, under the speculation table with hash `table`."""
         if plan.is_empty:
             return ()
-        if plan.decision is not None:
-            context.graphs.activate(plan.decision.num_steps, len(plan.decoding))
+        decision = plan.decision
+        if decision is not None:
+            shape = self._shape(plan)
+            chosen = choose_rows(shape, plan.decoding)
+            check_verify_rows(chosen, shape, len(plan.decoding))
+            plan = plan._replace(num_verify_rows=chosen)
+            context.graphs.activate(decision.num_steps, len(plan.decoding))
             if plan.chunks and not self._can_mix(context, plan):
-                prompts = plan._replace(decoding=(), decision=None)
+                prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
                 decoding = plan._replace(chunks=())
                 return (
                     *self._launch(context, prompts, table),
@@ -55,13 +65,18 @@ class Launcher:
     ) -> tuple[InFlightStep, ...]:
         """Launch one forward; two parts share its time by rows."""
         shape, timing = self._shape(plan), self.stopwatch.start()
-        prompt_tokens, nodes = plan.prompt_tokens, len(plan.decoding) * shape.num_tokens
-        share = prompt_tokens / (prompt_tokens + nodes)
+        prompt_tokens, counts = plan.prompt_tokens, plan.num_verify_rows
+        share = prompt_tokens / (prompt_tokens + sum(counts))
         steps: tuple[InFlightStep, ...] = ()
         if plan.chunks:
             steps += (InFlightStep(timing, table, share, prompt_tokens=prompt_tokens),)
         if plan.decision is not None:
-            steps += (InFlightStep(timing, table, 1 - share, plan.decision, plan.kv_tokens),)
+            decision = plan.decision
+            steps += (
+                InFlightStep(
+                    timing, table, 1 - share, decision, plan.kv_tokens, num_verify_rows=counts
+                ),
+            )
         launch_forward(context, plan, shape, steps)
         timing.stop()
         return steps
@@ -82,7 +97,7 @@ def launch_forward(
         steps: receive what the host will read: of the chunks first, of the sequences last.
     """
     prompts = StagedPrefill.of(context, plan.chunks) if plan.chunks else None
-    decoding = StagedDecode.of(context, plan.decoding, shape.num_steps) if plan.decoding else None
+    decoding = StagedDecode.of(context, plan, shape) if plan.decoding else None
     context.staging.send()
     if decoding is not None:
         decode(context, decoding, prompts, shape, steps)

@@ -74,7 +74,7 @@ def prefill(
     """Run the target over the chunks and any decode rows after them, and finish the chunks.
 
     Args:
-        nodes: the decode rows: chains.
+        nodes: the decode rows: chains, of any lengths.
         step: receives what the host will read of the chunks.
 
     Returns:
@@ -118,15 +118,18 @@ def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -
 
     Args:
         one: with `cu_seqlens_q`, of `split` rows.
-        other: with equally many rows per request.
+        other: with equally many rows per request, or with `cu_seqlens_q`.
     """
     lens = (*one.qo_lens, *other.qo_lens)
     tables = one.page_table, other.page_table
     width = max(table.shape[1] for table in tables)
     padded = [functional.pad(table, (0, width - table.shape[1])) for table in tables]
     assert one.cu_seqlens_q is not None
-    count, device = other.qo_lens[0], one.kv_lens.device
-    ends = torch.arange(split + count, sum(lens) + 1, count, device=device)
+    if other.cu_seqlens_q is not None:
+        ends = other.cu_seqlens_q[1:] + split
+    else:
+        count, device = other.qo_lens[0], one.kv_lens.device
+        ends = torch.arange(split + count, sum(lens) + 1, count, device=device)
     bounds = None
     if (first := one.causal_bounds) is not None and (second := other.causal_bounds) is not None:
         rows = max(first.inexact_rows, second.inexact_rows)

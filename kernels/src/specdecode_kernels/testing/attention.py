@@ -192,7 +192,7 @@ def _draw_visible(shape: Shape, chance: random.Random) -> list[int]:
 
 
 def _draw_tree_kv(shape: Shape, draw: _Draw) -> TreeKV:
-    batch, queries = len(shape.qo_lens), shape.qo_lens[0]
+    batch, queries = len(shape.qo_lens), max(shape.qo_lens)
     dims = shape.dim, shape.v_dim or shape.dim
     k, v = (draw.normal(batch, shape.tree_rows, shape.kv_heads, dim) for dim in dims)
     mask = draw.normal(batch, queries, shape.tree_rows) < -0.5

@@ -148,12 +148,7 @@ def _check_tree_kv(tree_kv: TreeKV) -> None:
 def _check_tree_kv_fits(
     tree_kv: TreeKV, metadata: AttentionMetadata, dtype: torch.dtype, kv: LayerKV
 ) -> None:
-    if len(set(metadata.qo_lens)) > 1:
-        raise ValueError(
-            f"attend: tree KV needs the same number of query rows in every request, "
-            f"not {metadata.qo_lens}; split the batch"
-        )
-    queries = metadata.qo_lens[0] if metadata.qo_lens else 0
+    queries = max(metadata.qo_lens, default=0)
     batch = len(metadata.qo_lens)
     for name, rows, pool in (("k", tree_kv.k, kv.k), ("v", tree_kv.v, kv.v)):
         kv_heads, dim = pool.shape[1:]
@@ -164,10 +159,10 @@ def _check_tree_kv_fits(
             )
         if rows.dtype != dtype:
             raise ValueError(f"attend: tree KV of {rows.dtype} must be of q's {dtype}")
-    if batch and tree_kv.tree_mask.shape[1] != queries:
+    if tree_kv.tree_mask.shape[1] < queries:
         raise ValueError(
-            f"attend: tree_mask {list(tree_kv.tree_mask.shape)} must have {queries} rows per "
-            "request"
+            f"attend: tree_mask {list(tree_kv.tree_mask.shape)} must have at least {queries} rows "
+            "per request"
         )
 
 

@@ -58,7 +58,7 @@ def attend(
     tree_kv: TreeKV | None,
     params: AttentionParams = DEFAULT_ATTENTION,
 ) -> Tensor:
-    """Compute run by run; with tree KV there is at most one run."""
+    """Compute run by run."""
     output = q.new_empty(*q.shape[:2], kv.v.shape[2])
     for run in equal_runs(metadata.qo_lens):
         seen = _gather(run, q, kv, metadata, tree_kv, params)
@@ -128,9 +128,10 @@ def _gather(
     kv_lens = metadata.kv_lens[run.rows].view(run.batch, run.queries, 1)
     mask = torch.arange(k.shape[1], device=k.device) < kv_lens
     if tree_kv is not None:
-        k = torch.cat((k, tree_kv.k.to(k.dtype)), dim=1)
-        v = torch.cat((v, tree_kv.v.to(v.dtype)), dim=1)
-        mask = torch.cat((mask, tree_kv.tree_mask), dim=2)
+        tree_k, tree_v, tree_mask = (part[run.requests] for part in tree_kv)
+        k = torch.cat((k, tree_k.to(k.dtype)), dim=1)
+        v = torch.cat((v, tree_v.to(v.dtype)), dim=1)
+        mask = torch.cat((mask, tree_mask[:, : run.queries]), dim=2)
     if params.sliding_window is not None:
         mask &= _count_from(mask) <= params.sliding_window
     queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])

@@ -1,0 +1,117 @@
+"""The drafted nodes that a step verifies, a number of its own for each request of the batch.
+
+A policy chooses the numbers on the host before the launch. The forward of the target then has a row
+for each chosen node and for no other: the first ones of every draft, which contain the ancestors
+of all of them. After the forward, nodes that were not verified repeat the last row of their request
+and are never accepted. Letters: B batch, N nodes of a draft, root included, T rows.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.request_table import Rows
+from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_kernels import CausalBounds
+
+VerifyRowsPolicy = Callable[[DraftShape, tuple[Sequence, ...]], tuple[int, ...]]
+"""Chooses how many nodes of its draft each sequence verifies, 1 (the root) to `num_tokens`."""
+
+
+def rows_within_limits(shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
+    """Verify every node that a request may accept: all, unless it limits its draft steps."""
+    limits = [sequence.request.max_steps for sequence in sequences]
+    if limits.count(None) == len(limits):  # the common case
+        return (shape.num_tokens,) * len(limits)
+    return tuple(shape.num_tokens if n is None else shape.tokens_up_to(n) for n in limits)
+
+
+def check_verify_rows(chosen: tuple[int, ...], shape: DraftShape, batch_size: int) -> None:
+    """Check what a policy chose.
+
+    Raises:
+        ValueError: it is not one number of 1 to `num_tokens` for each request.
+    """
+    if len(chosen) != batch_size or min(chosen) < 1 or max(chosen) > shape.num_tokens:
+        raise ValueError(
+            f"verify rows {chosen} must be one number from 1 to {shape.num_tokens} for each of "
+            f"the {batch_size} requests; correct the policy that chose them"
+        )
+
+
+def lay_out_nodes(counts: Items[int], width: int) -> tuple[list[int], list[int]]:
+    """Place the first `counts[b]` of the `width` nodes of each request b in rows.
+
+    Returns:
+        The node of each row, b * width + place, and the row of each node, where a node without a
+        row has the last one of its request.
+    """
+    nodes: list[int] = []
+    rows: list[int] = []
+    for request, count in enumerate(counts):
+        first, start = len(nodes), request * width
+        nodes += range(start, start + count)
+        rows += range(first, first + count)
+        rows += [first + count - 1] * (width - count)
+    return nodes, rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifyRows:
+    """The rows of a step that does not verify every node of every draft."""
+
+    counts: tuple[int, ...]  # nodes verified, root included
+    drafted: Tensor  # [B] i64, drafted nodes verified
+    cu_seqlens: Tensor  # [B + 1] i64, where the rows of each request begin, and their end
+    nodes: Tensor  # [T] i64, request * N + node
+    rows: Tensor  # [B, N] i64, the row of each node; see `lay_out_nodes`
+
+    @classmethod
+    def stage(
+        cls, counts: tuple[int, ...], num_tokens: int, staging: StagingBuffer
+    ) -> "VerifyRows | None":
+        """Stage the rows of a step; None where every request verifies all `num_tokens` nodes."""
+        if min(counts) == num_tokens:
+            return None
+        nodes, rows = lay_out_nodes(counts, num_tokens)
+        return cls(
+            counts,
+            staging.put([count - 1 for count in counts]),
+            staging.put([0, *accumulate(counts)]),
+            staging.put(nodes),
+            staging.put(rows).view(len(counts), num_tokens),
+        )
+
+    def select(self, rows: Rows) -> Rows:
+        """Keep the rows of the verified nodes, of rows [B * N] laid out for all nodes."""
+        layout, width = rows.layout, self.rows.shape[1]
+        bounds = layout.causal_bounds
+        if bounds is not None:
+            left_out = [width - count for count in self.counts]
+            lens = tuple(n - less for n, less in zip(bounds.kv_lens, left_out, strict=True))
+            bounds = CausalBounds(lens, min(bounds.inexact_rows, max(self.counts)))
+        return Rows(
+            rows.req_indices[self.nodes],
+            rows.positions[self.nodes],
+            rows.slot_mapping[self.nodes],
+            replace(
+                layout,
+                qo_lens=self.counts,
+                kv_lens=layout.kv_lens[self.nodes],
+                cu_seqlens_q=self.cu_seqlens,
+                causal_bounds=bounds,
+            ),
+        )
+
+    def limit(self, draft: Draft) -> Draft:
+        """Replace the tokens of nodes that are not verified by -1, which no target chooses."""
+        places = torch.arange(draft.tokens.shape[1], device=draft.tokens.device)
+        tokens = draft.tokens.masked_fill(places >= self.drafted[:, None], -1)
+        return replace(draft, tokens=tokens)

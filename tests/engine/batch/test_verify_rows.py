@@ -1,0 +1,125 @@
+"""The rows of a step in which requests verify different numbers of their drafted nodes."""
+
+import random
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.staging import StagingBuffer
+from specdecode_engine.batch.verify_rows import (
+    VerifyRows,
+    check_verify_rows,
+    lay_out_nodes,
+    rows_within_limits,
+)
+
+CPU = torch.device("cpu")
+
+
+def sequence(max_steps: int | None) -> Sequence:
+    sampling = SamplingParams(seed=1, max_tokens=5)
+    return Sequence.of(Request("r", (1, 2), sampling, max_steps=max_steps))
+
+
+def staged(counts: tuple[int, ...], num_tokens: int) -> VerifyRows:
+    rows = VerifyRows.stage(counts, num_tokens, StagingBuffer(CPU))
+    assert rows is not None
+    return rows
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n)))))
+def test_each_verified_node_has_a_row_and_the_others_the_last_row_of_their_request(
+    drawn: tuple[int, list[int]],
+) -> None:
+    width, counts = drawn
+    nodes, rows = lay_out_nodes(counts, width)
+    assert nodes == [b * width + j for b, count in enumerate(counts) for j in range(count)]
+    assert len(rows) == len(counts) * width
+    for b, j in product(range(len(counts)), range(width)):
+        assert nodes[rows[b * width + j]] == b * width + min(j, counts[b] - 1)
+
+
+def test_all_nodes_of_every_request_need_no_layout() -> None:
+    assert VerifyRows.stage((4, 4, 4), 4, StagingBuffer(CPU)) is None
+
+
+@pytest.mark.parametrize("chosen", [(1,), (1, 5), (0, 2), (2, 3, 1)], ids=str)
+def test_what_a_policy_may_not_choose_is_refused_with_the_numbers(chosen: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"one number from 1 to 4 for each of the 2 requests"):
+        check_verify_rows(chosen, DraftShape.chain(3), 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        (DraftShape.chain(3), (4, 1, 2, 3, 4)),
+        (DraftShape.of(3, 2, 6), (6, 1, 3, 6, 6)),
+        (DraftShape.of(5, 3, 40), (40, 1, 4, 13, 40)),
+        (DraftShape.chain(0), (1, 1, 1, 1, 1)),
+    ],
+)
+def test_a_limit_of_draft_steps_bounds_the_rows(shape: DraftShape, wanted: tuple[int, ...]) -> None:
+    limits = (None, 0, 1, 2, 2**31 - 1)
+    assert rows_within_limits(shape, tuple(sequence(limit) for limit in limits)) == wanted
+
+
+def table_of(lengths: tuple[int, ...], page_size: int) -> RequestTable:
+    pages = -(-40 // page_size)
+    table = RequestTable(len(lengths) + 1, 64, pages, page_size, StagingBuffer(CPU))
+    for number, length in enumerate(lengths):
+        table.open(number + 1, [0] * (length + 1))
+        first = 1 + number * pages
+        table.write_pages([(number + 1, range(first, first + pages))])
+        table.set_computed(number + 1, length)
+    return table
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_the_selected_rows_are_those_of_the_verified_nodes(is_tree: bool, page_size: int) -> None:
+    lengths, counts, width = (7, 1, 12, 5), (3, 1, 5, 2), 5
+    table = table_of(lengths, page_size)
+    indices = torch.tensor([1, 2, 3, 4])
+    batch = table.decode_batch([1, 2, 3, 4], lengths, indices)
+    depths = torch.tensor([[0, 1, 1, 2, 2]] * 4)
+    if is_tree:
+        every = table.node_rows(batch, depths)
+    else:
+        every = table.window_rows(batch, batch.lengths, width)
+    verify = staged(counts, width)
+    some = verify.select(every)
+    kept = [b * width + j for b, count in enumerate(counts) for j in range(count)]
+    assert torch.equal(some.positions, every.positions[kept])
+    assert torch.equal(some.slot_mapping, every.slot_mapping[kept])
+    assert torch.equal(some.req_indices, every.req_indices[kept])
+    assert torch.equal(some.layout.kv_lens, every.layout.kv_lens[kept])
+    assert some.layout.qo_lens == counts
+    assert some.layout.cu_seqlens_q is not None
+    assert some.layout.cu_seqlens_q.tolist() == [0, 3, 4, 9, 11]
+    bounds = some.layout.causal_bounds
+    if is_tree:
+        assert bounds is None
+    else:
+        assert bounds is not None
+        assert bounds.kv_lens == tuple(n + m for n, m in zip(lengths, counts, strict=True))
+        assert bounds.inexact_rows == 5
+
+
+def test_tokens_of_nodes_that_are_not_verified_agree_with_no_choice() -> None:
+    rng = random.Random(3)
+    tokens = torch.tensor([[rng.randrange(9) for _ in range(4)] for _ in range(3)])
+    limited = staged((1, 3, 5), 5).limit(Draft(DraftShape.chain(4), tokens))
+    assert limited.tokens.tolist() == [
+        [-1] * 4,
+        [*tokens[1, :2].tolist(), -1, -1],
+        tokens[2].tolist(),
+    ]
