@@ -67,21 +67,24 @@ class Cell:
 
     def shape(self) -> Shape:
         """Return the shape of a call of attention that compiles this cell."""
-        forward, *features = self.forward.split()
-        params = AttentionParams(
-            logit_softcap=50.0 if "softcap" in features else None,
-            sliding_window=4096 if "window" in features else None,
-        )
         return replace(
-            FORWARDS[forward],
-            params=params,
-            has_sinks="sinks" in features,
+            shape_of(self.forward),
             shared=self.group,
             dim=self.dim,
             dtype=dtype_of(self.dtype),
             pool_dtype=dtype_of(self.kv_dtype),
             page_size=16,
         )
+
+
+def shape_of(forward: str) -> Shape:
+    """Return a call's shape with the features of its layers, and small heads."""
+    name, *features = forward.split()
+    params = AttentionParams(
+        logit_softcap=50.0 if "softcap" in features else None,
+        sliding_window=4096 if "window" in features else None,
+    )
+    return replace(FORWARDS[name], params=params, has_sinks="sinks" in features)
 
 
 def all_cells() -> list[Cell]:
@@ -134,12 +137,11 @@ def _forwards(dtype: torch.dtype, kv_dtype: torch.dtype, dim: int) -> Iterator[s
 def _groups_by_tile(
     forward: str, dtype: torch.dtype, kv_dtype: torch.dtype, dim: int
 ) -> Iterator[str]:
-    name, *features = forward.split()
-    shape, has_window = FORWARDS[name], "window" in features
+    shape = shape_of(forward)
     is_tree = shape.tree_rows > 0
     tiles = {
         group: choose_tile(
-            most_pairs(max(shape.qo_lens) * group, is_tree=is_tree, has_window=has_window),
+            most_pairs(max(shape.qo_lens) * group, shape.params, is_tree=is_tree),
             dim,
             dtype.itemsize,
             is_float8=kv_dtype == FLOAT8,

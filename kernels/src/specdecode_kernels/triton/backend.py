@@ -27,7 +27,7 @@ from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
 from specdecode_kernels.triton.store_kv import store_kv
-from specdecode_kernels.triton.tiles import MIN_DOT, choose_splits, choose_tile
+from specdecode_kernels.triton.tiles import MAX_PAIRS, MIN_DOT, choose_splits, choose_tile
 from specdecode_kernels.triton.verify_chain import verify_chain
 from specdecode_kernels.triton.verify_tree import verify_tree
 
@@ -142,7 +142,7 @@ class TritonAttention:
         kv_heads, dim = kv.k.shape[1], max(q.shape[2], v_dim)
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
         is_float8, is_tree = kv.k.dtype == FLOAT8, tree_kv is not None
-        held = most_pairs(pairs, is_tree=is_tree, has_window=params.sliding_window is not None)
+        held = most_pairs(pairs, params, is_tree=is_tree)
         tile = choose_tile(held, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
         splits = self._split(out, kv_heads, metadata, pairs, params.sliding_window)
         if splits == 1:
@@ -174,12 +174,15 @@ class TritonAttention:
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
 
 
-def most_pairs(pairs: int, *, is_tree: bool, has_window: bool) -> int:
+def most_pairs(pairs: int, params: AttentionParams, *, is_tree: bool) -> int:
     """Return how many of a request's pairs a tile may hold.
 
-    With more than 16 the masks of a tree under a window do not fit into registers.
+    More than 16 under the masks of a tree and of a window, and more than 64 with a softcap, do not
+    fit into registers.
     """
-    return min(pairs, MIN_DOT) if is_tree and has_window else pairs
+    if is_tree and params.sliding_window is not None:
+        return min(pairs, MIN_DOT)
+    return pairs if params.logit_softcap is None else min(pairs, MAX_PAIRS // 2)
 
 
 def _processors(device: torch.device) -> int:
