@@ -13,8 +13,7 @@ import torch
 from specdecode_kernels import FLOAT8, AttentionParams
 from specdecode_kernels.choice import heads_unsupported
 from specdecode_kernels.testing import Shape, calls
-from specdecode_kernels.triton.backend import most_pairs
-from specdecode_kernels.triton.tiles import choose_tile
+from specdecode_kernels.triton.backend import tile_for
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -138,14 +137,14 @@ def _groups_by_tile(
     forward: str, dtype: torch.dtype, kv_dtype: torch.dtype, dim: int
 ) -> Iterator[str]:
     shape = shape_of(forward)
-    is_tree = shape.tree_rows > 0
     tiles = {
-        group: choose_tile(
-            most_pairs(max(shape.qo_lens) * group, shape.params, is_tree=is_tree),
+        group: tile_for(
+            shape.params,
+            max(shape.qo_lens) * group,
             dim,
             dtype.itemsize,
             is_float8=kv_dtype == FLOAT8,
-            is_tree=is_tree,
+            is_tree=shape.tree_rows > 0,
         )
         for group in range(1, MAX_GROUP + 1)
     }

@@ -27,7 +27,7 @@ from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
 from specdecode_kernels.triton.store_kv import store_kv
-from specdecode_kernels.triton.tiles import MAX_PAIRS, MIN_DOT, choose_splits, choose_tile
+from specdecode_kernels.triton.tiles import MAX_PAIRS, MIN_DOT, Tile, choose_splits, choose_tile
 from specdecode_kernels.triton.verify_chain import verify_chain
 from specdecode_kernels.triton.verify_tree import verify_tree
 
@@ -142,8 +142,7 @@ class TritonAttention:
         kv_heads, dim = kv.k.shape[1], max(q.shape[2], v_dim)
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
         is_float8, is_tree = kv.k.dtype == FLOAT8, tree_kv is not None
-        held = most_pairs(pairs, params, is_tree=is_tree)
-        tile = choose_tile(held, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
+        tile = tile_for(params, pairs, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
         splits = self._split(out, kv_heads, metadata, pairs, params.sliding_window)
         if splits == 1:
             whole = None if lse is None else lse[None]
@@ -174,15 +173,26 @@ class TritonAttention:
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
 
 
-def most_pairs(pairs: int, params: AttentionParams, *, is_tree: bool) -> int:
-    """Return how many of a request's pairs a tile may hold.
+def tile_for(
+    params: AttentionParams,
+    pairs: int,
+    dim: int,
+    itemsize: int,
+    *,
+    is_float8: bool,
+    is_tree: bool,
+) -> Tile:
+    """Choose a tile as `choose_tile`, of fewer pairs where features of a layer take registers.
 
-    More than 16 under the masks of a tree and of a window, and more than 64 with a softcap, do not
-    fit into registers.
+    Under the masks of a tree and of a window it holds 16 pairs; with a softcap 64, in eight warps.
     """
+    has_softcap = params.logit_softcap is not None
     if is_tree and params.sliding_window is not None:
-        return min(pairs, MIN_DOT)
-    return pairs if params.logit_softcap is None else min(pairs, MAX_PAIRS // 2)
+        pairs = min(pairs, MIN_DOT)
+    elif has_softcap:
+        pairs = min(pairs, MAX_PAIRS // 2)
+    tile = choose_tile(pairs, dim, itemsize, is_float8=is_float8, is_tree=is_tree)
+    return replace(tile, warps=8) if has_softcap and tile.pairs == MAX_PAIRS // 2 else tile
 
 
 def _processors(device: torch.device) -> int:
