@@ -14,7 +14,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-serve bench-controller bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless release-dry-run clean
+        compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,6 +33,7 @@ lint: setup ## Check format, style, types, import contracts, generated files and
 	$(RUN) lint-imports
 	$(RUN) python -m specdecode_api --check
 	$(RUN) python scripts/chart_values.py --check
+	$(RUN) python -m scripts.model_table --check
 	@$(MAKE) --no-print-directory vocabulary
 
 vocabulary: setup ## Check the words of docs and messages, and that class names are unique (ARGS=--summary)
@@ -42,9 +43,10 @@ vocabulary: setup ## Check the words of docs and messages, and that class names 
 size: setup ## Count lines and files and list the longest functions (ARGS=--check: fail above the limits)
 	@$(RUN) python -m scripts.count_lines $(ARGS)
 
-manifests: setup ## Generate the CRD, the boot file's schema, the field reference and the chart's table of values
+manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values and the list of models
 	$(RUN) python -m specdecode_api
 	$(RUN) python scripts/chart_values.py
+	$(RUN) python -m scripts.model_table
 
 models: setup ## Train the example models again (about half an hour)
 	$(RUN) python examples/models/train.py
@@ -102,6 +104,9 @@ traffic: setup ## Roll, scale, kill and drain on the local node under constant l
 
 lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed)
 	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
+
+models-zoo: setup ## Compare every model type of tests/zoo/models.toml with transformers, with lossless cases (ARGS="gemma2 --seed 1")
+	@PYTHONPATH=bench:. $(RUN) python -m zoo $(ARGS)
 
 fuzz: setup ## Send hostile requests to an engine next to 16 running streams for SECONDS (SEED: random seed, else a fresh one)
 	@PYTHONPATH=bench:. $(RUN) python -m fuzz --seconds $(or $(SECONDS),300) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)

@@ -10,6 +10,7 @@ from gpu_bench.scale import Scale
 from gpu_bench.ways import plain_weights
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.llama import Llama
 from specdecode_engine.startup.build import build_core
 
 STRONG, WEAK = 0.02, 0.1
@@ -54,7 +55,9 @@ class Engines:
         """Turn the dial of every engine that is built, in place: CUDA graphs see it too."""
         factor, self._epsilon = epsilon / self._epsilon, epsilon
         for core in self._kept.values():
-            for layer in core.context.target.layers[1:]:
+            target = core.context.target
+            assert isinstance(target, Llama)
+            for layer in target.layers[1:]:
                 layer.attention.output.plain_weight().mul_(factor)
                 layer.mlp.down.plain_weight().mul_(factor)
 

@@ -46,6 +46,7 @@ class Models:
     attention_backend: str = "auto"
     kv_cache_dtype: str = "auto"
     device: str = "cpu"
+    implementation: str = "auto"  # of the target
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
@@ -95,7 +96,11 @@ def _build(
     graphs: dict[str, object],
 ) -> EngineCore:
     document = {
-        "model": {"path": str(models.target), "dtype": models.dtype},
+        "model": {
+            "path": str(models.target),
+            "dtype": models.dtype,
+            "implementation": models.implementation,
+        },
         "speculation": speculation,
         "memory": memory | {"kv_cache_dtype": models.kv_cache_dtype},
         "scheduling": scheduling,

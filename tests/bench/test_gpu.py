@@ -30,6 +30,7 @@ from gpu_bench.shadow import shadow_device
 from gpu_bench.steps import Load
 from gpu_bench.stopwatch import covered
 from specdecode_engine.batch.request import Output
+from specdecode_engine.model.llama import Llama
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]
@@ -268,7 +269,9 @@ def down_weight(layer) -> torch.Tensor:
 
 def test_the_dial_of_a_built_engine_is_turned_in_place(tmp_path: Path) -> None:
     engines = Engines(CPU, DRY_SCALE, tmp_path)
-    layers = engines.adaptive().context.target.layers
+    target = engines.adaptive().context.target
+    assert isinstance(target, Llama)
+    layers = target.layers
     before = [down_weight(layer).clone() for layer in layers]
     places = [down_weight(layer).data_ptr() for layer in layers]
     engines.agree(WEAK)

@@ -18,6 +18,7 @@ EVERYTHING = {
         "path": "/models/target",
         "served_name": "meta/llama",
         "dtype": "bfloat16",
+        "implementation": "transformers",
         "context_length": 4096,
     },
     "speculation": {

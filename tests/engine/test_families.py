@@ -7,6 +7,7 @@ import pytest
 
 from lossless.families import FAMILIES, LLAMA, make_family
 from lossless.poison import build_poisoned
+from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from tests.engine.checkpoints import Checkpoints
@@ -35,8 +36,11 @@ def family(
     return replace(checkpoints, target=target, draft=draft)
 
 
-def make_core(checkpoints: Checkpoints, algorithm: str, topk: int = 1) -> EngineCore:
-    boot = boot_of(checkpoints, algorithm, topk, num_steps=NUM_STEPS, memory={"page_size": 4})
+def make_core(
+    checkpoints: Checkpoints, algorithm: str, topk: int = 1, **memory: object
+) -> EngineCore:
+    memory["page_size"] = 4
+    boot = boot_of(checkpoints, algorithm, topk, num_steps=NUM_STEPS, memory=memory)
     return build_poisoned(EngineBoot.model_validate(boot))
 
 
@@ -58,6 +62,21 @@ def test_text_equals_plain_text(
     core = make_core(family, algorithm, topk)
     assert answer(core, preempted_at_step=6) == plain
     assert core.counters.decode.drafted_tokens > 0
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+def test_requests_that_verify_different_numbers_of_nodes_keep_their_text(
+    family: Checkpoints, plain: dict[str, Answer], topk: int
+) -> None:
+    core = make_core(family, "EAGLE3", topk)
+    core.choose_rows = RandomVerifyRows(topk)
+    assert answer(core, preempted_at_step=6) == plain
+    assert core.counters.decode.verified_tokens < core.counters.decode.drafted_tokens
+
+
+def test_text_equals_plain_text_with_a_float8_cache(family: Checkpoints) -> None:
+    plain = answer(make_core(family, "NONE", kv_cache_dtype="fp8_e4m3"))
+    assert answer(make_core(family, "EAGLE3", 4, kv_cache_dtype="fp8_e4m3")) == plain
 
 
 def test_a_draft_that_is_the_target_is_always_right(family: Checkpoints) -> None:

@@ -94,7 +94,7 @@ def test_plain_decoding_on_a_cpu_runs_each_kernel_in_c_once_per_layer(checkpoint
             core.step()
         counts.clear()
         core.step()
-        layers = len(core.context.target.layers)
+        layers = core.context.target.config.num_hidden_layers
     assert counts == {
         "linear": 4 * layers + 1,
         "rms_norm": layers + 1,

@@ -1,7 +1,7 @@
 """`specdecode-engine`: read the boot file, load the checkpoints, serve.
 
-Its subcommands are `fetch`, `kernels`, `drain` and `undrain`. Each imports only what it needs: a
-preStop hook waits for `drain`.
+Its subcommands are `fetch`, `check`, `kernels`, `drain` and `undrain`. Each imports only what it
+needs: a preStop hook waits for `drain`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ def _fetch(arguments: Sequence[str]) -> int:
     return fetch(arguments)
 
 
+def _check(arguments: Sequence[str]) -> int:
+    from specdecode_engine.cli.check_command import check
+
+    return check(arguments)
+
+
 def _list_kernels(arguments: Sequence[str]) -> int:
     from specdecode_engine.cli.kernels_command import list_kernels
 
@@ -59,6 +65,7 @@ def _undrain(arguments: Sequence[str]) -> int:
 
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "fetch": _fetch,
+    "check": _check,
     "kernels": _list_kernels,
     "drain": _drain,
     "undrain": _undrain,

@@ -159,9 +159,10 @@ def _handler(hub, is_store):
             head = {"ETag": f'"{_git_id(content)}"', "Accept-Ranges": "bytes"}
             status, asked = 200, self.headers.get("Range")
             if asked and not hub.faults.no_ranges:
-                first = int(asked.removeprefix("bytes=").removesuffix("-"))
-                head["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
-                status, content = 206, content[first:]
+                begin, _, end = asked.removeprefix("bytes=").partition("-")
+                first, last = int(begin), min(int(end or len(content)), len(content) - 1)
+                head["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+                status, content = 206, content[first : last + 1]
             cuts = hub.faults.cut.get(name)
             cut = cuts.pop(0) if cuts else None
             self._send(status, content if with_body else b"", head, len(content), cut)

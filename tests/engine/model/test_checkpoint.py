@@ -1,14 +1,18 @@
 """A checkpoint that does not fit is refused before a weight is read, and the message names it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specdecode_engine.model import checkpoint
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.llama import Llama
 
@@ -227,3 +231,32 @@ def test_weights_outlive_their_file(
         opened.seek(-64, 2)
         opened.write(b"\xff" * 64)
     assert not any(weight.isnan().any() for weight in (model.embedding, model.norm.weight))
+
+
+def test_shards_are_mapped_one_at_a_time_and_every_tensor_is_read_once(
+    tmp_path: Path, config: dict[str, object], tensors: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the host needs no more than the model and one shard."""
+    shard(tmp_path, config, tensors)
+    read: list[str] = []
+    is_mapped = False
+
+    @contextmanager
+    def watched(file: Path, framework: str) -> Iterator[Any]:
+        nonlocal is_mapped
+        assert not is_mapped, f"{file} is opened before the last one is closed"
+        is_mapped = True
+        with safe_open(file, framework=framework) as opened:
+            yield opened
+        is_mapped = False
+
+    opened_read = checkpoint.Checkpoint.read
+
+    def counted(self: checkpoint.Checkpoint, name: str, into: Tensor) -> None:
+        read.append(name)
+        opened_read(self, name, into)
+
+    monkeypatch.setattr(checkpoint, "safe_open", watched)
+    monkeypatch.setattr(checkpoint.Checkpoint, "read", counted)
+    Llama.load(tmp_path, device=CPU)
+    assert sorted(read) == sorted(tensors)

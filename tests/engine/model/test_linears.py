@@ -38,7 +38,9 @@ def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
     core = build_poisoned(boot("float32"), 64)
     assert core.facts["linears"] == "packed"
     assert "in the order in which C reads them" in str(core.facts["linears_reason"])
-    layer = core.context.target.layers[0]
+    target = core.context.target
+    assert isinstance(target, Llama)
+    layer = target.layers[0]
     assert isinstance(layer.mlp.down.weight, PackedWeight)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
-from specdecode_engine.schedule.pages import WindowPages, most_window_pages
+from specdecode_engine.schedule.pages import WindowLimits, WindowPages
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 
@@ -30,9 +30,10 @@ def make_scheduler(
     lookahead: int = 0,
     lag: int = 0,
 ) -> Scheduler:
-    """A scheduler with as few window pages as its requests may use, and `spare` more."""
-    sizes = {"running": running, "reserve_tokens": 1 + DRAFTED + lag, "chunk_tokens": chunk}
-    most = 0 if window is None else most_window_pages(window, page_size, **sizes)
+    """A scheduler with window pages for one request, and `spare` more."""
+    fewest = 0
+    if window is not None:
+        fewest = WindowLimits(window, page_size, 1 + DRAFTED + lag, chunk).suffice_for(1)
     limits = Limits(
         max_running=running,
         max_queued=100,
@@ -43,7 +44,7 @@ def make_scheduler(
         pages=pages,
         lag_tokens=lag,
         window=window,
-        window_pages=min(most + spare, pages),
+        window_pages=min(fewest + spare, pages),
     )
     return Scheduler(limits, StaticPolicy(3), PrefixCache(page_size, lookahead))
 
@@ -161,7 +162,7 @@ class NaiveDevice:
     page_size=st.sampled_from([1, 2, 4, 8]),
     rows=st.integers(40, 200),
     window=st.sampled_from([None, 1, 2, 5, 8, 17]),
-    spare=st.integers(0, 20),
+    spare=st.integers(0, 30),
     running=st.integers(1, 4),
     chunk=st.integers(1, 40),
     lookahead=st.sampled_from([0, 1]),
@@ -214,11 +215,25 @@ def test_window_pages_in_use_do_not_grow_with_the_text() -> None:
     while scheduler.running:
         device.step()
         used = [page for page, count in enumerate(scheduler.windows._users) if count]
-        assert len(used) <= most_window_pages(
-            6, 2, running=1, reserve_tokens=1 + DRAFTED, chunk_tokens=16
-        )
         assert len(used) < 14
     assert scheduler.windows.total < 30
+
+
+def test_a_request_waits_until_its_window_pages_are_free() -> None:
+    """There is room for one request with a whole window, or for two short ones."""
+    scheduler = make_scheduler(pages=60, page_size=2, window=6, running=3)
+    device = NaiveDevice(scheduler, random.Random(1))
+    for _ in range(2):
+        add(scheduler, [1, 0] * 12, 6)
+    device.step()
+    assert (len(scheduler.running), len(scheduler.waiting)) == (1, 1)
+    assert scheduler.available_pages > 30
+    device.run()
+    for _ in range(2):
+        add(scheduler, [1], 1)
+    device.step()
+    assert not scheduler.waiting
+    device.run()
 
 
 def test_a_hit_ends_where_the_window_is_still_there() -> None:
@@ -266,8 +281,8 @@ def test_an_interrupted_step_writes_every_window_page_again() -> None:
 
 
 def test_too_few_window_pages_are_an_error_not_a_wrong_row() -> None:
-    windows = WindowPages(9, 3, 2, 6)
-    windows.open(1, [])
+    windows = WindowPages(9, 3, WindowLimits(6, 2, 4, 8))
+    windows.open(1, [], 3)
     windows.extend(1, [1, 2, 3], 4)
     with pytest.raises(AssertionError, match="every window page is in use"):
         windows.extend(1, [1, 2, 3], 6)

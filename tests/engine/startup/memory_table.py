@@ -115,6 +115,7 @@ def _write_sparse(folder: Path, shapes: dict[str, Shape]) -> None:
 
 def load_fused(config: EngineConfig, target: Path, draft: Path) -> Loaded:
     """Load both models as the engine does, onto meta tensors, and empty the allocator's cache."""
+    assert isinstance(config.target, LlamaConfig)
     # Checks of the ids read their values, which meta tensors do not have.
     with patch.object(eagle_weights, "take_target_ids", lambda *_: None), MetaMemory() as memory:
         llama = Llama.load(

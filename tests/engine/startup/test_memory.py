@@ -57,12 +57,14 @@ def test_window_pages_suffice_for_running_requests_and_all_fit(
 ) -> None:
     demand = replace(
         DEMAND, page_bytes=page_bytes, window_page_bytes=window_page_bytes,
-        most_window_pages=most_window_pages, most_rows=most_pages * DEMAND.page_size,
+        most_window_pages=most_window_pages, fewest_window_pages=7,
+        most_rows=most_pages * DEMAND.page_size,
     )  # fmt: skip
     plan = plan_memory(demand, budget, 1.0)
     used = plan.pages * page_bytes + plan.window_pages * window_page_bytes
     assert plan.kv_bytes == used <= budget
-    assert min(plan.pages, most_window_pages) <= plan.window_pages <= plan.pages
+    assert min(plan.pages, most_window_pages, max(7, plan.pages // 2)) <= plan.window_pages
+    assert min(plan.pages, max(7, plan.pages // 4)) <= plan.window_pages <= plan.pages
     # No fewer pages than if every page had a window page.
     assert plan.pages >= min(budget // (page_bytes + window_page_bytes), 1 + most_pages)
 
@@ -73,5 +75,7 @@ def test_a_window_leaves_its_bytes_to_other_layers() -> None:
     plan = plan_memory(demand, 9_000, 1.0)
     assert (plan.pages, plan.window_pages) == (144, 36)
     assert any("144 pages, 36 of sliding windows" in line for line in plan.lines())
-    scarce = plan_memory(demand, 1_000, 1.0)
-    assert scarce.pages == scarce.window_pages == 10
+    scarce = plan_memory(demand, 1_500, 1.0)
+    assert (scarce.pages, scarce.window_pages) == (20, 10), "half, though requests could use 20"
+    one = plan_memory(replace(demand, fewest_window_pages=15), 1_500, 1.0)
+    assert one.pages == one.window_pages == 15

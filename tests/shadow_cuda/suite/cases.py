@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
+from lossless.families import LLAMA
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -32,7 +33,9 @@ class ShadowCase:
     overlap: bool = True
     dtype: str = "float32"
     kv_cache_dtype: str = "auto"
+    implementation: str = "auto"  # of the target
     requests: str = GREEDY
+    family: str = LLAMA  # of the target
     head_dim: int = 16
     device_bytes: int = 2 << 30
     speculation: dict[str, object] = field(default_factory=dict)
@@ -123,6 +126,19 @@ _VERIFY_ROWS = tuple(
         replace(_EAGLE3, name="bf16", graphs="off", dtype="bfloat16", head_dim=FLASHINFER_DIM),
     )
 )
+_TRANSFORMERS = tuple(
+    replace(case, name=f"transformers-{case.name}", implementation="transformers")
+    for case in (
+        replace(_EAGLE3, name="eagle3", requests=MIXED),
+        replace(_EAGLE3, name="eagle3-tree", topk=2, graphs="off"),
+        replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
+    )
+)
+_WINDOWS = (
+    replace(_EAGLE3, name="windows", family="qwen3", requests=MIXED, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="windows-tree", family="mistral", algorithm="EAGLE", topk=2, waves=2),
+    replace(_EAGLE3, name="windows-eager", family="qwen2", graphs="off", requests=SCORED),
+)
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
     "launches_tree2_b1": replace(_EAGLE3, name="tree2-b1", topk=2, requests=SINGLE),
@@ -171,14 +187,16 @@ _IN_UNIT_TESTS = (
     "eagle3-tree-off-overlap-mixed",
     "aborted",
     "catch-up",
+    "windows",
     "eagle3-bf16",
     "eagle3-fp8",
     "verify-rows-chain",
     "verify-rows-tree",
+    "transformers-eagle3",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_TYPES)
+    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_WINDOWS, *_TYPES, *_TRANSFORMERS)
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -99,7 +99,11 @@ def build(
         attention_backend=attention,
         device=device,
     )
-    document["model"] |= {"dtype": case.dtype, "context_length": CONTEXT}
+    document["model"] |= {
+        "dtype": case.dtype,
+        "context_length": CONTEXT,
+        "implementation": case.implementation,
+    }
     document["speculation"] |= case.speculation
     with mock.patch.object(speculation, "AVAILABLE_POLICIES", frozenset(Policy)):
         core = build_poisoned(EngineBoot.model_validate(document))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
+from lossless.families import LLAMA, make_family
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.triton.tiles import is_interpreted
 from tests.engine.checkpoints import Checkpoints, make_checkpoints
@@ -60,32 +61,41 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._checkpoints: dict[int, Checkpoints] = {}
+        self._checkpoints: dict[tuple[int, str], Checkpoints] = {}
         self._answers: dict[tuple[object, ...], dict[str, Answer]] = {}
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         self.grammar = make_grammar()
 
-    def checkpoints(self, head_dim: int) -> Checkpoints:
-        if head_dim not in self._checkpoints:
-            folder = self._folder / str(head_dim)
+    def checkpoints(self, case: ShadowCase) -> Checkpoints:
+        """Those of the case's head size, with a target of its family."""
+        key = case.head_dim, case.family
+        if key not in self._checkpoints:
+            self._checkpoints[key] = self._make_checkpoints(case)
+        return self._checkpoints[key]
+
+    def _make_checkpoints(self, case: ShadowCase) -> Checkpoints:
+        folder = self._folder / str(case.head_dim)
+        if case.family == LLAMA:
             folder.mkdir()
-            self._checkpoints[head_dim] = make_checkpoints(folder, head_dim)
-        return self._checkpoints[head_dim]
+            return make_checkpoints(folder, case.head_dim)
+        llamas = self.checkpoints(replace(case, family=LLAMA))
+        return replace(llamas, target=make_family(case.family, llamas.target, folder / case.family))
 
     def cpu_answers(self, case: ShadowCase) -> dict[str, Answer]:
         """Answers of plain decoding on the CPU by torch: no speculation changes it."""
-        key = (case.dtype, case.kv_cache_dtype, case.head_dim, case.requests)
+        key = (case.dtype, case.kv_cache_dtype, case.head_dim, case.family, case.requests)
         if key not in self._answers:
             plain = ShadowCase(
                 name="cpu",
                 overlap=False,
                 dtype=case.dtype,
                 kv_cache_dtype=case.kv_cache_dtype,
+                family=case.family,
                 head_dim=case.head_dim,
                 requests=case.requests,
             )
             with mock.patch.dict(os.environ, {KERNELS_VARIABLE: "torch"}):
-                core = build(self.checkpoints(case.head_dim), plain, "cpu")
+                core = build(self.checkpoints(case), plain, "cpu")
                 ran = drive(core, plain, make_requests(case.requests, self.grammar))
             self._answers[key] = ran.answers
         return self._answers[key]
@@ -117,7 +127,7 @@ class Bench:
     def _run_waves(
         self, case: ShadowCase, outcome: Outcome, wanted: dict[str, Answer], gpu: ShadowDevice
     ) -> EngineCore:
-        core = build(self.checkpoints(case.head_dim), case, "cuda", outcome.attention)
+        core = build(self.checkpoints(case), case, "cuda", outcome.attention)
         compiled = len(gpu.compiled)
         requests = make_requests(case.requests, self.grammar)
         for wave in range(case.waves):

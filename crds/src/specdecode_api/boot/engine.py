@@ -17,6 +17,8 @@ BOOT_VERSION: Literal[1] = 1
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 
+ModelImplementation = Literal["auto", "native", "transformers"]
+
 
 class ModelBoot(FileRecord):
     """The target model: path of its checkpoint, and its name in the API."""
@@ -28,6 +30,11 @@ class ModelBoot(FileRecord):
     dtype: Dtype = Field(
         default="auto",
         description="Data type of the weights in memory; auto is the checkpoint's own.",
+    )
+    implementation: ModelImplementation = Field(
+        default="auto",
+        description="Code that computes the model: native, or the modules of transformers with the "
+        "engine's kernels; auto is native where the architecture is, else transformers.",
     )
     context_length: int | None = Field(
         default=None,

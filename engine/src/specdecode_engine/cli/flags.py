@@ -23,6 +23,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--model-path", "model.path", str),
     ("--served-model-name", "model.served_name", str),
     ("--dtype", "model.dtype", str),
+    ("--model-impl", "model.implementation", str),
     ("--context-length", "model.context_length", int),
     ("--speculative-algorithm", "speculation.algorithm", str),
     ("--speculative-draft-model-path", "speculation.draft_path", str),

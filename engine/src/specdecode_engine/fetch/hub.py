@@ -12,12 +12,14 @@ from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils._http import get_session, hf_raise_for_status
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from specdecode_api.model_uri import HubLocation
 from specdecode_api.report import TerminationReason
 
 ANSWER_TIMEOUT_S = 30.0
+PARTIAL_CONTENT = 206
 
 _SUFFIXES = (".safetensors", ".json", ".jinja")
 _CONFIG = "config.json"
@@ -87,11 +89,37 @@ class Hub:
         headers = {"Accept-Encoding": "identity"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        url = hf_hub_url(
-            snapshot.repository, file.name, revision=snapshot.commit, endpoint=self._api.endpoint
-        )
+        url = self._url(snapshot, file)
         with explained(uri, self._token is not None):
             http_get(url, into, resume_size=offset, headers=headers, expected_size=file.bytes)
+
+    def read_start(self, snapshot: Snapshot, file: HubFile, length: int, uri: str) -> bytes:
+        """Return the first `length` bytes of a file, or all of a shorter one; raises `FetchError`.
+
+        A mirror that ignores ranges is refused: it would send the whole file.
+        """
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes=0-{length - 1}"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        with (
+            explained(uri, self._token is not None),
+            get_session().stream(
+                "GET",
+                self._url(snapshot, file),
+                headers=headers,
+                timeout=ANSWER_TIMEOUT_S,
+                follow_redirects=True,
+            ) as response,
+        ):
+            hf_raise_for_status(response)
+            if response.status_code != PARTIAL_CONTENT and file.bytes > length:
+                raise unreachable(uri, f"it sends {file.name} whole, not the range asked for")
+            return response.read()[:length]
+
+    def _url(self, snapshot: Snapshot, file: HubFile) -> str:
+        return hf_hub_url(
+            snapshot.repository, file.name, revision=snapshot.commit, endpoint=self._api.endpoint
+        )
 
 
 def needed(files: Iterable[HubFile], uri: str) -> tuple[HubFile, ...]:

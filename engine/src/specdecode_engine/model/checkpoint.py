@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.config_file import CheckpointError, refuse_other_formats
 
 Shape = tuple[int, ...]
 
@@ -124,11 +124,17 @@ class Checkpoint:
             into.copy_(opened.get_tensor(name))
 
 
+def has_tensors(folder: Path) -> bool:
+    """Whether a folder has safetensors files, or the index of some."""
+    return (folder / SINGLE).exists() or (folder / INDEX).exists()
+
+
 def _tensor_files(folder: Path) -> list[Path]:
     if (folder / SINGLE).exists():
         return [folder / SINGLE]
     if (folder / INDEX).exists():
         return _shards(folder / INDEX)
+    refuse_other_formats(folder)
     pickles = sorted(folder.glob("*.bin"))
     if pickles:
         raise TensorError(

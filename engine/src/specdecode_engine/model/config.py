@@ -88,7 +88,11 @@ class LlamaConfig:
     @classmethod
     def load(cls, folder: Path) -> "LlamaConfig":
         """Read `folder`/config.json; refuse what our forward pass does not compute."""
-        config = ConfigFile.open(folder / "config.json")
+        return cls.read(ConfigFile.open(folder / "config.json"))
+
+    @classmethod
+    def read(cls, config: ConfigFile) -> "LlamaConfig":
+        """As `load`, of a file that has been read."""
         family = _family(config)
         decoder = parse_decoder(config, family)
         layers = config.integer("num_hidden_layers")

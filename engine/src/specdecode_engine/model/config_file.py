@@ -51,7 +51,8 @@ class ConfigFile:
         """Read `file`, which must hold one JSON object."""
         try:
             keys = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            refuse_other_formats(file.parent)
             raise CheckpointError(
                 f"{file}: no such file; give the path of a folder in Hugging Face format"
             ) from None
@@ -136,3 +137,19 @@ class ConfigFile:
         value = self.keys.get(key)
         if value is not None and value != harmless:
             raise self.error(key, remedy)
+
+
+def refuse_other_formats(path: Path) -> None:
+    """Raise if a folder, or the path of a file, holds GGUF or a LoRA adapter instead of a model."""
+    gguf = [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf"))
+    if gguf:
+        raise CheckpointError(
+            f"{gguf[0]}: GGUF is not supported; use the model's checkpoint in Hugging Face format, "
+            "with config.json and safetensors"
+        )
+    adapter = path / "adapter_config.json"
+    if adapter.exists():
+        raise CheckpointError(
+            f"{adapter}: a LoRA adapter is not a model, and LoRA is not supported; merge the "
+            "adapter into its base model and serve the result"
+        )

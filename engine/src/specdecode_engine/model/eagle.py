@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Checkpoint
-from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
 from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
-from specdecode_engine.model.llama import Llama, widened
+from specdecode_engine.model.llama import widened
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Placement, Weights
 
@@ -46,7 +46,7 @@ class EagleHead(ABC, Generic[Config]):
     def load(
         cls,
         folder: Path,
-        target: Llama,
+        target: LanguageModel,
         *,
         config: Config | None = None,
         progress: bool = False,
@@ -76,12 +76,12 @@ class EagleHead(ABC, Generic[Config]):
 
     @classmethod
     @abstractmethod
-    def read_config(cls, folder: Path, target: LlamaConfig) -> Config:
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> Config:
         """Read config.json and check it against the target's."""
 
     @classmethod
     @abstractmethod
-    def check(cls, config: Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+    def check(cls, config: Config, checkpoint: Checkpoint, target: LanguageModelConfig) -> None:
         """Raise unless the checkpoint, whose weights are not read, is one of this kind of head.
 
         Raises:
@@ -92,7 +92,7 @@ class EagleHead(ABC, Generic[Config]):
     @classmethod
     @abstractmethod
     def _assemble(
-        cls, config: Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
+        cls, config: Config, weights: Weights, angles: Tensor, target: LanguageModel, folder: Path
     ) -> Self: ...
 
     @abstractmethod
@@ -126,16 +126,23 @@ class Eagle1Head(EagleHead[Eagle1Config]):
     layers: tuple[DecoderLayer, ...]  # the first has no norm before attention
 
     @classmethod
-    def read_config(cls, folder: Path, target: LlamaConfig) -> Eagle1Config:
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> Eagle1Config:
         return Eagle1Config.load(folder, target)
 
     @classmethod
-    def check(cls, config: Eagle1Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+    def check(
+        cls, config: Eagle1Config, checkpoint: Checkpoint, target: LanguageModelConfig
+    ) -> None:
         checkpoint.check(*eagle_weights.eagle1_shapes(config))
 
     @classmethod
     def _assemble(
-        cls, config: Eagle1Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
+        cls,
+        config: Eagle1Config,
+        weights: Weights,
+        angles: Tensor,
+        target: LanguageModel,
+        folder: Path,
     ) -> Self:
         names = (f"layers.{number}" for number in range(config.num_hidden_layers))
         return cls(
@@ -192,11 +199,13 @@ class Eagle3Head(EagleHead[Eagle3Config]):
     norm: Norm
 
     @classmethod
-    def read_config(cls, folder: Path, target: LlamaConfig) -> Eagle3Config:
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> Eagle3Config:
         return Eagle3Config.load(folder, target)
 
     @classmethod
-    def check(cls, config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+    def check(
+        cls, config: Eagle3Config, checkpoint: Checkpoint, target: LanguageModelConfig
+    ) -> None:
         eagle_weights.check_width(config, checkpoint, target)
         prefix = eagle_weights.layer_prefix(checkpoint.tensors)
         hidden_size = target.decoder.hidden_size
@@ -204,7 +213,12 @@ class Eagle3Head(EagleHead[Eagle3Config]):
 
     @classmethod
     def _assemble(
-        cls, config: Eagle3Config, weights: Weights, angles: Tensor, target: Llama, folder: Path
+        cls,
+        config: Eagle3Config,
+        weights: Weights,
+        angles: Tensor,
+        target: LanguageModel,
+        folder: Path,
     ) -> Self:
         prefix = eagle_weights.layer_prefix(weights.store.tensors)
         embedding = eagle_weights.take_embedding(weights, config, target.embedding, folder)

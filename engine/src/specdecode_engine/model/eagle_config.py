@@ -12,11 +12,11 @@ from specdecode_engine.model.config import (
     AuxHiddenStates,
     DecoderConfig,
     Family,
-    LlamaConfig,
     parse_decoder,
     refuse_windows,
 )
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 
@@ -56,7 +56,7 @@ class Eagle1Config(EagleConfig):
     bias: bool  # of the linear map; absent means true
 
     @classmethod
-    def load(cls, folder: Path, target: LlamaConfig) -> "Eagle1Config":
+    def load(cls, folder: Path, target: LanguageModelConfig) -> "Eagle1Config":
         """Read `folder`/config.json."""
         config = _open(folder, EAGLE1_ARCHITECTURES, "EAGLE")
         for key, wanted in (
@@ -89,7 +89,7 @@ class Eagle3Config(EagleConfig):
     norm_output: bool  # the next row's hidden state is the normed output
 
     @classmethod
-    def load(cls, folder: Path, target: LlamaConfig) -> "Eagle3Config":
+    def load(cls, folder: Path, target: LanguageModelConfig) -> "Eagle3Config":
         """Read `folder`/config.json; refuse variants that the head does not compute."""
         config = _open(folder, EAGLE3_ARCHITECTURES, "EAGLE-3")
         _refuse_unsupported(config)
@@ -161,7 +161,7 @@ def _refuse_unsupported(config: ConfigFile) -> None:
         raise config.error("fc_norm", "norm_before_fc is true too; a head has one of the two")
 
 
-def _aux_spec(config: ConfigFile, target: LlamaConfig) -> AuxHiddenStates:
+def _aux_spec(config: ConfigFile, target: LanguageModelConfig) -> AuxHiddenStates:
     if all(part.switch(USE_LAYERS, True) for part in _parts(config)):
         return AuxHiddenStates(layers=_layers(config, target.num_hidden_layers))
     for variant in ("norm_before_fc", "fc_norm"):

@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Checkpoint, Shape, TensorError
-from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import DraftMismatch
 from specdecode_engine.model.eagle_config import LAYER_IDS, Eagle1Config, Eagle3Config
+from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.weights import Weights, decoder_shapes, linear_shapes
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
+ID_MAPS = frozenset({"d2t", "t2d"})
+"""Tensors that relate the draft's vocabulary to the target's, no parameters."""
 
 Shapes = dict[str, Shape]
 
@@ -64,7 +66,7 @@ def fusion_norms(config: Eagle3Config) -> tuple[str, ...]:
     return tuple(f"fc_norm.{number}" for number in range(count))
 
 
-def check_width(config: Eagle3Config, checkpoint: Checkpoint, target: LlamaConfig) -> None:
+def check_width(config: Eagle3Config, checkpoint: Checkpoint, target: LanguageModelConfig) -> None:
     """Raise DraftMismatch unless `fc` reads the layers that config.json names."""
     stored = checkpoint.tensors.get("fc.weight")
     layers = list(config.aux_spec.layers)

@@ -18,10 +18,10 @@ from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.eagle import EagleHead
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache, KVView, PagedView, ScratchView
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_kernels import AttentionMetadata
 
-DraftNetwork = Llama | EagleHead[Any]
+DraftNetwork = LanguageModel | EagleHead[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,7 @@ class VerifyLayout:
 class TargetForward:
     """Logits and aux hidden states of every node: a chain or, with a mask, a tree per sequence."""
 
-    target: Llama
+    target: LanguageModel
     pool: KVCache
     aux_spec: AuxHiddenStates
 
@@ -166,7 +166,7 @@ def forward_committed(
     """
     assert inputs.slot_mapping is not None
     hidden = inputs.hidden
-    if hidden is not None and not isinstance(network, Llama):
+    if hidden is not None and not isinstance(network, LanguageModel):
         hidden = network.fuse(hidden)
     return _forward(network, inputs, hidden, PagedView(pool, inputs.slot_mapping, inputs.layout))
 
@@ -174,7 +174,7 @@ def forward_committed(
 def _forward(
     network: DraftNetwork, inputs: ForwardInputs, hidden: Tensor | None, view: KVView
 ) -> tuple[Tensor, Tensor | None]:
-    if isinstance(network, Llama):
+    if isinstance(network, LanguageModel):
         return network.forward(inputs.ids, inputs.positions, view)
     assert hidden is not None
     return network.forward(inputs.ids, hidden, inputs.positions, view)

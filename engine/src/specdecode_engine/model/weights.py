@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from specdecode_engine.model.checkpoint import Shape, TensorStore
@@ -203,6 +203,11 @@ def _tensors(record: object) -> Iterator[Tensor]:
     elif isinstance(record, tuple | list):
         for item in record:
             yield from _tensors(item)
+    elif isinstance(record, dict):
+        yield from _tensors(list(record.values()))
+    elif isinstance(record, nn.Module):
+        # Its children are among its attributes; a config of transformers is a record as well.
+        yield from _tensors({name: v for name, v in vars(record).items() if name != "config"})
     elif is_dataclass(record):
         for field in fields(record):
             yield from _tensors(getattr(record, field.name))

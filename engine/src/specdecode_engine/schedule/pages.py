@@ -9,6 +9,7 @@ radix cache) do the same with a page table per group and with an index mapping.
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 
 
 class PageAllocator:
@@ -54,16 +55,32 @@ class PageAllocator:
             raise AssertionError("pages leaked")
 
 
-def most_window_pages(
-    window: int, page_size: int, *, running: int, reserve_tokens: int, chunk_tokens: int
-) -> int:
-    """Bound the window pages in use, the dummy page included.
+@dataclass(frozen=True, slots=True)
+class WindowLimits:
+    """What bounds the window pages in use.
 
     A sequence uses those of window - 1 rows before its next row, of the rows of its next step, and
-    of parts of three pages around them. All sequences share the chunk.
+    of parts of three pages around them. All sequences of a step share the chunk.
     """
-    each = -(-(window - 1 + reserve_tokens) // page_size) + 3
-    return 1 + running * each - (-chunk_tokens // page_size)
+
+    window: int  # positions that a row of the layers sees, its own included
+    page_size: int
+    reserve_tokens: int  # rows beyond the known tokens that a sequence may come to hold
+    chunk_tokens: int  # prompt tokens of a step
+
+    @property
+    def per_sequence(self) -> int:
+        """Window pages that a sequence uses, besides those of its part of the chunk."""
+        return -(-(self.window - 1 + self.reserve_tokens) // self.page_size) + 3
+
+    @property
+    def per_step(self) -> int:
+        """Window pages that the chunk of a step uses."""
+        return -(-self.chunk_tokens // self.page_size)
+
+    def suffice_for(self, running: int) -> int:
+        """Return how many window pages serve so many sequences, window page 0 included."""
+        return 1 + running * self.per_sequence + self.per_step
 
 
 class WindowPages:
@@ -73,17 +90,24 @@ class WindowPages:
     stays attached, so that a prefix hit can end there, until a sequence needs a window page and
     none is free; the longest idle one goes first. So all but those in use are as good as free.
 
+    As many as a sequence can come to use are reserved while it runs, so that no step lacks one.
+    Nothing has to be reserved if there is one for every page.
+
     Args:
         pages: of the pool, page 0 included.
         window_pages: window page 0 included, which is where pages without one lead; at least
-            `pages`, or the bound of `most_window_pages`, so that there is always one.
-        window: positions that a row of the layers sees, its own included.
+            `pages`, or enough for one sequence.
     """
 
-    def __init__(self, pages: int, window_pages: int, page_size: int, window: int) -> None:
+    def __init__(self, pages: int, window_pages: int, limits: WindowLimits) -> None:
         self.total = window_pages - 1
-        self._page_size = page_size
-        self._window = window
+        self._limits = limits
+        self._page_size = limits.page_size
+        self._window = limits.window
+        self._unreserved = self.total - limits.per_step
+        if window_pages >= pages:
+            self._unreserved = pages * limits.per_sequence  # more than all sequences can reserve
+        self._reserved: dict[int, int] = {}
         self._attached = [0] * pages  # window page of each page; 0: none
         self._users = [0] * pages  # sequences that use the page's window page
         self._free = list(range(window_pages - 1, 0, -1))
@@ -106,9 +130,19 @@ class WindowPages:
                 end, count = index, 0
         return end
 
-    def open(self, holder: int, matched: Items[int]) -> None:
-        """Use what the row after a usable prefix sees, until `close` for the same holder."""
+    def has_room(self, pages: int) -> bool:
+        """Whether a sequence that comes to hold so many pages can run."""
+        return self._needed(pages) <= self._unreserved
+
+    def open(self, holder: int, matched: Items[int], pages: int) -> None:
+        """Use what the row after a usable prefix sees, until `close` for the same holder.
+
+        Args:
+            pages: that the holder comes to hold; there is room for them.
+        """
         end = len(matched)
+        self._reserved[holder] = self._needed(pages)
+        self._unreserved -= self._reserved[holder]
         first = self._first_seen(end * self._page_size)
         for page in matched[first:]:
             self._idle.pop(page, None)
@@ -139,6 +173,7 @@ class WindowPages:
         """End the use of all window pages of a holder."""
         first, end = self._spans.pop(holder)
         self._end_use(pages[first:end])
+        self._unreserved += self._reserved.pop(holder)
 
     def replace(self, pages: Items[int], cached: Items[int]) -> None:
         """Give cached pages without a window page those of pages with the same tokens."""
@@ -182,6 +217,9 @@ class WindowPages:
             raise AssertionError("a window page is used more or less often than it is counted")
         if set(self._idle) != {page for page in attached if not users[page]}:
             raise AssertionError("a window page is idle and in use, or neither")
+
+    def _needed(self, pages: int) -> int:
+        return min(pages, self._limits.per_sequence)
 
     def _first_seen(self, row: int) -> int:
         """Index of the first page that a row sees."""

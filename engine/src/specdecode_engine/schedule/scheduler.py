@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
-from specdecode_engine.schedule.pages import PageAllocator, WindowPages
+from specdecode_engine.schedule.pages import PageAllocator, WindowLimits, WindowPages
 from specdecode_engine.schedule.prefill_budget import share_budget
 from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
 
@@ -66,8 +66,10 @@ class Scheduler:
         self.pages = PageAllocator(limits.pages, limits.page_size)
         self.windows: WindowPages | None = None
         if limits.window is not None:
-            sizes = limits.pages, limits.window_pages, limits.page_size
-            self.windows = WindowPages(*sizes, limits.window)
+            windows = WindowLimits(
+                limits.window, limits.page_size, limits.reserve_tokens, limits.chunk_tokens
+            )
+            self.windows = WindowPages(limits.pages, limits.window_pages, windows)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preempted_total = 0
@@ -251,6 +253,9 @@ class Scheduler:
             sequence = self.waiting[0]
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
+            most = self.pages.pages_for(sequence.total_limit + self.limits.reserve_tokens)
+            if self.windows is not None and not self.windows.has_room(most):
+                return
             shared, idle, last = self._match(sequence)
             if needed - len(shared) > self.available_pages - idle:
                 return
@@ -258,7 +263,7 @@ class Scheduler:
             sequence.req_index = self._free_req_indices.pop()
             self.cache.hold(sequence.req_index, sequence.tokens, shared, last)
             if self.windows is not None:
-                self.windows.open(sequence.req_index, shared)
+                self.windows.open(sequence.req_index, shared, most)
             sequence.pages = shared + self._take(needed - len(shared))
             sequence.matched = len(shared) * self.limits.page_size
             sequence.computed = sequence.reusable = sequence.matched

@@ -12,7 +12,7 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows
 from specdecode_engine.model.forward import DraftNetwork, ForwardInputs
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_kernels import AttentionMetadata
 
@@ -38,7 +38,7 @@ class DraftLayout:
         # Rows that a draft row sees beyond the computed tokens: 1 if the bonus token has its own.
         self.bonus_rows = 1 - self.lookahead
         # [draft_vocab] i64, if the draft's vocabulary is not the target's
-        self.target_ids = None if isinstance(network, Llama) else network.draft_to_target
+        self.target_ids = None if isinstance(network, LanguageModel) else network.draft_to_target
         self._prefix: tuple[DecodeBatch, Tensor, AttentionMetadata] | None = None
 
     def catch_up(self, inputs: DecodeInputs) -> ForwardInputs:

@@ -17,7 +17,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
-from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
@@ -27,8 +27,14 @@ from specdecode_engine.model.forward import (
     draft_forwards,
 )
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache, WindowPool
+from specdecode_engine.model.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    implementation_of,
+    load_model,
+)
 from specdecode_engine.model.layers import Linears
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -128,7 +134,7 @@ def build(
 class _Models(NamedTuple):
     """The loaded networks, and how their linear maps keep their weights."""
 
-    target: Llama
+    target: LanguageModel
     draft: DraftNetwork | None
     linears: Linears
 
@@ -142,10 +148,10 @@ def _log_choices(config: EngineConfig) -> None:
 def _load(config: EngineConfig, progress: bool, open_store: OpenStore) -> _Models:
     linears = Linears.of(config.kernels["target"])
 
-    def load_llama(folder: Path, llama: LlamaConfig) -> Llama:
-        return Llama.load(
+    def load(folder: Path, model: LanguageModelConfig) -> LanguageModel:
+        return load_model(
             folder,
-            config=llama,
+            model,
             dtype=config.dtype,
             device=config.device,
             context_length=config.context_length,
@@ -154,18 +160,18 @@ def _load(config: EngineConfig, progress: bool, open_store: OpenStore) -> _Model
             linears=linears,
         )
 
-    target = load_llama(Path(config.boot.model.path), config.target)
+    target = load(Path(config.boot.model.path), config.target)
     draft: DraftNetwork | None = None
     speculation = config.boot.speculation
     if config.draft is not None and speculation.draft_path is not None:
         folder = Path(speculation.draft_path)
-        if isinstance(config.draft, LlamaConfig):
-            draft = load_llama(folder, config.draft)
-        else:
+        if isinstance(config.draft, EagleConfig):
             head = EAGLE_HEADS[speculation.algorithm]
             draft = head.load(
                 folder, target, config=config.draft, progress=progress, linears=linears
             )
+        else:
+            draft = load(folder, config.draft)
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     return _Models(target, draft, linears)
@@ -291,6 +297,8 @@ def _facts(
     return {
         "device": str(config.device),
         "device_name": device_name(config.device),
+        "model_implementation": implementation_of(config.target),
+        **_skipped_tensors(models.target),
         "dtype": str(config.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
         **kernels,
@@ -307,6 +315,12 @@ def _facts(
         "graphs_reason": graphs.failure or config.graph_mode.reason,
         "captured_pairs": graphs.pairs,
     }
+
+
+def _skipped_tensors(target: LanguageModel) -> dict[str, object]:
+    """Return how many tensors of other kinds of input the checkpoint has."""
+    names = target.skipped_tensors if isinstance(target, TransformersModel) else ()
+    return {"skipped_tensors": len(names)} if names else {}
 
 
 def _missing_kernels(config: EngineConfig) -> dict[str, object]:

@@ -18,17 +18,18 @@ from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths
 from specdecode_engine.graphs.plan import batch_sizes
 from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
-from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import DTYPES, DraftMismatch
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.model.language_model import LanguageModelConfig, read_config
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.choice import AMPERE
 
-DraftConfig = LlamaConfig | EagleConfig
+DraftConfig = LanguageModelConfig | EagleConfig
 
 OFF, STATIC, CUDA = "off", "static", "cuda"
 
@@ -91,7 +92,7 @@ class EngineConfig:
     """Everything that is decided before weights are read; sizes of the KV cache come later."""
 
     boot: EngineBoot
-    target: LlamaConfig
+    target: LanguageModelConfig
     draft: DraftConfig | None
     context_length: int
     device: torch.device
@@ -118,7 +119,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> Engine
     """
     _refuse_unavailable(boot.speculation)
     device = choose_device(boot.device)
-    target = LlamaConfig.load(Path(boot.model.path))
+    target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = _read_draft(boot.speculation, target)
     dtype = _dtype(boot.model, target, device, open_store)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
@@ -171,14 +172,14 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
         raise CannotServe("speculation: " + "; ".join(reasons))
 
 
-def _read_draft(speculation: SpeculationBoot, target: LlamaConfig) -> DraftConfig | None:
+def _read_draft(speculation: SpeculationBoot, target: LanguageModelConfig) -> DraftConfig | None:
     """Read the draft's config and check it against the target's."""
     if speculation.algorithm is Algorithm.NONE:
         return None
     assert speculation.draft_path is not None
     folder = Path(speculation.draft_path)
     if speculation.algorithm is Algorithm.STANDALONE:
-        draft = LlamaConfig.load(folder)
+        draft = read_config(folder)
         if draft.vocab_size != target.vocab_size:
             raise DraftMismatch(
                 f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
@@ -192,7 +193,7 @@ def _read_draft(speculation: SpeculationBoot, target: LlamaConfig) -> DraftConfi
 
 
 def _dtype(
-    model: ModelBoot, target: LlamaConfig, device: torch.device, open_store: OpenStore
+    model: ModelBoot, target: LanguageModelConfig, device: torch.device, open_store: OpenStore
 ) -> torch.dtype:
     if model.dtype != "auto":
         return DTYPES[model.dtype]
@@ -204,7 +205,7 @@ def _dtype(
 
 def _choose_kernels(
     boot: EngineBoot,
-    target: LlamaConfig,
+    target: LanguageModelConfig,
     draft: DraftConfig | None,
     device: torch.device,
     dtype: torch.dtype,
@@ -264,7 +265,7 @@ def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Back
     return GraphMode(CUDA, "attention reads lengths on the device")
 
 
-def _context_length(model: ModelBoot, target: LlamaConfig) -> int:
+def _context_length(model: ModelBoot, target: LanguageModelConfig) -> int:
     length = model.context_length or target.max_position_embeddings
     trained = target.rope.trained_positions
     if length > trained:
@@ -276,7 +277,7 @@ def _context_length(model: ModelBoot, target: LlamaConfig) -> int:
 
 
 def _widths(
-    target: LlamaConfig, draft: DraftConfig | None, aux_spec: AuxHiddenStates
+    target: LanguageModelConfig, draft: DraftConfig | None, aux_spec: AuxHiddenStates
 ) -> dict[ForwardKind, ForwardWidths]:
     """Return the columns that each forward of a decode step reads and returns."""
     aux = aux_spec.width(target.decoder.hidden_size)

@@ -243,10 +243,11 @@ def _tree_calls(
     nodes, length, k = shape.num_tokens, shape.path_length, shape.topk
     candidates = k + (shape.num_steps - 1) * k * k
     tokens, parents, drafted = _empty(batch, nodes), _empty(batch, nodes), _empty(batch, nodes - 1)
-    path, pooled = _empty(batch, length), _empty(batch, candidates)
+    # As tokens and parents of candidates lie: in one tensor, at addresses that divide differently.
+    path, (pooled, above) = _empty(batch, length), _empty(batch, 2, candidates).unbind(1)
     scores = _empty(batch, candidates, dtype=torch.float32)
     why = "draft trees"
-    yield why, lambda: ops.select_tree_nodes(scores, pooled, pooled, nodes - 1)
+    yield why, lambda: ops.select_tree_nodes(scores, pooled, above, nodes - 1)
     yield why, lambda: ops.build_tree_mask(parents, shape.num_steps)
     yield why, lambda: ops.verify_tree(tokens, drafted, parents, length)
     kv = _layer_kv(needs, target)

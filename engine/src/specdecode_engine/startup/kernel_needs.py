@@ -9,9 +9,9 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import DTYPES, ConfigFile
 from specdecode_engine.model.eagle_config import EAGLE3_ARCHITECTURES, EagleConfig
+from specdecode_engine.model.language_model import LanguageModelConfig, read_config
 from specdecode_engine.startup.config import (
     EAGLE_HEADS,
     DraftConfig,
@@ -45,7 +45,7 @@ class KernelNeeds:
     def of_boot(cls, boot: EngineBoot) -> "KernelNeeds":
         """Read config.json of the models only; a type that it leaves open is bfloat16."""
         speculation = boot.speculation
-        target = LlamaConfig.load(Path(boot.model.path))
+        target = read_config(Path(boot.model.path), boot.model.implementation)
         models: dict[str, DraftConfig] = {"target": target}
         if speculation.draft_path is not None:
             models["draft"] = read_draft(
@@ -85,7 +85,7 @@ class KernelNeeds:
 
 
 def algorithm_of(folder: Path) -> Algorithm:
-    """Return what a draft's config.json is for; a plain Llama is a STANDALONE draft."""
+    """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
     names = ConfigFile.open(folder / "config.json").get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if name in EAGLE3_ARCHITECTURES:
@@ -93,9 +93,9 @@ def algorithm_of(folder: Path) -> Algorithm:
     return Algorithm.EAGLE if "Eagle" in name or "EAGLE" in name else Algorithm.STANDALONE
 
 
-def read_draft(algorithm: Algorithm, folder: Path, target: LlamaConfig) -> DraftConfig:
+def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
     """Read a draft's config.json; its tensors may be absent."""
     if algorithm is Algorithm.STANDALONE:
-        return LlamaConfig.load(folder)
+        return read_config(folder)
     config: EagleConfig = EAGLE_HEADS[algorithm].read_config(folder, target)
     return config

@@ -1,6 +1,7 @@
 """Computes the number of KV cache pages before anything large is allocated."""
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +9,7 @@ from typing import ClassVar
 from specdecode_api.report import TerminationReason
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.model.kv_cache import kv_bytes
-from specdecode_engine.schedule.pages import most_window_pages
+from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.startup.config import EngineConfig
@@ -16,8 +17,9 @@ from specdecode_engine.steps.logprobs import PIECE_ROWS
 
 log = logging.getLogger(__name__)
 
-PAGES_PER_WINDOW_PAGE = 4
-"""Window pages are for running requests and for the ends of cached prefixes, not for all pages."""
+FEWEST_WINDOW_PAGES, MOST_WINDOW_PAGES = 1 / 4, 1 / 2
+"""Window pages per page, unless there is memory left: at least for the ends of cached prefixes, and
+at most, however many running requests could use, since most of them are shorter than that."""
 
 SHORTEST_TOKENS = 16  # prompt and output of the shortest request that the cache must hold
 
@@ -42,7 +44,8 @@ class MemoryDemand:
     most_rows: int  # rows that could ever be used
     fewest_rows: int  # rows that one shortest useful request needs
     window_page_bytes: int = 0  # one page of the target's layers with a sliding window
-    most_window_pages: int = 0  # that running requests use
+    most_window_pages: int = 0  # that all running requests can use
+    fewest_window_pages: int = 0  # that one request can use
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ def plan_limits(
     limit = boot.memory.max_total_tokens
     layer_map = config.target.layer_map
     in_windows = layer_map.windowed_entries_per_token * config.kv_dtype.itemsize
+    windows = _window_limits(config)
 
     def plan(running: int) -> MemoryPlan:
         most_rows = (config.context_length + sizes.reserve_tokens) * running
@@ -104,7 +108,8 @@ def plan_limits(
             page_bytes=(_token_bytes(config) - in_windows) * boot.memory.page_size,
             page_size=boot.memory.page_size,
             window_page_bytes=in_windows * boot.memory.page_size,
-            most_window_pages=_most_window_pages(config, running),
+            most_window_pages=0 if windows is None else windows.suffice_for(running),
+            fewest_window_pages=0 if windows is None else windows.suffice_for(1),
             most_rows=most_rows if limit is None else min(most_rows, limit),
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
@@ -148,16 +153,15 @@ def _token_bytes(config: EngineConfig) -> int:
     return sum(kv_bytes(model.layer_map, 1, config.kv_dtype) for model in models)
 
 
-def _most_window_pages(config: EngineConfig, running: int) -> int:
+def _window_limits(config: EngineConfig) -> WindowLimits | None:
     window = config.target.layer_map.window
     if window is None:
-        return 0
-    return most_window_pages(
+        return None
+    return WindowLimits(
         window,
         config.boot.memory.page_size,
-        running=running,
-        reserve_tokens=config.sizes.reserve_tokens,
-        chunk_tokens=config.boot.scheduling.chunked_prefill_tokens,
+        config.sizes.reserve_tokens,
+        config.boot.scheduling.chunked_prefill_tokens,
     )
 
 
@@ -215,25 +219,26 @@ def plan_memory(
 
 
 def _split(demand: MemoryDemand, budget: int) -> tuple[int, int]:
-    """Choose the numbers of pages and of window pages that fit into `budget` bytes.
+    """Choose as many pages as fit into `budget` bytes with the window pages that go with them.
 
-    Every page has a window page if the budget has no more than running requests can use. Otherwise
-    there are as many as they can use, or one for `PAGES_PER_WINDOW_PAGE` pages if that is more, so
-    that prefixes keep theirs; what pages cannot use of the budget goes to window pages.
+    What is left of the budget goes to further window pages, up to one for every page.
     """
     page, window = demand.page_bytes, demand.window_page_bytes
     most = 1 + -(-demand.most_rows // demand.page_size)
-    pages = min(budget // (page + window), most)
     if not window:
-        return pages, 0
-    used = demand.most_window_pages
-    if pages <= used or pages == most:
-        return pages, pages
-    pages = most
-    if page:
-        by_share = PAGES_PER_WINDOW_PAGE * budget // (PAGES_PER_WINDOW_PAGE * page + window)
-        pages = min((budget - used * window) // page, by_share, most)
+        return min(budget // page, most), 0
+
+    def num_bytes(pages: int) -> int:
+        return pages * page + _fewest_window_pages(demand, pages) * window
+
+    pages = bisect_right(range(1, most + 1), budget, key=num_bytes)
     return pages, min((budget - pages * page) // window, pages)
+
+
+def _fewest_window_pages(demand: MemoryDemand, pages: int) -> int:
+    """Return how many window pages so many pages have at least; more pages never have fewer."""
+    used = min(demand.most_window_pages, int(pages * MOST_WINDOW_PAGES))
+    return min(max(used, int(pages * FEWEST_WINDOW_PAGES), demand.fewest_window_pages), pages)
 
 
 def _mib(count: int) -> str:

@@ -17,7 +17,7 @@ from specdecode_engine.batch.request import TokenLogprobs
 from specdecode_engine.batch.request_table import Rows
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels.torch.by_row import log_softmax
 
@@ -150,7 +150,7 @@ def _wanted(chunk: PrefillChunk) -> range:
     return range(max(chunk.start, unscored.start), min(chunk.end, unscored.stop))
 
 
-def _score(target: Llama, hidden: Tensor, tokens: Tensor, top: int) -> Scores:
+def _score(target: LanguageModel, hidden: Tensor, tokens: Tensor, top: int) -> Scores:
     """Score tokens [n] by the rows [n, hidden] before them; [1, n]."""
     pieces = zip(torch.split(hidden, PIECE_ROWS), torch.split(tokens, PIECE_ROWS), strict=True)
     scores = [Scores.of(target.logits(rows), ids, top) for rows, ids in pieces]

@@ -7,7 +7,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_kernels import Backend
@@ -18,7 +18,7 @@ class ModelContext:
     """The ops, the target and its KV, the request table, the sampler, the forwards, the drafter."""
 
     ops: Backend
-    target: Llama
+    target: LanguageModel
     pool: KVCache
     table: RequestTable
     sampler: Sampler

@@ -1,0 +1,1 @@
+"""Compares every model type of tests/zoo/models.toml with transformers' own forward."""

@@ -1,0 +1,111 @@
+"""Serves every model type of models.toml, or reports why not; the last line is JSON.
+
+Exits with 1 if logits or texts differ, or if a required type is not served.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.model import TransformersModel
+from tests.engine.checkpoints import make_checkpoints
+from zoo.logits import TOLERANCE, worst_differences
+from zoo.lossless_runs import find_mismatch, make_material, plain_engine
+from zoo.models import REFUSED, REQUIRED, ZooModel, read_models
+
+DRAFT_NOISE = 0.004
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    torch.set_num_threads(options.threads)
+    models = read_models()
+    chosen = [models[name] for name in options.only or models]
+    start = time.monotonic()
+    mismatches: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        eagle3 = make_checkpoints(Path(folder)).eagle3
+        for model in chosen:
+            check = _Check(model, Path(folder) / model.model_type, eagle3, options.seed)
+            try:
+                result = check.run(lossless=not options.logits_only)
+            except CheckpointError as error:
+                refused[model.model_type] = str(error)
+                result = f"refused: {error}"
+            else:
+                if result:
+                    mismatches[model.model_type] = result
+            print(f"{model.model_type:18} {result or 'served'}", flush=True)
+    served = [m for m in chosen if m.model_type not in refused and m.model_type not in mismatches]
+    missing = [m.model_type for m in chosen if m.group == REQUIRED and m not in served]
+    unexpected = [m.model_type for m in served if m.group == REFUSED]
+    report = {
+        "types": len(chosen),
+        "served": len(served),
+        "mismatches": len(mismatches),
+        "required_missing": missing,
+        "refused": refused,
+        "seed": options.seed,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    print(json.dumps(report))
+    return 1 if mismatches or missing or unexpected else 0
+
+
+class _Check:
+    """One model type: its checkpoints, its logits and its texts."""
+
+    def __init__(self, model: ZooModel, folder: Path, eagle3: Path, seed: int) -> None:
+        self._model = model
+        self._folder = folder
+        self._eagle3 = eagle3
+        self._seed = seed
+
+    def run(self, *, lossless: bool) -> str:
+        """Return the first difference, empty if there is none."""
+        target = self._folder / "target"
+        reference = self._model.make(target)
+        model = load_alone(target)
+        for way, difference in worst_differences(reference, model).items():
+            if not difference <= TOLERANCE:
+                return f"{way}: logits differ by {difference:.1e} of the largest"
+        return self._texts(target) if lossless else ""
+
+    def _texts(self, target: Path) -> str:
+        draft = self._folder / "draft"
+        self._model.make(draft, change=DRAFT_NOISE)
+        drafts = {"STANDALONE": draft, "EAGLE3": self._eagle3}
+        models, plain = plain_engine(target, drafts)
+        material = make_material(self._model.vocab)
+        for algorithm in drafts:
+            difference = find_mismatch(models, algorithm, plain, material, self._seed)
+            if difference:
+                return difference
+        return ""
+
+
+def load_alone(folder: Path) -> TransformersModel:
+    """Load a model outside of an engine."""
+    config = TransformersConfig.load(folder)
+    return TransformersModel.load(config, device=torch.device("cpu"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="zoo", description=__doc__)
+    parser.add_argument("only", nargs="*", help="Model types; all of models.toml by default.")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="Seed of the cases.")
+    parser.add_argument("--threads", type=int, default=2, help="Threads of torch.")
+    parser.add_argument("--logits-only", action="store_true", help="Run no engines.")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

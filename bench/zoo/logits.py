@@ -1,0 +1,140 @@
+"""Logits through pages, in chunks and as trees, against transformers' forward of whole texts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lossless.poison import poison
+from specdecode_engine.model.kv_cache import KVCache, PagedView
+from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_kernels import TORCH, AttentionMetadata, Backend
+
+TEXTS = 2
+LENGTH = 44  # more than twice the window
+PREFIX = 37
+TOLERANCE = 1e-4
+PARENTS = (0, 0, 0, 0, 0, 1, 1, 2, 5)
+"""A tree of four children and their descendants; the root is its own parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedTexts:
+    """Several texts in one KV cache, each over pages of its own in random order."""
+
+    cache: KVCache
+    pages: Tensor  # [texts, pages] i64
+
+    @classmethod
+    def make(
+        cls, model: TransformersModel, page_size: int, ops: Backend = TORCH, texts: int = TEXTS
+    ) -> "PagedTexts":
+        """Allocate a cache of NaN for texts with a tree after each."""
+        each = -(-(LENGTH + len(PARENTS)) // page_size)
+        cache = KVCache(
+            model.config.layer_map,
+            1 + texts * each,
+            page_size,
+            model.dtype,
+            model.device,
+            ops=ops,
+        )
+        poison(cache)
+        order = torch.randperm(texts * each, generator=torch.Generator().manual_seed(3))
+        return cls(cache, (order + 1).view(texts, each))
+
+    def slots(self, owners: Tensor, rows: Tensor) -> Tensor:
+        """Rows of the cache of the given rows of texts, [n] i64."""
+        size = self.cache.page_size
+        return self.pages[owners, rows // size] * size + rows % size
+
+    def spans(self, spans: list[tuple[int, int, int]]) -> tuple[Tensor, PagedView]:
+        """Lay out (text, start, end) spans of consecutive positions."""
+        positions = torch.cat([torch.arange(start, end) for _, start, end in spans])
+        owners = torch.tensor([text for text, start, end in spans for _ in range(start, end)])
+        layout = AttentionMetadata(
+            page_table=self.pages[[text for text, _, _ in spans]],
+            page_size=self.cache.page_size,
+            qo_lens=tuple(end - start for _, start, end in spans),
+            kv_lens=positions + 1,
+            max_kv_len=max(end for _, _, end in spans),
+        )
+        return positions, PagedView(self.cache, self.slots(owners, positions), layout)
+
+    def tree(self, text: int, mask: Tensor, depths: Tensor) -> tuple[Tensor, PagedView]:
+        """Lay out a tree after the prefix of a text; its root is the first node."""
+        nodes = len(depths)
+        layout = AttentionMetadata(
+            page_table=self.pages[[text]],
+            page_size=self.cache.page_size,
+            qo_lens=(nodes,),
+            kv_lens=torch.full((nodes,), PREFIX),
+            max_kv_len=PREFIX,
+        )
+        slots = self.slots(torch.tensor([text] * nodes), PREFIX + torch.arange(nodes))
+        return PREFIX + depths, PagedView(self.cache, slots, layout, mask)
+
+
+def worst_differences(reference: Any, model: TransformersModel) -> dict[str, float]:
+    """Return the largest difference of each way to compute, in parts of the largest logit."""
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(6, model.config.vocab_size, (TEXTS, LENGTH), generator=generator)
+    with torch.no_grad():
+        wanted = reference(ids).logits
+    found = {
+        name: _difference(compute_spans(model, page_size, ids, steps), wanted)
+        for name, page_size, steps in _ways()
+    }
+    found["tree"] = tree_difference(reference, model, ids)
+    return found
+
+
+def _ways() -> Iterator[tuple[str, int, list[list[tuple[int, int, int]]]]]:
+    whole = [(text, 0, LENGTH) for text in range(TEXTS)]
+    yield "prefill", 4, [whole]
+    decode = [[(text, at, at + 1) for text in range(TEXTS)] for at in range(PREFIX, LENGTH)]
+    yield "decode, pages of 1", 1, [[(0, 0, PREFIX), (1, 0, PREFIX)], *decode]
+    chunks = [[(0, 0, 21)], [(0, 21, PREFIX), (1, 0, PREFIX)]]
+    yield "decode, pages of 16", 16, [*chunks, *decode]
+
+
+def compute_spans(
+    model: TransformersModel,
+    page_size: int,
+    ids: Tensor,
+    steps: list[list[tuple[int, int, int]]],
+) -> Tensor:
+    """Compute forwards of spans; return the logits of every position [texts, length, vocab]."""
+    texts = PagedTexts.make(model, page_size)
+    logits = torch.full((*ids.shape, model.config.vocab_size), torch.nan)
+    for spans in steps:
+        positions, view = texts.spans(spans)
+        rows = torch.cat([ids[text, start:end] for text, start, end in spans])
+        scores = model.logits(model.forward(rows, positions, view)[0])
+        parts = scores.split_with_sizes([end - start for _, start, end in spans])
+        for (text, start, end), part in zip(spans, parts, strict=True):
+            logits[text, start:end] = part
+    return logits
+
+
+def tree_difference(reference: Any, model: TransformersModel, ids: Tensor) -> float:
+    """Compare the nodes of a tree with runs of the whole path to each."""
+    parents = torch.tensor([PARENTS])
+    depths, mask = TORCH.build_tree_mask(parents, 3)
+    texts = PagedTexts.make(model, 4)
+    positions, view = texts.spans([(1, 0, PREFIX)])
+    model.forward(ids[1, :PREFIX], positions, view)
+    generator = torch.Generator().manual_seed(5)
+    nodes = torch.randint(6, model.config.vocab_size, (len(PARENTS),), generator=generator)
+    positions, view = texts.tree(1, mask, depths[0])
+    logits = model.logits(model.forward(nodes, positions, view)[0])
+    paths = [torch.cat((ids[1, :PREFIX], nodes[shown])) for shown in mask[0]]
+    with torch.no_grad():
+        wanted = torch.stack([reference(path[None]).logits[0, -1] for path in paths])
+    return _difference(logits, wanted)
+
+
+def _difference(logits: Tensor, wanted: Tensor) -> float:
+    return float((logits - wanted).abs().max() / wanted.abs().max())

@@ -1,0 +1,44 @@
+"""Speculative text against plain decoding, with drafts for a model of the zoo."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from lossless.cases import Material, draw_case
+from lossless.compare import find_difference
+from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
+from specdecode_engine.batch.request import FinishReason
+from specdecode_engine.engine import EngineCore
+
+CASES = 3
+
+
+def find_mismatch(
+    models: Models, algorithm: str, plain: EngineCore, material: Material, seed: int
+) -> str | None:
+    """Run `CASES` random cases; return the first difference from plain decoding."""
+    for number in range(CASES):
+        drawn = draw_case(number, seed, material)
+        case = replace(drawn, algorithm=algorithm, num_steps=max(drawn.num_steps, 1))
+        answers = run_case(build_speculative(case, models), case.requests)
+        for request, answer in zip(case.requests, answers, strict=True):
+            is_aborted = answer.finish_reason is FinishReason.ABORT
+            expected = run_alone(plain, request)
+            difference = find_difference(expected, answer, is_aborted, models.dtype)
+            if difference is not None:
+                return f"{algorithm}, case {number} of seed {seed}: {difference}"
+    return None
+
+
+def make_material(vocab: int) -> Material:
+    """Prompts of 3 to 45 tokens."""
+    prompts = tuple(
+        tuple((number * 31 + place * 7) % vocab for place in range(3 + 6 * number))
+        for number in range(8)
+    )
+    return Material(prompts, vocab)
+
+
+def plain_engine(target: Path, drafts: dict[str, Path]) -> tuple[Models, EngineCore]:
+    """Build the engine that answers are compared with."""
+    models = Models(target, drafts, "float32", implementation="transformers")
+    return models, build_plain(models)

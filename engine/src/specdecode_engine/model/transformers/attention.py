@@ -1,0 +1,142 @@
+"""Attention of transformers' modules over the KV view of the current forward."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.kv_cache import KVView
+from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
+
+IMPLEMENTATION = "specdecode_paged"
+"""Name under which the attention is registered in transformers."""
+
+PARAMETERS = frozenset({"scaling", "softcap", "sliding_window", "s_aux"})
+"""Arguments of an attention function that describe what it computes, and that we compute."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "dropout",  # 0 outside of training
+        "is_causal",  # checked on the module
+        "position_ids",  # the view has the rows' positions
+        "cache_position",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "return_dict",
+        "logits_to_keep",
+        "attention_mask",
+        "layer_idx",
+        "layer_type",
+    }
+)
+"""Arguments that change nothing in a forward of ours."""
+
+
+class UnsupportedModel(CheckpointError):
+    """A model type that transformers can load and we cannot compute; the message has the reason."""
+
+
+class ForwardState:
+    """What the modules of one network read while it computes a forward: the KV view."""
+
+    def __init__(self) -> None:
+        self.view: KVView | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PagedAttention:
+    """The attention of one layer; its parameters are read in its first call."""
+
+    state: ForwardState
+    layer: int
+    path: str  # of its module, for errors
+    params: AttentionParams | None = None
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: object,
+        arguments: Mapping[str, Any],
+    ) -> Tensor:
+        """Attend from query [1, q_heads, rows, dim]; key and value are [1, kv_heads, rows, dim]."""
+        if self.params is None:
+            self._check(module, mask, arguments)
+            self.params = read_params(arguments, query.shape[-1])
+        assert self.state.view is not None
+        q, k, v = (rows[0].transpose(0, 1) for rows in (query, key, value))
+        return self.state.view.attend(self.layer, q, k, v, self.params)[None]
+
+    def _check(self, module: nn.Module, mask: object, arguments: Mapping[str, Any]) -> None:
+        """Raise if attention depends on anything that we would leave out."""
+        known = PARAMETERS | WITHOUT_EFFECT
+        unknown = sorted(
+            name for name, value in arguments.items() if value is not None and name not in known
+        )
+        if unknown:
+            raise UnsupportedModel(
+                f"{self.path} gives attention the unknown arguments {', '.join(unknown)}; this "
+                "model type is not supported"
+            )
+        if mask is not None or not getattr(module, "is_causal", True):
+            raise UnsupportedModel(
+                f"{self.path} does not attend causally; this model type is not supported"
+            )
+
+
+def read_params(arguments: Mapping[str, Any], head_dim: int) -> AttentionParams:
+    """Translate the arguments of an attention function of transformers."""
+    scale, sinks = arguments.get("scaling"), arguments.get("s_aux")
+    scale = None if scale is None or scale == head_dim**-0.5 else float(scale)
+    softcap, window = arguments.get("softcap"), arguments.get("sliding_window")
+    if scale is softcap is window is sinks is None:
+        return DEFAULT_ATTENTION
+    return AttentionParams(
+        scale=scale,
+        logit_softcap=softcap,
+        sliding_window=window,
+        sinks=None if sinks is None else sinks.detach().float(),
+    )
+
+
+def attach(network: nn.Module, state: ForwardState) -> int:
+    """Give every attention module its layer of the cache; return how many there are."""
+    modules = [
+        (path, module)
+        for path, module in network.named_modules()
+        if "Attention" in type(module).__name__ and isinstance(_layer_index(module), int)
+    ]
+    for path, module in modules:
+        module.paged_attention = PagedAttention(state, _layer_index(module), path)
+    return len(modules)
+
+
+def _layer_index(module: nn.Module) -> Any:
+    return getattr(module, "layer_idx", None)
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: object,
+    **arguments: Any,
+) -> tuple[Tensor, None]:
+    """The attention function of transformers' interface."""
+    attention = module.paged_attention
+    assert isinstance(attention, PagedAttention)
+    return attention(module, query, key, value, attention_mask, arguments), None
+
+
+def register() -> None:
+    """Make `paged_attention` known to transformers; without a mask function no mask is built."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(IMPLEMENTATION, paged_attention)

@@ -1,0 +1,137 @@
+"""What the config.json of a model that transformers computes declares, as the engine needs it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdecode_engine.model.config import DecoderConfig
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.layer_config import read_layer_map
+from specdecode_engine.model.layer_map import LayerMap, LayerMapError
+from specdecode_engine.model.rope import RopeConfig
+from specdecode_engine.model.transformers.attention import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersConfig:
+    """A decoder-only model; names as in config.json where it has them."""
+
+    folder: Path
+    model_type: str  # of the text model
+    vocab_size: int
+    num_hidden_layers: int
+    decoder: DecoderConfig
+    rope: RopeConfig
+    tie_word_embeddings: bool
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    dtype: torch.dtype | None  # None: not in config.json; the tensors have it
+    layer_map: LayerMap
+    is_wrapped: bool  # the text model is part of a model for several kinds of input
+
+    @classmethod
+    def load(cls, folder: Path) -> "TransformersConfig":
+        """Read `folder`/config.json; refuse what transformers has no causal language model for."""
+        file = ConfigFile.open(folder / "config.json")
+        text = read_text_config(folder)
+        keys = _keys(file, text)
+        for section in (file, keys):
+            section.refuse("quantization_config", {}, "convert the weights to an unquantized type")
+        hidden_size = keys.integer("hidden_size")
+        layer_map = _layer_map(file, text)
+        widest = max(layer_map.shapes, key=lambda shape: shape.k_head_dim)
+        bos = keys.ids("bos_token_id")
+        return cls(
+            folder=folder,
+            model_type=text.model_type,
+            vocab_size=keys.integer("vocab_size"),
+            num_hidden_layers=keys.integer("num_hidden_layers"),
+            decoder=DecoderConfig(
+                hidden_size=hidden_size,
+                intermediate_size=keys.integer("intermediate_size", 4 * hidden_size),
+                num_attention_heads=keys.integer("num_attention_heads"),
+                num_key_value_heads=widest.kv_heads,
+                head_dim=widest.k_head_dim,
+                rms_norm_eps=keys.real("rms_norm_eps", 1e-6),
+                qkv_bias=False,
+                output_bias=False,
+                mlp_bias=False,
+            ),
+            rope=_rope(keys),
+            tie_word_embeddings=keys.switch("tie_word_embeddings", False),
+            bos_token_id=bos[0] if bos else None,
+            eos_token_ids=_eos_token_ids(file, keys),
+            dtype=file.dtype() or keys.dtype(),
+            layer_map=layer_map,
+            is_wrapped=file.get("model_type") != text.model_type,
+        )
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest text config.json names, before any stretching of positions."""
+        return self.rope.max_position_embeddings
+
+
+def read_text_config(folder: Path) -> Any:
+    """Read the config of the text model with transformers; no code of the checkpoint ever runs.
+
+    Raises:
+        UnsupportedModel: transformers does not know the model type, or has no causal language
+            model for it.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    file = ConfigFile.open(folder / "config.json")
+    try:
+        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        text = whole.get_text_config(decoder=True)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UnsupportedModel(
+            f"{file.file}: model_type is {file.get('model_type')!r}, which neither this engine nor "
+            f"transformers can load without code from the checkpoint ({first_line}); use a model "
+            "type that transformers contains"
+        ) from error
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(
+            f"{file.file}: model_type is {text.model_type!r}, for which transformers has no causal "
+            "language model; use a decoder-only model"
+        )
+    return text
+
+
+def _keys(file: ConfigFile, text: Any) -> ConfigFile:
+    """Return the text config's keys, those that a type spells differently under common names."""
+    named = {name: getattr(text, name, None) for name in getattr(text, "attribute_map", {})}
+    return ConfigFile(file.file, {**text.to_dict(), **named})
+
+
+def _layer_map(file: ConfigFile, text: Any) -> LayerMap:
+    try:
+        return read_layer_map(text)
+    except LayerMapError as error:
+        raise UnsupportedModel(f"{file.file}: {error}") from error
+
+
+def _rope(keys: ConfigFile) -> RopeConfig:
+    """Read how far positions reach; the angles themselves are those of transformers' module."""
+    section = keys.get("rope_parameters")
+    parameters = section if isinstance(section, dict) else {}
+    kind = parameters.get("rope_type")
+    return RopeConfig(
+        kind=kind if isinstance(kind, str) else "default",
+        theta=keys.real("rope_theta", 10_000.0),
+        parameters=parameters,
+        max_position_embeddings=keys.integer("max_position_embeddings"),
+    )
+
+
+def _eos_token_ids(file: ConfigFile, text: ConfigFile) -> tuple[int, ...]:
+    ids = [*file.ids("eos_token_id"), *text.ids("eos_token_id")]
+    generation = file.file.with_name("generation_config.json")
+    if generation.exists():
+        ids += ConfigFile.open(generation).ids("eos_token_id")
+    return tuple(dict.fromkeys(ids))

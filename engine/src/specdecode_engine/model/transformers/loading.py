@@ -1,0 +1,103 @@
+"""Loads a causal language model with transformers, tensor by tensor, and refuses what is not whole.
+
+No code of a checkpoint ever runs, and pickles are read as weights only.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from specdecode_engine.model.checkpoint import NAMED, TensorError
+from specdecode_engine.model.transformers.attention import (
+    IMPLEMENTATION,
+    UnsupportedModel,
+    register,
+)
+from specdecode_engine.model.transformers.config import TransformersConfig, read_text_config
+
+WRAPPED = {
+    r"^model\.language_model\.": "model.",
+    r"^language_model\.model\.": "model.",
+    r"^language_model\.lm_head\.": "lm_head.",
+}
+"""Names of a text model's tensors within a model for several kinds of input."""
+
+
+def load_network(
+    config: TransformersConfig, dtype: torch.dtype, device: torch.device
+) -> tuple[Any, tuple[str, ...]]:
+    """Return transformers' model with its weights in `dtype`, and the names of tensors left out.
+
+    Raises:
+        TensorError: tensors are missing, unknown, or of another shape than config.json describes.
+    """
+    from transformers import AutoModelForCausalLM
+
+    register()
+    loader: Any = AutoModelForCausalLM
+    try:
+        network, report = loader.from_pretrained(
+            config.folder,
+            config=read_text_config(config.folder),
+            dtype=dtype,
+            attn_implementation=IMPLEMENTATION,
+            local_files_only=True,
+            trust_remote_code=False,
+            weights_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with all their names
+            **({"key_mapping": WRAPPED} if config.is_wrapped else {}),
+        )
+    except (OSError, SafetensorError) as error:
+        raise TensorError(
+            config.folder, f"unreadable ({error})", "download the checkpoint again"
+        ) from error
+    except (KeyError, ValueError, TypeError, ImportError) as error:
+        raise UnsupportedModel(
+            f"{config.folder}: transformers cannot build model type {config.model_type} with our "
+            f"attention ({error!r}); use another model type"
+        ) from error
+    left_out = _check(config, report)
+    network.eval()
+    _place(network, device)
+    return network, left_out
+
+
+def _place(network: nn.Module, device: torch.device) -> None:
+    """Move every tensor once, without gradients; what is tied stays tied."""
+    moved: dict[int, nn.Parameter] = {}
+    for module in network.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in moved:
+                    data = parameter.detach().to(device)
+                    moved[id(parameter)] = nn.Parameter(data, requires_grad=False)
+                module._parameters[name] = moved[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
+
+
+def _check(config: TransformersConfig, report: dict[str, Any]) -> tuple[str, ...]:
+    unexpected = sorted(report["unexpected_keys"])
+    missing = sorted(report["missing_keys"])
+    mismatched = [
+        f"{name} is {list(stored)} instead of {list(wanted)}"
+        for name, stored, wanted in sorted(report["mismatched_keys"])
+    ]
+    folder = config.folder
+    _raise_if(folder, "lacks", missing, "the files are incomplete, download them again")
+    _raise_if(folder, "does not fit config.json:", mismatched, "take both from the same checkpoint")
+    if config.is_wrapped:  # tensors of images and sounds
+        return tuple(unexpected)
+    _raise_if(folder, "holds, unused,", unexpected, "this is a checkpoint of another kind of model")
+    return ()
+
+
+def _raise_if(folder: Path, fault: str, names: list[str], remedy: str) -> None:
+    if names:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        raise TensorError(folder, f"{fault} {', '.join(names[:NAMED])}{more}", remedy)

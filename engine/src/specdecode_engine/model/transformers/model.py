@@ -1,0 +1,216 @@
+"""A language model computed by transformers' modules: ids in, hidden states and logits out."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
+from specdecode_engine.model.transformers.replacement import Replacer
+from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
+
+SOFTCAP = "final_logit_softcapping"
+
+
+class _Outputs:
+    """The outputs of a base model as its head reads them: nothing but hidden states."""
+
+    def __init__(self, last_hidden_state: Tensor) -> None:
+        self.last_hidden_state = last_hidden_state
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+
+class _ReadyHiddenStates(nn.Module):
+    """Stands for the base model where its output is known."""
+
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> _Outputs:
+        return _Outputs(inputs_embeds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformersModel:
+    """A decoder-only model with its weights; holds no state between passes."""
+
+    config: TransformersConfig
+    network: nn.Module  # the model without its head
+    scorer: nn.Module  # the head, with what the model computes after it
+    softcap: RowSoftcap | None  # of logits
+    embedding: Tensor  # [vocab, hidden]
+    head: Linear
+    context_length: int
+    skipped_tensors: tuple[str, ...]  # of images and sounds, left out of the checkpoint
+    _state: ForwardState
+    _collected: dict[int, Tensor]  # outputs of layers in the current forward
+
+    @classmethod
+    def load(
+        cls,
+        config: TransformersConfig,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device,
+        context_length: int | None = None,
+        linears: Linears | None = None,
+    ) -> "TransformersModel":
+        """Load a checkpoint, by default in its own type and for its own length.
+
+        Args:
+            linears: makes the linear maps; by default their weights stay plain.
+
+        Raises:
+            CheckpointError: tensors are missing or do not fit, or the model type is not supported.
+        """
+        whole, skipped = load_network(config, dtype or config.dtype or torch.float32, device)
+        dtype = whole.get_input_embeddings().weight.dtype
+        length = context_length or config.max_position_embeddings
+        state = ForwardState()
+        if attach(whole, state) != config.num_hidden_layers:
+            raise UnsupportedModel(
+                f"model type {config.model_type} does not have one attention module per layer; it "
+                "is not supported"
+            )
+        embedding = whole.get_input_embeddings().weight.detach()
+        Replacer(linears or Linears(), dtype, device, length).replace_children(whole)
+        base = whole.get_submodule(whole.base_model_prefix)
+        head = whole.get_output_embeddings()
+        if not isinstance(head, RowLinear):
+            raise UnsupportedModel(
+                f"model type {config.model_type} has no linear head; it is not supported"
+            )
+        scorer, softcap = _without_base(whole)
+        collected: dict[int, Tensor] = {}
+        _collect_outputs(_decoder_layers(base, config), collected)
+        model = cls(
+            config=config,
+            network=base,
+            scorer=scorer,
+            softcap=softcap,
+            embedding=embedding,
+            head=head.linear,
+            context_length=length,
+            skipped_tensors=skipped,
+            _state=state,
+            _collected=collected,
+        )
+        model._prove_rows()
+        return model
+
+    def _prove_rows(self) -> None:
+        """Compute two rows once; see `row_audit`."""
+        rows = torch.zeros(2, dtype=torch.int64, device=self.device)
+        audit, view = RowAudit(), ProbeView(self.config.layer_map)
+        is_promised = self.device.type == "cpu"  # nothing is promised for bits of other devices
+        try:
+            with audit.watching(self.network):
+                hidden, _ = self.forward(rows, rows, view)
+            with audit.watching(self.scorer):
+                self.logits(hidden)
+        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
+            if is_promised:
+                audit.check(self.config.model_type)
+            raise UnsupportedModel(
+                f"model type {self.config.model_type} cannot be computed over pages ({error!r}); "
+                "it is not supported"
+            ) from error
+        if is_promised:
+            audit.check(self.config.model_type)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        kv: KVView,
+        aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the rows `ids` at `positions` [rows] i64 through all layers.
+
+        Returns:
+            Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
+            hidden states [rows, width] of `aux_spec`; None where it selects nothing.
+        """
+        self._state.view = kv
+        try:
+            with torch.no_grad():
+                outputs = self.network(
+                    input_ids=ids[None], position_ids=positions[None], use_cache=False
+                )
+            normed: Tensor = outputs.last_hidden_state[0]
+            if aux_spec.final:
+                return normed, normed
+            return normed, self._aux_hidden_states(aux_spec)
+        finally:
+            self._state.view = None
+            self._collected.clear()
+
+    def _aux_hidden_states(self, aux_spec: AuxHiddenStates) -> Tensor | None:
+        missing = set(aux_spec.layers) - set(self._collected)
+        if missing:
+            last = self.config.num_hidden_layers - 1
+            raise ValueError(f"aux layers are {aux_spec.layers}; the model has layers 0..{last}")
+        if not aux_spec.layers:
+            return None
+        return torch.cat([self._collected[layer][0] for layer in aux_spec.layers], dim=-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
+        with torch.no_grad():
+            logits: Tensor = self.scorer(inputs_embeds=hidden[None]).logits[0]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return logits if self.softcap is None else self.softcap(logits)
+
+
+def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
+    """Copy a model so that its forward takes hidden states; the head is the same module.
+
+    What it computes after the head stays as it is, except for a softcap of the logits, which is
+    returned: its tanh would depend on the batch.
+    """
+    scorer: Any = copy.copy(whole)
+    scorer._modules = {**whole._modules, whole.base_model_prefix: _ReadyHiddenStates()}
+    cap = getattr(whole.config, SOFTCAP, None)
+    if cap is None:
+        return scorer, None
+    scorer.config = copy.copy(whole.config)
+    setattr(scorer.config, SOFTCAP, None)
+    softcap = RowSoftcap(cap)
+    scorer._modules["softcap"] = softcap
+    return scorer, softcap
+
+
+def _decoder_layers(base: nn.Module, config: TransformersConfig) -> nn.ModuleList:
+    for child in base.children():
+        if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers:
+            return child
+    raise UnsupportedModel(
+        f"model type {config.model_type} has no list of {config.num_hidden_layers} decoder layers; "
+        "it is not supported"
+    )
+
+
+def _collect_outputs(layers: nn.ModuleList, collected: dict[int, Tensor]) -> None:
+    def collect(number: int) -> Any:
+        def hook(module: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+            collected[number] = output if isinstance(output, Tensor) else output[0]
+
+        return hook
+
+    for number, layer in enumerate(layers):
+        layer.register_forward_hook(collect(number))

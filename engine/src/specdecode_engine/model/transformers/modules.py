@@ -1,0 +1,177 @@
+"""Modules that replace those of transformers: each row's bits depend on the row alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from specdecode_engine.model.layers import Linear
+from specdecode_kernels import Backend
+from specdecode_kernels.torch.by_row import by_row
+from specdecode_kernels.torch.elementwise import accumulation_dtype
+
+
+class RowModule(nn.Module):
+    """A module computed by the ops of a backend; the audit does not look into it."""
+
+
+class RowLinear(RowModule):
+    """A linear map of [..., inputs]."""
+
+    def __init__(self, linear: Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    @property
+    def weight(self) -> Tensor:
+        """The map's weight [outputs, inputs]; a copy if it is packed."""
+        return self.linear.plain_weight()
+
+    def forward(self, x: Tensor) -> Tensor:
+        mapped = self.linear(x.reshape(-1, x.shape[-1]))
+        return mapped.view(*x.shape[:-1], mapped.shape[-1])
+
+
+@dataclass(slots=True, eq=False)
+class SharedLinear:
+    """Linear maps of one input as one map; computed at the first use of an input.
+
+    `sizes` are the outputs of each. Parts not yet taken are kept until the next input.
+    """
+
+    linear: Linear
+    sizes: list[int]
+    _input: Tensor | None = None
+    _parts: dict[int, Tensor] = field(default_factory=dict)
+
+    def take(self, index: int, x: Tensor) -> Tensor:
+        """Return the part `index` of the map of x [..., inputs]."""
+        if x is not self._input or index not in self._parts:
+            mapped = self.linear(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            self._input = x
+            self._parts = dict(enumerate(mapped.split_with_sizes(self.sizes, dim=-1)))
+        part = self._parts.pop(index)
+        if not self._parts:
+            self._input = None
+        return part
+
+
+class RowLinearPart(RowModule):
+    """One of several linear maps of the same input."""
+
+    def __init__(self, shared: SharedLinear, index: int) -> None:
+        super().__init__()
+        self.shared = shared
+        self.index = index
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shared.take(self.index, x)
+
+
+class RowRmsNorm(RowModule):
+    """Root-mean-square norm over the last dimension; weight [dim], or ones if there is none."""
+
+    def __init__(self, ops: Backend, weight: Tensor | None, eps: float) -> None:
+        super().__init__()
+        self.ops = ops
+        self.weight = None if weight is None else nn.Parameter(weight, requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:  # a norm without a weight may serve several widths
+            return self.ops.rms_norm(x, x.new_ones(x.shape[-1]), self.eps)
+        return self.ops.rms_norm(x, self.weight, self.eps)
+
+
+class RowLayerNorm(RowModule):
+    """Mean-and-variance norm over the last dimension, in wide arithmetic.
+
+    Weight and bias are of any shape that broadcasts to the input's last dimensions.
+    """
+
+    def __init__(self, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
+        super().__init__()
+        self.weight = None if weight is None else nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.to(accumulation_dtype(x.dtype)).reshape(-1, x.shape[-1])
+        norm = partial(nn.functional.layer_norm, normalized_shape=x.shape[-1:], eps=self.eps)
+        normed = by_row(norm, rows).view(x.shape)
+        if self.weight is not None:
+            normed = normed * self.weight
+        if self.bias is not None:
+            normed = normed + self.bias
+        return normed.to(x.dtype)
+
+
+class RowActivation(RowModule):
+    """An activation, computed row by row on a CPU."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return by_row(self.function, x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+class RowSilu(RowModule):
+    """x * sigmoid(x), as the gate of `silu_and_mul` with a factor of one."""
+
+    def __init__(self, ops: Backend, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.ops = ops
+        self.one = nn.Buffer(torch.ones(1, 1, dtype=dtype, device=device), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        factors = self.one.expand(1, rows.shape[1]).contiguous().expand(rows.shape)
+        return self.ops.silu_and_mul(rows, factors).view(x.shape)
+
+
+class RowSoftcap(RowModule):
+    """cap * tanh(x / cap), row by row on a CPU."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, x: Tensor) -> Tensor:
+        return by_row(torch.tanh, x / self.cap) * self.cap
+
+
+class RowGatedMlp(RowModule):
+    """down(silu(gate(x)) * up(x)), with gate and up one map."""
+
+    def __init__(self, ops: Backend, gate_up: Linear, down: Linear) -> None:
+        super().__init__()
+        self.ops = ops
+        self.gate_up = gate_up
+        self.down = down
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        gate, up = self.gate_up(rows).chunk(2, dim=-1)
+        mapped = self.down(self.ops.silu_and_mul(gate, up))
+        return mapped.view(*x.shape[:-1], mapped.shape[-1])
+
+
+class RotaryTable(RowModule):
+    """Cosines and sines of all positions, looked up by position."""
+
+    def __init__(self, tables: dict[str | None, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.tables = tables  # by layer type, None where all layers share one: [positions, dim]
+
+    def forward(
+        self, x: Tensor, position_ids: Tensor, layer_type: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        cos, sin = self.tables[layer_type]
+        shape = (*position_ids.shape, -1)
+        # A step verifies a few rows past the end of the context; they are cut from the output.
+        rows = position_ids.flatten().clamp(max=cos.shape[0] - 1)
+        return cos.index_select(0, rows).view(shape), sin.index_select(0, rows).view(shape)

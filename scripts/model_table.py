@@ -1,0 +1,125 @@
+"""Writes docs/models.md from the engine's families and from published configurations; `--check`
+only compares.
+
+What the engine computes itself is its table of families. For every configuration of tests/configs
+`specdecode-engine check` decides.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from specdecode_engine.model.config import FAMILIES, Family, Windows
+from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "models.md"
+CONFIGS = ROOT / "tests" / "configs"
+DRAFTS = {"specforge-qwen3-32b-eagle3": "qwen3-32b", "specforge-qwen3-4b-eagle3": "qwen3-4b"}
+"""Drafts among the configurations, and their targets."""
+
+WINDOWS = {
+    Windows.NONE: "none",
+    Windows.ALL: "`sliding_window` in every layer",
+    Windows.SWITCH: "`use_sliding_window`, by `layer_types` or from `max_window_layers` on",
+}
+
+DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`"
+CACHE_TYPES = "weights' type, `fp8_e4m3`"
+
+HEAD = (
+    "# Models\n\n"
+    "This page is written by `python -m scripts.model_table`.\n\n"
+    "## Native\n\n"
+    "The engine computes these architectures itself, as targets and as `STANDALONE` drafts "
+    "([models and drafts](models-and-drafts.md)). No published checkpoint has run on a GPU.\n\n"
+)
+TESTS = (
+    "\nTests: logits against transformers (`engine/model/test_transformers_parity.py`), equal bits "
+    "in any batch (`engine/model/test_batch_invariance.py`), text with every kind of draft, chains "
+    "and trees, and the cache in `fp8_e4m3` (`engine/test_families.py`), the same at random and "
+    "with static graphs (`make lossless`), every tensor that is missing or misshapen "
+    "(`engine/model/test_faulty_tensors.py`).\n\n"
+    "## Published models\n\n"
+    "The answer of `specdecode-engine check` to the configurations of "
+    "[tests/configs](../tests/configs/README.md). Weights and KV cache are in the checkpoint's "
+    "type.\n\n"
+)
+
+
+def document() -> str:
+    """Return the page."""
+    return HEAD + _families() + TESTS + _published()
+
+
+def _families() -> str:
+    rows = [
+        (f"`{name}`", _differences(family), WINDOWS[family.windows], DRAFT_KINDS, CACHE_TYPES)
+        for name, family in FAMILIES.items()
+    ]
+    head = ("architecture", "differences from Llama", "sliding windows", "drafts", "KV cache")
+    return _table(head, rows)
+
+
+def _differences(family: Family) -> str:
+    found = []
+    if family.always_qkv_bias:
+        found.append("biases of q, k and v")
+    if family.qk_norm:
+        found.append("norms of query and key heads")
+    if family.head_dim is not None:
+        found.append(f"`head_dim` {family.head_dim} by default")
+    return ", ".join(found) or "none"
+
+
+def _published() -> str:
+    rows: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for file in sorted(CONFIGS.glob("*.json")):
+            place = Path(folder) / file.stem
+            place.mkdir()
+            shutil.copy(file, place / "config.json")
+        for place in sorted(Path(folder).iterdir()):
+            rows.append((f"`{place.name}`", *_answer(_check(place))))
+    return _table(("model", "served by", "weights", "KV cache", "why not"), rows)
+
+
+def _check(place: Path) -> ModelCheck:
+    target = DRAFTS.get(place.name)
+    if target is None:
+        return check_pair(place, None, CheckOptions()).target
+    draft = check_pair(place.with_name(target), place, CheckOptions()).draft
+    assert draft is not None
+    return draft
+
+
+def _answer(model: ModelCheck) -> tuple[str, str, str, str]:
+    if model.reason is not None:
+        reason = model.reason.removeprefix(f"{model.path / 'config.json'}: ")
+        return "–", "", "", reason.replace("|", "\\|")
+    assert model.weight_bytes is not None
+    assert model.kv_bytes_per_token is not None
+    weights = f"{model.weight_bytes / 2**30:.2f} GiB"
+    return str(model.implementation), weights, f"{model.kv_bytes_per_token:,} bytes per token", ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check; returns the exit code."""
+    text = document()
+    if "--check" not in arguments:
+        DOCUMENT.write_text(text, encoding="utf-8")
+    elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != text:
+        print("docs/models.md is not that of the engine's families; run `make manifests`")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,227 @@
+"""Whether published models can be served, and in what memory, from config.json and headers."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from scripts import model_table
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.cli.check_command import check
+from specdecode_engine.model.checkpoint import Checkpoint
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
+from tests.engine.checkpoints import Checkpoints
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+Folder = Callable[[str], Path]
+
+NATIVE = ("llama-3.2-3b", "mistral-7b-v0.1", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b", "qwen3-8b")
+
+REFUSED = {
+    "qwen3-30b-a3b": ["a mixture of experts (num_experts is 128)"],
+    "qwen3-next-80b-a3b": [
+        "a mixture of experts (num_experts is 512)",
+        "layers without softmax attention (linear_num_value_heads)",
+    ],
+    "qwen3.5-397b-a17b": [
+        "a mixture of experts (text_config.num_experts is 512)",
+        "layers without softmax attention (text_config.layer_types has linear_attention)",
+    ],
+    "gpt-oss-20b": [
+        "a mixture of experts (num_local_experts is 32)",
+        "quantized weights (quantization_config: mxfp4)",
+    ],
+    "glm-4.7": ["a mixture of experts (n_routed_experts is 160)"],
+    "minimax-m2.7": ["a mixture of experts (num_local_experts is 256)"],
+    "kimi-k2": [
+        "a mixture of experts (n_routed_experts is 384)",
+        "multi-head latent attention (kv_lora_rank)",
+    ],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Make a checkpoint's folder with the config.json of a published model alone."""
+
+    def make(name: str) -> Path:
+        place = tmp_path / name
+        place.mkdir()
+        shutil.copy(CONFIGS / f"{name}.json", place / "config.json")
+        return place
+
+    return make
+
+
+def only_target(target: Path, options: CheckOptions | None = None) -> PairCheck:
+    return check_pair(target, None, options or CheckOptions())
+
+
+def meta_bytes(target: Path) -> int:
+    """Bytes of the parameters of transformers' model, each counted once."""
+    config: Any = transformers.AutoConfig.from_pretrained(target)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return sum(one.numel() * one.element_size() for one in model.parameters())
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_published_models_are_served_in_the_memory_of_their_parameters(
+    name: str, folder: Folder
+) -> None:
+    target = folder(name)
+    pair = only_target(target)
+    assert pair.is_served
+    assert pair.target.implementation == "native"
+    assert not pair.target.has_tensors
+    assert pair.target.dtype == torch.bfloat16
+    assert pair.target.weight_bytes == meta_bytes(target)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder) -> None:
+    pair = only_target(folder(name))
+    assert not pair.is_served
+    assert pair.target.implementation is None
+    keys = json.loads((CONFIGS / f"{name}.json").read_text())
+    assert pair.target.model_type == keys["model_type"]
+    for reason in REFUSED[name]:
+        assert reason in pair.reasons[0]
+
+
+def test_every_configuration_is_tested() -> None:
+    used = {*NATIVE, *REFUSED, "llama-3.3-70b", "qwen3-32b", "gemma-3-1b"}
+    heads = {"specforge-qwen3-4b-eagle3", "specforge-qwen3-32b-eagle3"}
+    assert {file.stem for file in CONFIGS.glob("*.json")} == used | heads
+    origins = (CONFIGS / "README.md").read_text()
+    assert all(f"`{name}`" in origins for name in used | heads)
+
+
+def test_the_documentation_has_the_answers() -> None:
+    assert model_table.main(["--check"]) == 0, "run make manifests"
+
+
+def test_a_published_head_fits_its_target(folder: Folder) -> None:
+    pair = check_pair(folder("qwen3-32b"), folder("specforge-qwen3-32b-eagle3"), CheckOptions())
+    assert pair.is_served
+    assert pair.algorithm == "EAGLE3"
+    assert pair.draft is not None
+    hidden, inner, q, kv = 5120, 25600, 64 * 80, 8 * 80
+    attention = 2 * hidden * (q + 2 * kv) + q * hidden
+    parameters = attention + 3 * hidden * inner + 3 * hidden * hidden + 32000 * hidden + 4 * hidden
+    assert pair.draft.parameters == parameters
+    assert pair.draft.kv_bytes_per_token == 2 * kv * 2
+
+
+def test_a_published_head_that_ties_a_smaller_vocabulary_is_refused(folder: Folder) -> None:
+    pair = check_pair(folder("qwen3-4b"), folder("specforge-qwen3-4b-eagle3"), CheckOptions())
+    assert not pair.is_served
+    assert pair.target.reason is None
+    assert "tie_word_embeddings is True" in pair.reasons[0]
+
+
+def test_a_head_of_another_target_is_refused(folder: Folder) -> None:
+    pair = check_pair(folder("llama-3.3-70b"), folder("specforge-qwen3-32b-eagle3"), CheckOptions())
+    assert pair.draft is not None
+    assert pair.draft.reason is not None
+    assert "vocab_size is 151936; the target's is 128256" in pair.draft.reason
+
+
+def test_types_decide_sizes(folder: Folder) -> None:
+    target = folder("qwen3-8b")
+    plain = only_target(target).target
+    wide = only_target(target, CheckOptions(torch.float32, torch.float8_e4m3fn)).target
+    assert plain.weight_bytes is not None
+    assert wide.weight_bytes == 2 * plain.weight_bytes
+    assert plain.kv_bytes_per_token == 36 * 2 * 8 * 128 * 2
+    assert wide.kv_bytes_per_token == 36 * 2 * 8 * 128
+
+
+@pytest.mark.parametrize("draft", ["draft", "eagle", "eagle3"])
+def test_a_pair_is_checked_by_its_headers(
+    checkpoints: Checkpoints, draft: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No weight is read, and the KV cache is as large as the engine's."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("weights must not be read")
+
+    place: Path = getattr(checkpoints, draft)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "read", refuse)
+        pair = check_pair(checkpoints.target, place, CheckOptions(torch.float32))
+    assert pair.is_served
+    assert all(model.has_tensors for model in pair.models)
+    algorithm = {"draft": "STANDALONE"}.get(draft, draft.upper())
+    assert pair.algorithm == algorithm
+    boot = {
+        "model": {"path": str(checkpoints.target), "dtype": "float32"},
+        "speculation": {"algorithm": algorithm, "draft_path": str(place)},
+        "memory": {"page_size": 1},
+        "device": "cpu",
+    }
+    facts: Any = build_core(EngineBoot.model_validate(boot)).facts
+    token_bytes = sum(model.kv_bytes_per_token or 0 for model in pair.models)
+    assert facts["kv_cache_bytes"] == facts["kv_pages"] * token_bytes
+
+
+def test_tensors_that_do_not_fit_are_named(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(checkpoints.target, target)
+    tensors = load_file(target / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, target / "model.safetensors")
+    pair = only_target(target)
+    assert "lacks model.norm.weight" in pair.reasons[0]
+    assert pair.target.architecture == "LlamaForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [("model-q4_k_m.gguf", "GGUF is not supported"), ("adapter_config.json", "a LoRA adapter is")],
+)
+def test_other_formats_are_refused_by_name(tmp_path: Path, file: str, reason: str) -> None:
+    (tmp_path / file).write_text("{}")
+    assert f"{tmp_path / file}: {reason}" in only_target(tmp_path).reasons[0]
+
+
+def test_the_path_of_a_gguf_file_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert f"{file}: GGUF is not supported" in only_target(file).reasons[0]
+
+
+def test_the_command_prints_the_report(
+    checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(checkpoints.target), str(checkpoints.eagle3)]
+    assert check([*paths, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["served"]
+    assert report["algorithm"] == "EAGLE3"
+    models = report["target"], report["draft"]
+    assert report["weight_bytes"] == sum(model["weight_bytes"] for model in models)
+    assert check([*paths, "--dtype", "bfloat16"]) == 0
+    text = capsys.readouterr().out
+    assert "implementation  native" in text
+    assert text.endswith("can be served: yes\n")
+
+
+def test_the_command_fails_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check([str(tmp_path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["served"] is False
+    assert report["reasons"][0].startswith(f"{tmp_path / 'config.json'}: no such file")
+    assert check([str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.endswith("can be served: no\n")
+    assert "no such file" in shown.err

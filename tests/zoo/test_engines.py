@@ -1,0 +1,53 @@
+"""Whole engines whose target transformers computes: text, drafts, /server_info and the flag."""
+
+from pathlib import Path
+
+import pytest
+
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.cli.flags import parse_flags
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.config import CannotServe
+from tests.zoo.conftest import MakeModel
+from zoo.lossless_runs import find_mismatch, make_material, plain_engine
+from zoo.models import ZooModel
+
+SEED = 3
+
+
+@pytest.mark.parametrize("name", ["gemma2", "llama"])
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
+def test_text_equals_plain_text(
+    name: str,
+    algorithm: str,
+    make_model: MakeModel,
+    models: dict[str, ZooModel],
+    eagle3: Path,
+    tmp_path: Path,
+) -> None:
+    target = make_model(name)[0]
+    models[name].make(tmp_path / "draft", change=0.004)
+    drafts = {"STANDALONE": tmp_path / "draft", "EAGLE3": eagle3}
+    pair, plain = plain_engine(target, drafts)
+    assert find_mismatch(pair, algorithm, plain, make_material(97), SEED) is None
+
+
+def test_server_info_names_the_implementation(make_model: MakeModel) -> None:
+    target = str(make_model("gemma2")[0])
+    core = build_core(EngineBoot.model_validate({"model": {"path": target}, "device": "cpu"}))
+    assert core.facts["model_implementation"] == "transformers"
+    llama = {"path": str(make_model("llama")[0])}
+    core = build_core(EngineBoot.model_validate({"model": llama, "device": "cpu"}))
+    assert core.facts["model_implementation"] == "native"
+
+
+def test_the_flag_is_that_of_vllm(make_model: MakeModel) -> None:
+    target = str(make_model("llama")[0])
+    boot = parse_flags(["--model-path", target, "--model-impl", "transformers"])
+    assert boot.model.implementation == "transformers"
+
+
+def test_a_context_longer_than_the_model_is_refused(make_model: MakeModel) -> None:
+    model = {"path": str(make_model("gemma2")[0]), "context_length": 1000}
+    with pytest.raises(CannotServe, match="more than the 512 positions"):
+        build_core(EngineBoot.model_validate({"model": model, "device": "cpu"}))

@@ -1,0 +1,51 @@
+"""Logits through pages, windows and trees equal those of transformers' own forward."""
+
+import pytest
+import torch
+
+from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.model import TransformersModel
+from tests.zoo.conftest import MakeModel
+from zoo.logits import LENGTH, TOLERANCE, PagedTexts, worst_differences
+
+CPU = torch.device("cpu")
+TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_logits_are_those_of_transformers(name: str, make_model: MakeModel) -> None:
+    folder, reference = make_model(name)
+    model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+    found = worst_differences(reference, model)
+    assert set(found) == {"prefill", "decode, pages of 1", "decode, pages of 16", "tree"}
+    assert all(difference <= TOLERANCE for difference in found.values()), found
+
+
+def test_a_window_that_is_left_out_shows(make_model: MakeModel) -> None:
+    """The comparison itself: the prompts are longer than the window."""
+    folder, reference = make_model("gemma2")
+    model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+    reference.config.sliding_window = 2 * LENGTH
+    try:
+        found = worst_differences(reference, model)
+    finally:
+        reference.config.sliding_window = 16
+    assert all(difference > TOLERANCE for difference in found.values()), found
+
+
+def test_aux_hidden_states_are_the_outputs_of_their_layers(make_model: MakeModel) -> None:
+    folder, reference = make_model("gemma3_text")
+    model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+    ids = torch.arange(6, 6 + 20)
+    with torch.no_grad():
+        states = reference(ids[None], output_hidden_states=True).hidden_states
+    positions, view = PagedTexts.make(model, 4).spans([(0, 0, 20)])
+    hidden, aux = model.forward(ids, positions, view, AuxHiddenStates(layers=(0, 2)))
+    wanted = torch.cat((states[1][0], states[3][0]), dim=-1)
+    torch.testing.assert_close(aux, wanted, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(hidden, states[4][0], atol=1e-4, rtol=1e-4)
+    final, same = model.forward(ids, positions, view, AuxHiddenStates(final=True))
+    assert same is final
+    with pytest.raises(ValueError, match=r"aux layers are \(9,\); the model has layers 0\.\.3"):
+        model.forward(ids, positions, view, AuxHiddenStates(layers=(9,)))
