@@ -45,39 +45,20 @@ BATCH_SIZES = [
 
 @triton.jit(do_not_specialize=BATCH_SIZES)
 def _attend_kernel(
-    q,  # [rows, q_heads, dim]
-    k,  # [pool rows, kv_heads, dim]
-    v,  # [pool rows, kv_heads, v_dim]
-    page_table,  # [requests, pages]
-    stride_table,
-    tree_kv,  # k, v [requests, tree rows, kv_heads, dim or v_dim], mask [requests, queries, rows]
-    tree_rows,
-    stride_mask,
-    stride_mask_query,
-    out,  # [splits, rows, q_heads, v_dim], this and lse contiguous
-    lse,  # [splits, rows, q_heads]
-    rows,
-    starts_ptr,
-    kv_lens_ptr,
-    queries,
-    tiles,
-    shared,
-    score_scale,
-    softcap,  # or None; score_scale fits it
+    q, k, v,  # [rows, q_heads, dim], [pool rows, kv_heads, dim], [pool rows, kv_heads, v_dim]
+    page_table, stride_table,  # [requests, pages]
+    # k, v [requests, tree rows, kv_heads, dim or v_dim], mask [requests, queries, tree rows]
+    tree_kv, tree_rows, stride_mask, stride_mask_query,
+    out, lse,  # [splits, rows, q_heads, v_dim], [splits, rows, q_heads], contiguous
+    rows, starts_ptr, kv_lens_ptr, queries, tiles, shared,
+    score_scale, softcap,  # or None; score_scale fits it
     window,  # keys that a row attends to at most, or None
     sinks,  # [q_heads] f32, contiguous, or None
-    k_scale,
-    v_scale,
-    DIM: tl.constexpr,
-    V_DIM: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    IS_PARTIAL: tl.constexpr,
-    DOT: tl.constexpr,
-    PAIRS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
+    k_scale, v_scale,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, IS_PARTIAL: tl.constexpr,
+    DOT: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,
-):
+):  # fmt: skip
     request = (tl.program_id(0) // tiles).to(tl.int64)
     first_pair = (tl.program_id(0) % tiles) * PAIRS
     kv_head = tl.program_id(1).to(tl.int64)
@@ -134,21 +115,12 @@ def _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS: tl.constexpr)
 
 @triton.jit
 def _attend_pages(
-    q,
-    k,
-    v,
+    q, k, v,
     pages,  # pointer to the request's page ids, stride
-    kv_head,
-    kv_lens,
-    skipped,
-    scale,
-    softcap,
-    DIM: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
+    kv_head, kv_lens, skipped, scale, softcap,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, PAGE_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
-):
+):  # fmt: skip
     end = tl.max(kv_lens, axis=0)
     first, base = 0, 0  # that a pair sees, and the block that it is in
     if skipped is not None:
@@ -199,17 +171,11 @@ def _of_request(kv, request):
 def _attend_tree(
     q,
     tree,  # k, v; mask: pointer, offset of each pair [P], stride of a row, is_pair [P]
-    kv_head,
-    tree_rows,
+    kv_head, tree_rows,
     skipped,  # of the rows that the mask shows a pair [P], or None
-    scale,
-    softcap,
-    state,
-    DIM: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    scale, softcap, state,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     k, v, mask = tree
     # The last split has the fewest rows of the prefix. Others walk an empty range.
     walked = tl.where(tl.program_id(2) == tl.num_programs(2) - 1, tree_rows, 0)
