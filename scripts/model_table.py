@@ -8,6 +8,7 @@ What the engine computes itself is its table of families. For every configuratio
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, chec
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
 CONFIGS = ROOT / "tests" / "configs"
+ZOO = ROOT / "tests" / "zoo" / "models.toml"
 DRAFTS = {"specforge-qwen3-32b-eagle3": "qwen3-32b", "specforge-qwen3-4b-eagle3": "qwen3-4b"}
 """Drafts among the configurations, and their targets."""
 
@@ -42,7 +44,14 @@ TESTS = (
     "and trees, and the cache in `fp8_e4m3` (`engine/test_families.py`), the same at random and "
     "with static graphs (`make lossless`), every tensor that is missing or misshapen "
     "(`engine/model/test_faulty_tensors.py`).\n\n"
-    "## Published models\n\n"
+    "## Through transformers\n\n"
+    "Model types that `make models-zoo` compares with transformers' own forward (`tests/zoo`), "
+    "each in prefill, decode through pages and a tree, and with `STANDALONE` and, where it has "
+    "enough layers, `EAGLE3` drafts. Any other decoder is audited when it is loaded, and refused "
+    "with the operation where a row would depend on its batch.\n\n"
+)
+PUBLISHED = (
+    "\n## Published models\n\n"
     "The answer of `specdecode-engine check` to the configurations of "
     "[tests/configs](../tests/configs/README.md). Weights and KV cache are in the checkpoint's "
     "type.\n\n"
@@ -51,7 +60,7 @@ TESTS = (
 
 def document() -> str:
     """Return the page."""
-    return HEAD + _families() + TESTS + _published()
+    return HEAD + _families() + TESTS + _zoo() + PUBLISHED + _published()
 
 
 def _families() -> str:
@@ -72,6 +81,16 @@ def _differences(family: Family) -> str:
     if family.head_dim is not None:
         found.append(f"`head_dim` {family.head_dim} by default")
     return ", ".join(found) or "none"
+
+
+def _zoo() -> str:
+    groups = tomllib.loads(ZOO.read_text(encoding="utf-8"))
+    served = sorted({*groups["required"], *groups["others"]})
+    rows = [
+        ("served", ", ".join(f"`{name}`" for name in served)),
+        ("refused", ", ".join(f"`{name}`" for name in sorted(groups["refused"]))),
+    ]
+    return _table(("", "model types"), rows)
 
 
 def _published() -> str:

@@ -172,24 +172,30 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
         raise CannotServe("speculation: " + "; ".join(reasons))
 
 
+def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
+    """Read a draft's config.json and check it against the target's; its tensors may be absent."""
+    if algorithm is not Algorithm.STANDALONE:
+        head: EagleConfig = EAGLE_HEADS[algorithm].read_config(folder, target)
+        return head
+    draft = read_config(folder)
+    if draft.vocab_size != target.vocab_size:
+        raise DraftMismatch(
+            f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
+            f"{target.vocab_size}; use a draft that was made for this target"
+        )
+    return draft
+
+
 def _read_draft(speculation: SpeculationBoot, target: LanguageModelConfig) -> DraftConfig | None:
-    """Read the draft's config and check it against the target's."""
+    """Read the draft's config, and check an EAGLE head's tensors too."""
     if speculation.algorithm is Algorithm.NONE:
         return None
     assert speculation.draft_path is not None
     folder = Path(speculation.draft_path)
-    if speculation.algorithm is Algorithm.STANDALONE:
-        draft = read_config(folder)
-        if draft.vocab_size != target.vocab_size:
-            raise DraftMismatch(
-                f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
-                f"{target.vocab_size}; use a draft that was made for this target"
-            )
-        return draft
-    head = EAGLE_HEADS[speculation.algorithm]
-    config: EagleConfig = head.read_config(folder, target)
-    head.check(config, Checkpoint.open(folder), target)
-    return config
+    draft = read_draft(speculation.algorithm, folder, target)
+    if isinstance(draft, EagleConfig):
+        EAGLE_HEADS[speculation.algorithm].check(draft, Checkpoint.open(folder), target)
+    return draft
 
 
 def _dtype(

@@ -10,14 +10,14 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config_file import DTYPES, ConfigFile
-from specdecode_engine.model.eagle_config import EAGLE3_ARCHITECTURES, EagleConfig
-from specdecode_engine.model.language_model import LanguageModelConfig, read_config
+from specdecode_engine.model.eagle_config import EAGLE3_ARCHITECTURES
+from specdecode_engine.model.language_model import read_config
 from specdecode_engine.startup.config import (
-    EAGLE_HEADS,
     DraftConfig,
     EngineConfig,
     StepSizes,
     draft_shapes,
+    read_draft,
 )
 
 
@@ -91,11 +91,3 @@ def algorithm_of(folder: Path) -> Algorithm:
     if name in EAGLE3_ARCHITECTURES:
         return Algorithm.EAGLE3
     return Algorithm.EAGLE if "Eagle" in name or "EAGLE" in name else Algorithm.STANDALONE
-
-
-def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
-    """Read a draft's config.json; its tensors may be absent."""
-    if algorithm is Algorithm.STANDALONE:
-        return read_config(folder)
-    config: EagleConfig = EAGLE_HEADS[algorithm].read_config(folder, target)
-    return config

@@ -16,15 +16,24 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Checkpoint, Shape, has_tensors
 from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.config_file import CheckpointError, ConfigFile, DraftMismatch
-from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config
+from specdecode_engine.model.config_file import CheckpointError, ConfigFile
+from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
 from specdecode_engine.model.kv_cache import kv_bytes
+from specdecode_engine.model.language_model import (
+    LanguageModelConfig,
+    implementation_of,
+    read_config,
+)
 from specdecode_engine.model.llama import llama_shapes
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.loading import make_network
+from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.unsupported import refuse_unsupported
-from specdecode_engine.startup.config import EAGLE_HEADS, DraftConfig
+from specdecode_engine.startup.config import DraftConfig, read_draft
 from specdecode_engine.startup.kernel_needs import algorithm_of
 
 NATIVE = "native"
+AUDITED_POSITIONS = 256  # of rotary tables, which are not kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +50,8 @@ class ModelCheck:
     kv_bytes_per_token: int | None = None  # keys and values of all layers
     kv_dtype: torch.dtype | None = None
     context_length: int | None = None
-    has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json
+    has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json,
+    # which is done for the native implementation only
     reason: str | None = None  # why it cannot be served
 
 
@@ -78,8 +88,7 @@ class CheckOptions:
 def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairCheck:
     """Check a target, and a draft against it; never raises for a checkpoint."""
     try:
-        refuse_unsupported(ConfigFile.open(target / "config.json"))
-        config = LlamaConfig.load(target)
+        config = _read_config(target)
         checked = _check_model(target, config, options)
     except CheckpointError as error:
         # Whether a draft fits depends on the target.
@@ -88,7 +97,8 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
         return PairCheck(checked)
     try:
         algorithm = algorithm_of(draft)
-        head = _read_draft(algorithm, draft, config)
+        refuse_unsupported(ConfigFile.open(draft / "config.json"))
+        head = read_draft(algorithm, draft, config)
         # A draft is computed in the target's type.
         options = CheckOptions(checked.dtype, options.kv_dtype)
         return PairCheck(checked, _check_model(draft, head, options, config), algorithm)
@@ -96,54 +106,71 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
         return PairCheck(checked, _refused(draft, error))
 
 
-def _read_draft(algorithm: Algorithm, folder: Path, target: LlamaConfig) -> DraftConfig:
-    if algorithm is Algorithm.STANDALONE:
-        draft = LlamaConfig.load(folder)
-        if draft.vocab_size != target.vocab_size:
-            raise DraftMismatch(
-                f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
-                f"{target.vocab_size}; use a draft that was made for this target"
-            )
-        return draft
-    config: DraftConfig = EAGLE_HEADS[algorithm].read_config(folder, target)
-    return config
+def _read_config(folder: Path) -> LanguageModelConfig:
+    refuse_unsupported(ConfigFile.open(folder / "config.json"))
+    return read_config(folder)
 
 
 def _check_model(
-    folder: Path, config: DraftConfig, options: CheckOptions, target: LlamaConfig | None = None
+    folder: Path,
+    config: DraftConfig,
+    options: CheckOptions,
+    target: LanguageModelConfig | None = None,
 ) -> ModelCheck:
     file = ConfigFile.open(folder / "config.json")
     checkpoint = Checkpoint.open(folder) if has_tensors(folder) else None
-    required, optional = _shapes(config, checkpoint, target)
-    stored: Mapping[str, Shape] = required
-    if checkpoint is not None:
-        checkpoint.check(required, optional)
-        known = {**optional, **required}
-        is_tied = isinstance(config, LlamaConfig) and config.tie_word_embeddings
-        kept = required if is_tied else known
-        stored = {name: known[name] for name in checkpoint.tensors if name in kept}
-    dtype = options.dtype or file.dtype() or _stored_dtype(checkpoint) or torch.float32
+    dtype = options.dtype or _declared_dtype(config, file)
+    dtype = dtype or _stored_dtype(checkpoint) or torch.float32
     kv_dtype = options.kv_dtype or dtype
-    parameters = sum(
-        math.prod(shape) for name, shape in stored.items() if name not in eagle_weights.ID_MAPS
-    )
+    if isinstance(config, TransformersConfig):
+        parameters = _count_by_transformers(config, dtype)
+    else:
+        parameters = _count(config, checkpoint, target)
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
         architecture=_architecture(file),
-        implementation=NATIVE,
+        implementation=NATIVE if isinstance(config, EagleConfig) else implementation_of(config),
         parameters=parameters,
         weight_bytes=parameters * dtype.itemsize,
         dtype=dtype,
         kv_bytes_per_token=kv_bytes(config.layer_map, 1, kv_dtype),
         kv_dtype=kv_dtype,
         context_length=config.rope.trained_positions,
-        has_tensors=checkpoint is not None,
+        has_tensors=checkpoint is not None and not isinstance(config, TransformersConfig),
     )
 
 
+def _count(
+    config: LlamaConfig | EagleConfig,
+    checkpoint: Checkpoint | None,
+    target: LanguageModelConfig | None,
+) -> int:
+    """Count parameters; names and shapes of tensors must be those of config.json."""
+    required, optional = _shapes(config, checkpoint, target)
+    stored: Mapping[str, Shape] = required
+    if checkpoint is not None:
+        checkpoint.check(required, optional)
+        is_tied = isinstance(config, LlamaConfig) and config.tie_word_embeddings
+        kept = required if is_tied else {**optional, **required}
+        stored = {name: kept[name] for name in checkpoint.tensors if name in kept}
+    return sum(
+        math.prod(shape) for name, shape in stored.items() if name not in eagle_weights.ID_MAPS
+    )
+
+
+def _count_by_transformers(config: TransformersConfig, dtype: torch.dtype) -> int:
+    """Count the parameters of transformers' model on the meta device, and audit it there."""
+    network = make_network(config, dtype)
+    count: int = sum(parameter.numel() for parameter in network.parameters())
+    TransformersModel.of_network(config, network, AUDITED_POSITIONS)
+    return count
+
+
 def _shapes(
-    config: DraftConfig, checkpoint: Checkpoint | None, target: LlamaConfig | None
+    config: LlamaConfig | EagleConfig,
+    checkpoint: Checkpoint | None,
+    target: LanguageModelConfig | None,
 ) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
     """Return the required and the optional tensors."""
     if isinstance(config, LlamaConfig):
@@ -157,6 +184,10 @@ def _shapes(
         eagle_weights.check_width(config, checkpoint, target)
     prefix = eagle_weights.layer_prefix(names)
     return eagle_weights.eagle3_shapes(config, prefix, target.decoder.hidden_size)
+
+
+def _declared_dtype(config: DraftConfig, file: ConfigFile) -> torch.dtype | None:
+    return file.dtype() if isinstance(config, EagleConfig) else config.dtype
 
 
 def _stored_dtype(checkpoint: Checkpoint | None) -> torch.dtype | None:

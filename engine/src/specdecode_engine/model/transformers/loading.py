@@ -55,11 +55,8 @@ def load_network(
         raise TensorError(
             config.folder, f"unreadable ({error})", "download the checkpoint again"
         ) from error
-    except (KeyError, ValueError, TypeError, ImportError) as error:
-        raise UnsupportedModel(
-            f"{config.folder}: transformers cannot build model type {config.model_type} with our "
-            f"attention ({error!r}); use another model type"
-        ) from error
+    except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
+        raise _cannot_build(config, error) from error
     left_out = _check(config, report)
     network.eval()
     _place(network, device)
@@ -79,6 +76,30 @@ def _place(network: nn.Module, device: torch.device) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(device)
+
+
+def make_network(config: TransformersConfig, dtype: torch.dtype) -> Any:
+    """Return transformers' model on the meta device: sizes without weights, from config.json."""
+    from transformers import AutoModelForCausalLM
+
+    register()
+    maker: Any = AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            network = maker.from_config(
+                read_text_config(config.folder), dtype=dtype, attn_implementation=IMPLEMENTATION
+            )
+    except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
+        raise _cannot_build(config, error) from error
+    network.requires_grad_(False)
+    return network.eval()
+
+
+def _cannot_build(config: TransformersConfig, error: Exception) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"{config.folder}: transformers cannot build model type {config.model_type} with our "
+        f"attention ({error!r}); use another model type"
+    )
 
 
 def _check(config: TransformersConfig, report: dict[str, Any]) -> tuple[str, ...]:

@@ -71,8 +71,30 @@ class TransformersModel:
             CheckpointError: tensors are missing or do not fit, or the model type is not supported.
         """
         whole, skipped = load_network(config, dtype or config.dtype or torch.float32, device)
-        dtype = whole.get_input_embeddings().weight.dtype
         length = context_length or config.max_position_embeddings
+        return cls.of_network(config, whole, length, linears=linears, skipped_tensors=skipped)
+
+    @classmethod
+    def of_network(
+        cls,
+        config: TransformersConfig,
+        whole: Any,
+        length: int,
+        *,
+        linears: Linears | None = None,
+        skipped_tensors: tuple[str, ...] = (),
+    ) -> "TransformersModel":
+        """Put our attention and ops into transformers' model, and prove what is left.
+
+        Args:
+            length: positions of rotary tables.
+
+        Raises:
+            UnsupportedModel: the model cannot be computed over pages, or its rows depend on their
+                batch.
+        """
+        weight = whole.get_input_embeddings().weight
+        dtype, device = weight.dtype, weight.device
         state = ForwardState()
         if attach(whole, state) != config.num_hidden_layers:
             raise UnsupportedModel(
@@ -98,7 +120,7 @@ class TransformersModel:
             embedding=embedding,
             head=head.linear,
             context_length=length,
-            skipped_tensors=skipped,
+            skipped_tensors=skipped_tensors,
             _state=state,
             _collected=collected,
         )
@@ -109,7 +131,8 @@ class TransformersModel:
         """Compute two rows once; see `row_audit`."""
         rows = torch.zeros(2, dtype=torch.int64, device=self.device)
         audit, view = RowAudit(), ProbeView(self.config.layer_map)
-        is_promised = self.device.type == "cpu"  # nothing is promised for bits of other devices
+        # Nothing is promised for bits of other devices; on meta the ops are those of a CPU.
+        is_promised = self.device.type in ("cpu", "meta")
         try:
             with audit.watching(self.network):
                 hidden, _ = self.forward(rows, rows, view)
