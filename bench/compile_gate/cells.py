@@ -10,10 +10,10 @@ from itertools import groupby, product
 
 import torch
 
-from specdecode_kernels import FLOAT8
+from specdecode_kernels import FLOAT8, AttentionParams
 from specdecode_kernels.choice import heads_unsupported
 from specdecode_kernels.testing import Shape, calls
-from specdecode_kernels.triton.tiles import choose_tile
+from specdecode_kernels.triton.backend import tile_for
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -31,6 +31,9 @@ FORWARDS = {
     "tree": Shape(qo_lens=(8, 8), longest=40, tree_rows=8),
     "extend": Shape(qo_lens=(1, 128), longest=140),
 }
+FEATURES = {64: "window sinks", 128: "window softcap", 256: "window softcap"}
+"""What bfloat16 cells have besides, by head dimension: as gpt-oss and as Gemma 2."""
+FEATURE_FORWARDS = ("decode", "tree", "extend")  # a verified chain has the kernel of an extend
 OTHER_CASES = ("store_kv float8", "merge_splits")
 
 
@@ -40,7 +43,7 @@ class Cell:
 
     op: str
     capability: int
-    forward: str = "-"
+    forward: str = "-"  # and features that its layers have
     dtype: str = "-"
     kv_dtype: str = "-"
     dim: int = 0
@@ -64,13 +67,23 @@ class Cell:
     def shape(self) -> Shape:
         """Return the shape of a call of attention that compiles this cell."""
         return replace(
-            FORWARDS[self.forward],
+            shape_of(self.forward),
             shared=self.group,
             dim=self.dim,
             dtype=dtype_of(self.dtype),
             pool_dtype=dtype_of(self.kv_dtype),
             page_size=16,
         )
+
+
+def shape_of(forward: str) -> Shape:
+    """Return a call's shape with the features of its layers, and small heads."""
+    name, *features = forward.split()
+    params = AttentionParams(
+        logit_softcap=50.0 if "softcap" in features else None,
+        sliding_window=4096 if "window" in features else None,
+    )
+    return replace(FORWARDS[name], params=params, has_sinks="sinks" in features)
 
 
 def all_cells() -> list[Cell]:
@@ -82,7 +95,7 @@ def all_cells() -> list[Cell]:
     attention = [
         Cell("attend", capability, forward, name_of(dtype), name_of(kv_dtype), dim, groups)
         for dtype, kv_dtype, dim in kinds
-        for forward in FORWARDS
+        for forward in _forwards(dtype, kv_dtype, dim)
         for groups in _groups_by_tile(forward, dtype, kv_dtype, dim)
         for capability in CAPABILITIES
     ]
@@ -104,6 +117,8 @@ def _is_named(cell: Cell) -> bool:
         return False
     kind = cell.dtype, cell.kv_dtype
     if kind == ("bfloat16", "bfloat16"):
+        if cell.forward not in FORWARDS:
+            return cell.capability == 90 and cell.dim == 128
         return cell.dim in (64, 128)
     if kind == ("float16", "float16"):
         return cell.dim in (64, 128) and cell.capability in (80, 90)
@@ -112,12 +127,19 @@ def _is_named(cell: Cell) -> bool:
     return kind == ("float32", "float32") and cell.dim == 128 and cell.capability in (80, 90)
 
 
+def _forwards(dtype: torch.dtype, kv_dtype: torch.dtype, dim: int) -> Iterator[str]:
+    yield from FORWARDS
+    if dtype == kv_dtype == torch.bfloat16 and dim in FEATURES:
+        yield from (f"{forward} {FEATURES[dim]}" for forward in FEATURE_FORWARDS)
+
+
 def _groups_by_tile(
     forward: str, dtype: torch.dtype, kv_dtype: torch.dtype, dim: int
 ) -> Iterator[str]:
-    shape = FORWARDS[forward]
+    shape = shape_of(forward)
     tiles = {
-        group: choose_tile(
+        group: tile_for(
+            shape.params,
             max(shape.qo_lens) * group,
             dim,
             dtype.itemsize,

@@ -109,7 +109,7 @@ def _attend(cell: Cell) -> None:
     backend = with_triton_attention(
         TORCH,
         CPU,
-        splits=1 if cell.forward == "extend" else 4,
+        splits=1 if cell.forward.startswith("extend") else 4,
         workspace_bytes=1 << 24,
         converts_float8=divmod(cell.capability, 10) >= HOPPER,
     )

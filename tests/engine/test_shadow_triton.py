@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from specdecode_kernels import Backend, choose_backend
+from specdecode_kernels import AttentionParams, Backend, choose_backend
 from specdecode_kernels.backend import TORCH
-from specdecode_kernels.testing import OPS, backend_of, implementation_of
+from specdecode_kernels.testing import OPS, Shape, backend_of, draw_case, implementation_of
 from specdecode_kernels.testing.op_calls import calls
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.gather_accepted import gather_accepted
@@ -82,6 +82,25 @@ def test_an_op_has_the_references_numbers_in_a_replay(gpu: ShadowDevice, name: s
     graph.replay()
     assert gpu.captures == gpu.replays == 1
     assert values(results) == values(getattr(TORCH, name)(*plain))
+
+
+@pytest.mark.parametrize("tree_rows", [0, 5])
+def test_attention_with_every_feature_is_right_in_a_replay(
+    gpu: ShadowDevice, tree_rows: int
+) -> None:
+    params = AttentionParams(scale=0.2, logit_softcap=3.0, sliding_window=6)
+    shape = Shape((3, 3), tree_rows=tree_rows, is_causal=True, v_dim=24, params=params)
+    case = draw_case(replace(shape, has_sinks=True), 0)
+    plain = (case.q, case.kv, case.metadata, case.tree_kv, case.params)
+    given, backend, graph = on_device(plain), triton_backend(gpu), torch.cuda.CUDAGraph()
+    with gpu.counting() as waits:
+        eager = backend.attend(*given)
+        graph.capture_begin()
+        result = backend.attend(*given)
+        graph.capture_end()
+        graph.replay()
+    assert waits == []
+    assert values(eager) == values(result) == values(case.attend())
 
 
 def test_every_op_with_a_launcher_is_tested_here_and_its_kernel_by_the_interpreter(

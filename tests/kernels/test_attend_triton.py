@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_kernels import FLOAT8, TORCH, Backend, LayerKV
+from specdecode_kernels import FLOAT8, TORCH, AttentionParams, Backend, LayerKV
 from specdecode_kernels.testing import DEVICE, AttentionArgs, Shape, seen_rows
 from specdecode_kernels.testing import draw_case as draw_on_cpu
 from specdecode_kernels.triton.backend import with_triton_attention
@@ -77,6 +77,31 @@ def test_it_equals_the_reference(
     assert_equals_reference(draw_case(shape, 1), splits)
 
 
+ALL_PARAMS = AttentionParams(scale=0.3, logit_softcap=1.5, sliding_window=6)
+
+
+@pytest.mark.parametrize(("window", "splits"), [(1, 3), (6, 1), (32, 3)])
+@pytest.mark.parametrize(
+    "name", ["decode", "chain", "tree", "trees of different sizes", "ragged", "dim 80"]
+)
+def test_params_and_head_sizes_equal_the_reference(name: str, splits: int, window: int) -> None:
+    params = replace(ALL_PARAMS, sliding_window=window)
+    shape = replace(SHAPES[name], is_causal=True, v_dim=24, params=params, has_sinks=True)
+    assert_equals_reference(draw_case(shape, window), splits)
+
+
+def test_a_window_skips_the_blocks_before_it() -> None:
+    """Their page ids may be of pages that the pool does not have."""
+    shape = Shape((2, 2), longest=200, is_causal=True, params=AttentionParams(sliding_window=9))
+    case = draw_case(shape, 3)
+    wanted = case.attend()
+    for request, seen in enumerate(case.metadata.kv_lens.view(2, 2)[:, 0].tolist()):
+        case.metadata.page_table[request, : max(0, seen - 9) // 4] = 1 << 24
+    assert (case.metadata.page_table == 1 << 24).any()
+    for splits in (1, 3):
+        torch.testing.assert_close(case.attend(backend(splits)), wanted, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("splits", "converts_float8"), [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("name", ["decode", "chain", "trees of different sizes", "ragged"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -97,7 +122,7 @@ def shapes(draw: st.DrawFn) -> Shape:
     lens = st.just(count) if draw(st.booleans()) else st.integers(0, 9)
     return Shape(
         qo_lens=tuple(draw(st.lists(lens, min_size=1, max_size=3))),
-        longest=draw(st.integers(1, 140)),
+        longest=draw(st.integers(9, 140)),
         page_size=draw(st.sampled_from((1, 2, 5, 16, 64, 256))),
         kv_heads=draw(st.sampled_from((1, 2))),
         shared=draw(st.sampled_from((1, 3, 4, 8))),
@@ -105,6 +130,14 @@ def shapes(draw: st.DrawFn) -> Shape:
         tree_rows=tree_rows,
         dtype=draw(st.sampled_from(tuple(TOLERANCE))),
         is_strided=draw(st.booleans()),
+        is_causal=True,
+        v_dim=draw(st.sampled_from((None, 24))),
+        params=AttentionParams(
+            scale=draw(st.sampled_from((None, 0.3))),
+            logit_softcap=draw(st.sampled_from((None, 2.0))),
+            sliding_window=draw(st.sampled_from((None, 1, 5, 40))),
+        ),
+        has_sinks=draw(st.booleans()),
     )
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -104,6 +105,29 @@ def test_a_cache_of_a_third_type_is_refused() -> None:
 def test_flashinfer_is_refused_where_it_cannot_run() -> None:
     with pytest.raises(ValueError, match=r"'flashinfer' cannot run: .* needs? a CUDA device"):
         choose_backend("flashinfer", CPU, torch.bfloat16, 128)
+
+
+@pytest.mark.parametrize(
+    ("features", "reason"),
+    [
+        ({"v_head_dim": 64}, "keys and values of one head size, not 128 and 64"),
+        ({"has_sinks": True}, "take no sinks"),
+    ],
+)
+def test_what_flashinfer_cannot_attend_to_goes_to_triton(
+    gpu: ShadowDevice, features: dict[str, Any], reason: str
+) -> None:
+    with installed_flashinfer(gpu):
+        choice = choose_backend("auto", GPU, torch.bfloat16, 128, **features)
+        with pytest.raises(ValueError, match=f"'flashinfer' cannot run: .*{reason}"):
+            choose_backend("flashinfer", GPU, torch.bfloat16, 128, **features)
+    assert choice.backend.attention == "triton"
+    assert reason in choice.reason
+
+
+def test_triton_is_refused_for_wide_values() -> None:
+    with pytest.raises(ValueError, match="heads of up to 256, not 512"):
+        choose_backend("triton", DEVICE, torch.bfloat16, 128, v_head_dim=512)
 
 
 @pytest.fixture

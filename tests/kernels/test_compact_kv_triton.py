@@ -20,19 +20,24 @@ def filled(rng: random.Random, nodes: int, length: int) -> list[int]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    ("page_size", "heads", "dim", "length"),
-    [(1, 1, 2, 1), (2, 2, 8, 3), (4, 3, 10, 5), (16, 5, 64, 6)],
+    ("page_size", "heads", "dims", "length"),
+    [(1, 1, (2, 2), 1), (2, 2, (8, 3), 3), (4, 3, (10, 40), 5), (16, 5, (64, 64), 6)],
 )
 def test_it_equals_the_reference(
-    page_size: int, heads: int, dim: int, length: int, dtype: torch.dtype, device: torch.device
+    page_size: int,
+    heads: int,
+    dims: tuple[int, int],
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
     rng = random.Random(page_size)
     width = -(-POSITIONS // page_size)
     pages = rng.sample(range(SLOTS * width + 1), SLOTS * width)
     table = torch.tensor(pages, device=device).view(SLOTS, width)
     rows = (SLOTS * width + 1) * page_size
-    k = normal(2, rows, heads, dim, dtype=dtype, device=device)
-    v = normal(2, rows, heads, dim, seed=1, dtype=dtype, device=device)
+    k = normal(2, rows, heads, dims[0], dtype=dtype, device=device)
+    v = normal(2, rows, heads, dims[1], seed=1, dtype=dtype, device=device)
     wanted_k, wanted_v = k.clone(), v.clone()
     slots = torch.tensor(rng.sample(range(SLOTS), BATCH), device=device)
     lengths = torch.tensor([rng.randrange(30) for _ in range(BATCH)], device=device)

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import (
+    DEFAULT_ATTENTION,
     TORCH,
     AttentionMetadata,
+    AttentionParams,
     Backend,
     CausalBounds,
     KvScale,
@@ -109,8 +111,8 @@ class Case:
         kv = replace(self.kv, k=self.kv.k.to(GPU), v=self.kv.v.to(GPU))
         return self.q.to(GPU), kv, metadata
 
-    def wanted(self) -> Tensor:
-        return TORCH.attend(self.q, self.kv, self.metadata, None)
+    def wanted(self, params: AttentionParams = DEFAULT_ATTENTION) -> Tensor:
+        return TORCH.attend(self.q, self.kv, self.metadata, None, params)
 
 
 CASES = {
@@ -146,6 +148,34 @@ def test_prefill_and_decode_rows_under_bounds_share_a_plan(gpu: ShadowDevice, op
     assert torch.equal(out.cpu(), case.wanted())
 
 
+PARAMS = {
+    "scale": AttentionParams(scale=0.5),
+    "softcap": AttentionParams(logit_softcap=2.0),
+    "window": AttentionParams(sliding_window=3),
+    "all": AttentionParams(scale=0.3, logit_softcap=4.0, sliding_window=5),
+}
+
+
+@pytest.mark.parametrize(("qo_lens", "slack"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("name", PARAMS)
+def test_params_are_part_of_the_plan(
+    gpu: ShadowDevice, ops: Backend, qo_lens: tuple[int, ...], slack: int, name: str
+) -> None:
+    case = Case(qo_lens, slack)
+    out = ops.attend(*case.on_device(), None, PARAMS[name])
+    assert torch.equal(out.cpu(), case.wanted(PARAMS[name]))
+
+
+def test_layers_with_and_without_a_window_have_a_plan_each(flashinfer: Any, ops: Backend) -> None:
+    case = Case((1, 1), 2)
+    args, plans = case.on_device(), flashinfer.plans
+    for _ in range(3):
+        for params in (DEFAULT_ATTENTION, PARAMS["window"]):
+            out = ops.attend(*args, None, params)
+            assert torch.equal(out.cpu(), case.wanted(params))
+    assert flashinfer.plans - plans == 2
+
+
 def test_one_plan_serves_all_layers_and_another_model_gets_its_own(
     flashinfer: Any, ops: Backend
 ) -> None:
@@ -159,7 +189,10 @@ def test_one_plan_serves_all_layers_and_another_model_gets_its_own(
     assert (flashinfer.plans - plans, flashinfer.runs - runs) == (2, 6)
 
 
-@pytest.mark.parametrize("case", ["no bounds", "tree", "group", "chains under bounds", "no rows"])
+OTHERS = ("no bounds", "tree", "group", "chains under bounds", "no rows", "sinks", "narrow values")
+
+
+@pytest.mark.parametrize("case", OTHERS)
 def test_the_other_backend_serves_what_no_plan_can(
     gpu: ShadowDevice, flashinfer: Any, case
 ) -> None:
@@ -185,7 +218,12 @@ def test_the_other_backend_serves_what_no_plan_can(
             empty, PAGE, (), metadata.kv_lens[:0], 24, causal_bounds=CausalBounds(())
         )
         q = q[:0]
-    ops.attend(q, kv, metadata, tree)
+    params = DEFAULT_ATTENTION
+    if case == "sinks":
+        params = AttentionParams(sinks=torch.ones(q.shape[1], device=GPU))
+    if case == "narrow values":
+        kv = replace(kv, v=kv.v[..., : DIM // 2])
+    ops.attend(q, kv, metadata, tree, params)
     assert len(called) == 1
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import TORCH, Backend, TreeKV
+from specdecode_kernels import DEFAULT_ATTENTION, TORCH, Backend, TreeKV
 from specdecode_kernels.testing import DEVICE, Shape, draw_case
+from specdecode_kernels.triton.backend import with_triton_attention
 from tests.kernels.launched import launches
 from tests.kernels.triton_ops import TRITON
 
@@ -82,6 +83,23 @@ def test_splitting_tree_kv_merges_to_the_whole(backend: Backend) -> None:
     parts = (*first.attend_with_lse(backend), *second.attend_with_lse(backend))
     out, _ = backend.merge_states(*parts)
     torch.testing.assert_close(out, case.attend(), atol=1e-5, rtol=1e-5)
+
+
+@every_backend
+def test_sinks_are_counted_once(backend: Backend) -> None:
+    """Prefix and tree KV, the second with sinks; and the splits of one call."""
+    case = draw_case(Shape(qo_lens=(3, 3), tree_rows=5, longest=30, has_sinks=True), 1).to(DEVICE)
+    wanted, wanted_lse = case.attend_with_lse()
+    plain = replace(case, tree_kv=None, params=DEFAULT_ATTENTION).attend_with_lse(backend)
+    nothing = replace(case.metadata, kv_lens=torch.zeros_like(case.metadata.kv_lens))
+    with_sinks = replace(case, metadata=nothing).attend_with_lse(backend)
+    states = [backend.merge_states(*plain, *with_sinks)]
+    if backend is TRITON:
+        split = with_triton_attention(TORCH, DEVICE, splits=4, workspace_bytes=1 << 20)
+        states.append(case.attend_with_lse(split))
+    for out, lse in states:
+        torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse, wanted_lse, atol=1e-5, rtol=1e-5)
 
 
 def test_no_rows_merge_to_none() -> None:

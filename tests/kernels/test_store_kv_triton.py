@@ -30,14 +30,14 @@ def small_integers(*shape: int, dtype: torch.dtype, is_strided: bool = False) ->
 def assert_equals_reference(
     rows: Tensor, k: Tensor, v: Tensor, pool_dtype: torch.dtype, scale: KvScale
 ) -> None:
-    shape = (POOL_ROWS, *k.shape[1:])
-    pools = [torch.full(shape, 3.0, device=DEVICE).to(pool_dtype) for _ in range(4)]
+    shapes = [(POOL_ROWS, *new.shape[1:]) for new in (k, v)] * 2
+    pools = [torch.full(shape, 3.0, device=DEVICE).to(pool_dtype) for shape in shapes]
     TRITON.store_kv(LayerKV(pools[0], pools[1], scale), rows, k, v)
     checked(TORCH).store_kv(LayerKV(pools[2], pools[3], scale), rows, k, v)
     assert torch.equal(pools[0].float(), pools[2].float())
     assert torch.equal(pools[1].float(), pools[3].float())
     untouched = [row for row in range(POOL_ROWS) if row not in rows.tolist()]
-    assert pools[0].float()[untouched].eq(3.0).all()
+    assert all(pool.float()[untouched].eq(3.0).all() for pool in pools)
 
 
 @pytest.mark.parametrize("is_strided", [False, True])
@@ -60,11 +60,12 @@ def test_it_equals_the_reference(
     st.lists(st.integers(0, POOL_ROWS - 1), unique=True, max_size=6),
     st.integers(1, 5),
     st.integers(1, 300),
+    st.integers(1, 300),
 )
-def test_random_rows(rows: list[int], heads: int, dim: int) -> None:
-    k = small_integers(len(rows), heads, dim, dtype=torch.float32)
+def test_random_rows(rows: list[int], heads: int, dim: int, v_dim: int) -> None:
+    k, v = (small_integers(len(rows), heads, one, dtype=torch.float32) for one in (dim, v_dim))
     ids = torch.tensor(rows, dtype=torch.int64, device=DEVICE)
-    assert_equals_reference(ids, k, k + 1, torch.float32, KvScale())
+    assert_equals_reference(ids, k, v + 1, torch.float32, KvScale())
 
 
 def test_rows_that_are_columns_of_a_table() -> None:

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from specdecode_kernels import AttentionMetadata, KvScale, LayerKV
+from specdecode_kernels import AttentionMetadata, AttentionParams, KvScale, LayerKV
 from specdecode_kernels.torch.attention import attend
 from tests.shadow_cuda.device import ShadowDevice
 from tests.shadow_cuda.plain_torch import plain_torch
@@ -165,6 +165,11 @@ class BatchPrefillWithPagedKVCacheWrapper:
             "causal": causal,
             "types": (q_data_type, kv_data_type or q_data_type),
             "may_split": not disable_split_kv,
+            "params": AttentionParams(
+                scale=sm_scale,
+                logit_softcap=logits_soft_cap,
+                sliding_window=None if window_left < 0 else window_left + 1,
+            ),
         }
         type(self).plans += 1
 
@@ -248,7 +253,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         most = table.shape[1] * size
         metadata = AttentionMetadata(table, size, tuple(rows), torch.tensor(kv_lens), most)
         cache = LayerKV(k.flatten(0, 1), v.flatten(0, 1), scale)
-        out.copy_(attend(q.contiguous(), cache, metadata, None))
+        out.copy_(attend(q.contiguous(), cache, metadata, None, planned["params"]))
 
     def _check_lengths(
         self, lens: Tensor, bounds: Tensor, rows: list[int], *, may_split: bool

@@ -132,8 +132,8 @@ class Backend:
     """Attend from q [rows, q_heads, k_dim] to what the metadata and the tree KV show.
 
     Returns [rows, q_heads, v_dim]. The cache is of q's type or float8. Prefix and tree share one
-    softmax. Rows that no query row of their request sees, or has in its window, may hold anything,
-    NaN included; page ids before the windows of all of a request's rows are not read.
+    softmax. Rows that no query row of their request sees may hold anything, NaN included; so may
+    those before the windows of all of them, whose pages need not exist.
     """
 
     attend_with_lse: AttendWithLse
@@ -156,8 +156,8 @@ class Backend:
 
     Node j of request b lies at position lengths[b] + j; step i of the path goes to lengths[b] + i.
     All of a request's rows are read before any is written. Requests share no rows. k and v are
-    [layers, pool_rows, kv_heads, dim], contiguous; page_table [requests, pages] i64; req_indices
-    and lengths [B] i64; path [B, W] i64.
+    [layers, pool_rows, kv_heads, dim], contiguous, of head sizes that may differ; page_table
+    [requests, pages] i64; req_indices and lengths [B] i64; path [B, W] i64.
     """
 
     gather_accepted: Callable[[Tensor, Tensor], Tensor]

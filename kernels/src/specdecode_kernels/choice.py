@@ -78,6 +78,8 @@ class _Target(NamedTuple):
     dtype: torch.dtype
     head_dim: int
     kv_dtype: torch.dtype
+    v_head_dim: int
+    has_sinks: bool
 
 
 def choose_backend(
@@ -86,8 +88,14 @@ def choose_backend(
     dtype: torch.dtype,
     head_dim: int,
     kv_dtype: torch.dtype | None = None,
+    *,
+    v_head_dim: int | None = None,
+    has_sinks: bool = False,
 ) -> Choice:
     """Choose Triton on a GPU, C on a CPU, torch where neither can run; called once per model.
+
+    Head sizes are the greatest of all layers: `head_dim` of keys, `v_head_dim` of values where that
+    differs. `has_sinks` is whether a layer's `AttentionParams` have any.
 
     `attention` names another implementation of the ops on cached keys and values, or is "auto".
     `dtype` is that of weights and queries, `kv_dtype` that of the KV cache where it differs. "auto"
@@ -102,7 +110,8 @@ def choose_backend(
             f"attention backend {attention!r} is none of auto, torch, triton, flashinfer"
         )
     forced = forced_kernels()
-    target = _Target(device, dtype, head_dim, kv_dtype or dtype)
+    v_head_dim = v_head_dim or head_dim
+    target = _Target(device, dtype, head_dim, kv_dtype or dtype, v_head_dim, has_sinks)
     ops = _choose_ops(forced, device, dtype)
     backend, reason = _choose_attention(ops, attention, forced, target)
     return Choice(backend, reason, _plain_weights(backend, forced, device, dtype))
@@ -148,7 +157,8 @@ def _choose_attention(
 ) -> tuple[Backend, str]:
     if attention == "torch":
         return ops, "torch was asked for"
-    unsupported = triton_unsupported(*target)
+    widest = max(target.head_dim, target.v_head_dim)
+    unsupported = triton_unsupported(target.device, target.dtype, widest, target.kv_dtype)
     if attention != "auto":
         _refuse(attention, unsupported)
         backend = _triton(ops, target)
@@ -187,7 +197,7 @@ def _flashinfer(backend: Backend, target: _Target) -> tuple[Backend, str | None]
     try:
         from specdecode_kernels.flashinfer import with_flashinfer
 
-        return with_flashinfer(backend, *target), None
+        return with_flashinfer(backend, *target[:4]), None
     except Exception as error:  # of any kind: an import, a compiler, a driver
         if isinstance(error, ModuleNotFoundError) and error.name == "flashinfer":
             return backend, f"flashinfer is not installed: {FLASHINFER_EXTRA}"
@@ -257,6 +267,13 @@ def _flashinfer_unsupported(target: _Target) -> str | None:
             f"flashinfer takes float16 or bfloat16 heads of {FLASHINFER_DIMS}, "
             f"not {target.dtype} heads of {target.head_dim}"
         )
+    if target.v_head_dim != target.head_dim:
+        return (
+            f"flashinfer takes keys and values of one head size, not {target.head_dim} "
+            f"and {target.v_head_dim}"
+        )
+    if target.has_sinks:
+        return "flashinfer's paged kernels take no sinks"
     return None
 
 

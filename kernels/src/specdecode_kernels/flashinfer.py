@@ -7,6 +7,11 @@ leave chunks after it empty. That holds for requests of one query row. For sever
 place the parts of a split request by its true number of chunks, and the merge reads them by the
 planned number: such requests are served where their bounds are exact or nothing is split.
 
+Scale, softcap and sliding window are arguments of the plan. The kernel finds the first row of a
+window from the length on the device; plan and kernel count chunks of a window and a tile at most,
+which bounds what is left of any true length. The wrapper's kernels have no sinks, and take keys
+and values of one head size: others go to the other backend.
+
 Written against flashinfer-python 0.6.13: `BatchPrefillWithPagedKVCacheWrapper` in prefill.py,
 `PrefillPlan` in attention/scheduler.cuh, `BatchPrefillWithPagedKVCacheDevice` in
 attention/prefill.cuh. Not run on a GPU.
@@ -33,9 +38,10 @@ from specdecode_kernels.metadata import (
 
 MAX_GROUP = 8
 """Query heads per KV head that the workspace of splits suffices for."""
-PLANS = 8
-"""Plans whose copies to the device may be under way: a step makes at most three, and of the steps
-in flight the host launches the third only after it has collected the first."""
+PLANS = 16
+"""Plans whose copies to the device may be under way: a step makes at most three for layers with a
+window and three for others, and of the steps in flight the host launches the third only after it
+has collected the first."""
 INT_WORKSPACE_BYTES = 2 << 20
 """Of a plan: 12 bytes per tile and 4 per query row."""
 PROGRAMS_PER_PROCESSOR = 2
@@ -51,6 +57,9 @@ class Heads:
     dim: int
     dtype: torch.dtype
     kv_dtype: torch.dtype
+    scale: float
+    softcap: float | None
+    window: int | None
 
 
 def with_flashinfer(
@@ -77,6 +86,7 @@ class FlashInferAttention:
         import flashinfer  # not on every machine
 
         self._attend_otherwise = fallback.attend
+        self._dim = dim  # that the workspace is for
         self._max_programs = PROGRAMS_PER_PROCESSOR * _processors(device)
         # FlashInfer requires zeros at the first use.
         num_bytes = _workspace_bytes(self._max_programs, dim)
@@ -93,14 +103,10 @@ class FlashInferAttention:
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         bounds = metadata.causal_bounds
-        if (
-            bounds is None
-            or tree_kv is not None
-            or params is not DEFAULT_ATTENTION
-            or not self._serves(bounds, q, kv)
-        ):
+        takes_params = tree_kv is None and params.sinks is None
+        if bounds is None or not takes_params or not self._serves(bounds, q, kv):
             return self._attend_otherwise(q, kv, metadata, tree_kv, params)
-        heads = Heads(q.shape[1], kv.k.shape[1], q.shape[2], q.dtype, kv.k.dtype)
+        heads = _heads(q, kv, params)
         pages = tuple(x.view(-1, metadata.page_size, *x.shape[1:]) for x in (kv.k, kv.v))
         scales = {} if kv.scale == UNSCALED else {"k_scale": kv.scale.k, "v_scale": kv.scale.v}
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -109,7 +115,9 @@ class FlashInferAttention:
 
     def _serves(self, bounds: CausalBounds, q: Tensor, kv: LayerKV) -> bool:
         kv_heads = kv.k.shape[1]
-        if kv.v.shape != kv.k.shape or q.shape[1] > MAX_GROUP * kv_heads or not bounds.kv_lens:
+        if not kv.k.shape[2] == kv.v.shape[2] == self._dim:
+            return False
+        if q.shape[1] > MAX_GROUP * kv_heads or not bounds.kv_lens:
             return False
         fills_device = len(bounds.kv_lens) * kv_heads >= self._max_programs
         return bounds.inexact_rows <= 1 or fills_device
@@ -175,6 +183,9 @@ class _Plan:
             causal=True,
             q_data_type=heads.dtype,
             kv_data_type=heads.kv_dtype,
+            sm_scale=heads.scale,
+            logits_soft_cap=heads.softcap,
+            window_left=-1 if heads.window is None else heads.window - 1,
             seq_lens=numbers[3, :batch],
             max_token_per_sequence=max(metadata.qo_lens),
             disable_split_kv=bounds.inexact_rows > 1,
@@ -207,6 +218,19 @@ class _Plan:
         )
         rest = (width - 1) * metadata.page_size
         self.wrapper._paged_kv_last_page_len_buf = (seen - rest).to(torch.int32)
+
+
+def _heads(q: Tensor, kv: LayerKV, params: AttentionParams) -> Heads:
+    return Heads(
+        q.shape[1],
+        kv.k.shape[1],
+        q.shape[2],
+        q.dtype,
+        kv.k.dtype,
+        params.scale_of(q.shape[2]),
+        params.logit_softcap,
+        params.sliding_window,
+    )
 
 
 def _call_once(

@@ -21,21 +21,24 @@ def main(arguments: list[str] | None = None) -> int:
     """Compile one module per head dim, for bfloat16 queries and cache, and load each."""
     parser = argparse.ArgumentParser(prog="precompile_flashinfer", description=main.__doc__)
     parser.add_argument("--dims", type=int, nargs="+", default=DIMS, help="head dims")
-    for dim in parser.parse_args(arguments).dims:
+    parser.add_argument("--sliding-window", action="store_true", help="for layers with a window")
+    parser.add_argument("--logit-softcap", action="store_true", help="for layers with a softcap")
+    options = parser.parse_args(arguments)
+    for dim in options.dims:
         started_s = time.monotonic()
-        num_bytes = precompile(dim)
+        num_bytes = precompile(dim, options.sliding_window, options.logit_softcap)
         took_s = time.monotonic() - started_s
         print(f"head dim {dim}: {num_bytes / 2**20:.1f} MiB in {took_s:.0f} s", flush=True)
     return 0
 
 
-def precompile(dim: int) -> int:
+def precompile(dim: int, has_window: bool, has_softcap: bool) -> int:
     """Compile the module that `flashinfer` plans and runs, and load it; return its bytes."""
     from flashinfer.jit.attention.modules import gen_batch_prefill_module
     from flashinfer.utils import PosEncodingMode
 
     half, no_positions = torch.bfloat16, PosEncodingMode["NONE"].value
-    options = (no_positions, False, False, False)  # no window, no soft cap, sums in float32
+    options = (no_positions, has_window, has_softcap, False)  # sums in float32
     spec = gen_batch_prefill_module("fa2", half, half, half, torch.int32, dim, dim, *options)
     spec.build(verbose=False)
     spec.aot_path.parent.mkdir(parents=True, exist_ok=True)

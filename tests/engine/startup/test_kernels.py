@@ -79,6 +79,19 @@ def test_an_8b_target_with_an_eagle3_head_needs_few_kernels(listed: dict[str, An
     assert {"rms_norm_kernel", "measure_kernel", "verify_chain_kernel"} <= set(listed["kernels"])
 
 
+def test_layers_with_a_window_have_attention_of_their_own(tmp_path: Path) -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 16}
+    config = LLAMA_8B | windows | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = list_kernels(str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)["variants"]
+    attention = [one["signature"] for one in listed if one["kernel"] == "attend_kernel"]
+    without = [one for one in attention if "window: None" in one]
+    assert len(without) == len(attention) / 2 > 0
+    assert all("window: i32/16" in one for one in attention if one not in without)
+
+
 def test_every_kernel_has_a_signature_of_its_own_and_a_reason(listed: dict[str, Any]) -> None:
     named = [(one["kernel"], one["signature"]) for one in listed["variants"]]
     assert len(set(named)) == len(named)

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.startup.config import DraftConfig
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (
     AttentionMetadata,
+    AttentionParams,
     Backend,
     DraftedNodes,
     LayerKV,
@@ -95,10 +97,18 @@ def _qk_norm_calls(
 def _attention_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
 ) -> Iterator[OpCall]:
-    for why, qo_lens, tree_rows in _attention_shapes(needs, name):
-        has_starts = why.startswith(("prefill", SOME_NODES))
-        call = partial(_attend, needs, model, ops, qo_lens, tree_rows, has_starts=has_starts)
-        yield f"{why} of the {name}", call
+    for params in _layer_params(model):
+        for why, qo_lens, tree_rows in _attention_shapes(needs, name):
+            starts = _empty(len(qo_lens) + 1) if why.startswith(("prefill", SOME_NODES)) else None
+            call = partial(_attend, needs, model, ops, params, qo_lens, tree_rows, starts)
+            yield f"{why} of the {name}", call
+
+
+def _layer_params(model: DraftConfig) -> Iterator[AttentionParams]:
+    """Yield the parameters of attention of every kind of layer."""
+    windows = model.sliding_windows if isinstance(model, LlamaConfig) else (None,)
+    for window in dict.fromkeys(windows):
+        yield AttentionParams(sliding_window=window)
 
 
 def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -132,14 +142,13 @@ def _attend(
     needs: KernelNeeds,
     model: DraftConfig,
     ops: Backend,
+    params: AttentionParams,
     qo_lens: tuple[int, ...],
     tree_rows: int,
-    *,
-    has_starts: bool,
+    starts: Tensor | None,
 ) -> None:
     rows, batch = sum(qo_lens), len(qo_lens)
     q, k, _v = _qkv(needs, model, rows)
-    starts = _empty(batch + 1) if has_starts else None
     page_table = _empty(batch, 8)
     metadata = AttentionMetadata(
         page_table, needs.page_size, qo_lens, _empty(rows), needs.page_size * 8, starts
@@ -152,7 +161,7 @@ def _attend(
         tree_k, tree_v = (_empty(*shape, dtype=needs.dtype)[:, :tree_rows] for _ in range(2))
         mask = _empty(batch, qo_lens[0], scratch_rows, dtype=torch.bool)[:, :, :tree_rows]
         tree_kv = TreeKV(tree_k, tree_v, mask if qo_lens[0] == 1 else mask.contiguous())
-    ops.attend(q, _layer_kv(needs, model), metadata, tree_kv)
+    ops.attend(q, _layer_kv(needs, model), metadata, tree_kv, params)
 
 
 def _sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:

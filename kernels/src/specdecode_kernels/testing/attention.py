@@ -1,7 +1,10 @@
 """Random arguments for attention, for tests: shuffled pages, poison in every row that is unseen."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -104,32 +107,48 @@ def draw_case(shape: Shape, seed: int) -> AttentionArgs:
 
 def seen_rows(case: AttentionArgs) -> list[tuple[list[int], list[int]]]:
     """List, for every query row, the pool rows and the tree rows that it attends to."""
-    metadata, tree_kv, window = case.metadata, case.tree_kv, case.params.sliding_window
-    owners = [(b, i) for b, count in enumerate(metadata.qo_lens) for i in range(count)]
-    size, listed = metadata.page_size, []
-    for (b, query), kv_len in zip(owners, metadata.kv_lens.tolist(), strict=True):
-        pages = metadata.page_table[b].tolist()
-        pooled = [pages[i // size] * size + i % size for i in range(kv_len)]
-        in_tree = [] if tree_kv is None else tree_kv.tree_mask[b, query].nonzero()[:, 0].tolist()
-        skipped = 0 if window is None else max(0, len(pooled) + len(in_tree) - window)
-        listed.append((pooled[skipped:], in_tree[max(0, skipped - len(pooled)) :]))
+    listed = []
+    for request, begin, end, in_tree in _seen_ranges(case):
+        listed.append((_pool_rows(case.metadata, request, begin, end), in_tree))
     return listed
 
 
+def _seen_ranges(case: AttentionArgs) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Yield the request of every query row, the range of positions that it sees, and tree rows."""
+    metadata, tree_kv, window = case.metadata, case.tree_kv, case.params.sliding_window
+    owners = [(b, i) for b, count in enumerate(metadata.qo_lens) for i in range(count)]
+    for (b, query), kv_len in zip(owners, metadata.kv_lens.tolist(), strict=True):
+        in_tree = [] if tree_kv is None else tree_kv.tree_mask[b, query].nonzero()[:, 0].tolist()
+        skipped = 0 if window is None else max(0, kv_len + len(in_tree) - window)
+        yield b, min(skipped, kv_len), kv_len, in_tree[max(0, skipped - kv_len) :]
+
+
+def _pool_rows(metadata: AttentionMetadata, request: int, begin: int, end: int) -> list[int]:
+    pages, size = metadata.page_table[request].tolist(), metadata.page_size
+    return [pages[i // size] * size + i % size for i in range(begin, end)]
+
+
 def _poison_unseen(case: AttentionArgs) -> None:
-    """Write NaN over the rows of the pool and of tree KV that no query row attends to."""
-    seen, owners = seen_rows(case), list(enumerate(case.metadata.qo_lens))
-    unseen = sorted(set(range(len(case.kv.k))) - {row for rows, _ in seen for row in rows})
+    """Write NaN over the rows of the pool and of tree KV that no query row may read.
+
+    Of the pool, a request's rows may read those from the first that one of them sees to the last.
+    """
+    readable, is_seen = set[int](), torch.zeros(0, dtype=torch.bool)
+    if case.tree_kv is not None:
+        is_seen = torch.zeros(case.tree_kv.k.shape[:2], dtype=torch.bool)
+    for request, rows in groupby(_seen_ranges(case), key=itemgetter(0)):
+        _, begins, ends, in_tree = zip(*rows, strict=True)
+        readable |= set(_pool_rows(case.metadata, request, min(begins), max(ends)))
+        for seen in in_tree:
+            if seen:
+                is_seen[request, seen] = True
+    unseen = sorted(set(range(len(case.kv.k))) - readable)
     for pool in (case.kv.k, case.kv.v):
         if pool.dtype == FLOAT8:
             pool.view(torch.uint8)[unseen] = 0x7F  # NaN
         else:
             pool[unseen] = torch.nan
     if case.tree_kv is not None:
-        is_seen = torch.zeros(case.tree_kv.k.shape[:2], dtype=torch.bool)
-        requests = [b for b, count in owners for _ in range(count)]
-        for request, (_, rows) in zip(requests, seen, strict=True):
-            is_seen[request, rows] = True
         case.tree_kv.k[~is_seen], case.tree_kv.v[~is_seen] = torch.nan, torch.nan
 
 

@@ -193,10 +193,11 @@ def _check_compact_kv(
     path: Tensor,
     page_size: int,
 ) -> None:
-    if k.dim() != 4 or v.shape != k.shape or page_table.dim() != 2:
+    if k.dim() != 4 or v.shape[:-1] != k.shape[:-1] or page_table.dim() != 2:
         raise ValueError(
             f"compact_kv: k {list(k.shape)} and v {list(v.shape)} must both be [layers, rows, "
-            f"kv_heads, dim] and page_table {list(page_table.shape)} [requests, pages]"
+            f"kv_heads, dim], equal but for dim, and page_table {list(page_table.shape)} "
+            "[requests, pages]"
         )
     if not (k.is_contiguous() and v.is_contiguous() and page_table.is_contiguous()):
         raise ValueError("compact_kv: k, v and page_table must be contiguous; pass them whole")

@@ -5,12 +5,13 @@ keys and values (flash-decoding, Dao et al. 2023), and `merge_splits` puts the p
 kernel serves decode, verify, tree and extend: a program holds a tile of the (query row, query head)
 pairs that share a kv head, walks the pages up to the furthest row that one of them sees, then, in
 the last split, tree KV. Both go through the same softmax, which merges them as log-sum-exp would.
+With a sliding window it walks from the block of the first row that a pair of the tile still sees.
 
 The kernel gets each tensor as a tuple of its pointer and its strides. Letters: P pairs of a tile, R
-rows of keys at a time, D dim filled up to a power of two.
+rows of keys at a time, D dim filled up to a power of two. Arguments for features of a model that a
+layer does not use are None, and cost nothing.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -18,16 +19,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.metadata import FLOAT8, AttentionMetadata, LayerKV, TreeKV
+from specdecode_kernels.metadata import (
+    FLOAT8,
+    AttentionMetadata,
+    AttentionParams,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.triton.float8 import decode_float8
-from specdecode_kernels.triton.tiles import Tile, dot_type
+from specdecode_kernels.triton.tiles import Tile, dot_type, power_of_two
 
-LOG2_E = math.log2(math.e)
+LOG2_E = tl.constexpr(1.4426950408889634)
 PRECISION = tl.constexpr("tf32x3")
 """float32 is multiplied by tensor cores in three products of TF32, with a relative error of about
 2**-21. Without them a thread would hold whole rows of keys, and spill from heads of 128 on."""
 MASK_BITS = tl.constexpr(32)  # rows of tree KV that one word of the mask covers
-LN_2 = tl.constexpr(math.log(2.0))
+LN_2 = tl.constexpr(0.6931471805599453)
+OUTSIDE = tl.constexpr(1 << 30)  # more keys than a request has
 BATCH_SIZES = [
     *("rows", "queries", "tiles", "shared"),
     *("stride_table", "tree_rows", "stride_mask", "stride_mask_query"),
@@ -37,34 +45,20 @@ BATCH_SIZES = [
 
 @triton.jit(do_not_specialize=BATCH_SIZES)
 def _attend_kernel(
-    q,  # [rows, q_heads, dim]
-    k,  # [pool rows, kv_heads, dim]
-    v,
-    page_table,  # [requests, pages]
-    stride_table,
-    tree_kv,  # k, v [requests, tree rows, kv_heads, dim], mask [requests, queries, tree rows]
-    tree_rows,
-    stride_mask,
-    stride_mask_query,
-    out,  # [splits, rows, q_heads, dim], this and lse contiguous
-    lse,  # [splits, rows, q_heads]
-    rows,
-    starts_ptr,
-    kv_lens_ptr,
-    queries,
-    tiles,
-    shared,
-    score_scale,
-    k_scale,
-    v_scale,
-    DIM: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    IS_PARTIAL: tl.constexpr,
-    DOT: tl.constexpr,
-    PAIRS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-):
+    q, k, v,  # [rows, q_heads, dim], [pool rows, kv_heads, dim], [pool rows, kv_heads, v_dim]
+    page_table, stride_table,  # [requests, pages]
+    # k, v [requests, tree rows, kv_heads, dim or v_dim], mask [requests, queries, tree rows]
+    tree_kv, tree_rows, stride_mask, stride_mask_query,
+    out, lse,  # [splits, rows, q_heads, v_dim], [splits, rows, q_heads], contiguous
+    rows, starts_ptr, kv_lens_ptr, queries, tiles, shared,
+    score_scale, softcap,  # or None; score_scale fits it
+    window,  # keys that a row attends to at most, or None
+    sinks,  # [q_heads] f32, contiguous, or None
+    k_scale, v_scale,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, IS_PARTIAL: tl.constexpr,
+    DOT: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):  # fmt: skip
     request = (tl.program_id(0) // tiles).to(tl.int64)
     first_pair = (tl.program_id(0) % tiles) * PAIRS
     kv_head = tl.program_id(1).to(tl.int64)
@@ -76,25 +70,39 @@ def _attend_kernel(
             return
     query, is_pair, row, head = _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS)
     dims = tl.arange(0, BLOCK_DIM)
-    is_output = is_pair[:, None] & (dims < DIM)[None, :]
-    q_tile = _load(q, row[:, None], head[:, None], dims[None, :], is_output, 0.0).to(DOT)
+    is_read = is_pair[:, None] & (dims < DIM)[None, :]
+    q_tile = _load(q, row[:, None], head[:, None], dims[None, :], is_read, 0.0).to(DOT)
     kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
-
-    pages = (page_table[0] + request * stride_table, page_table[1])
-    row_max, row_sum, acc = _attend_pages(
-        q_tile, k, v, pages, kv_head, kv_lens, score_scale * k_scale, DIM, PAGE_SIZE, ROWS
-    )
-    state = (row_max, row_sum, acc * v_scale)
     if tree_kv is not None:
         tree_k, tree_v, mask = tree_kv
         mask = (mask[0] + request * stride_mask, query * stride_mask_query, mask[1], is_pair)
+    skipped = None  # or how many of the keys that a pair sees come before its window [P]
+    if window is not None:
+        seen = kv_lens
+        if tree_kv is not None:
+            seen += _count_tree(mask, tree_rows, MASK_BITS)
+        skipped = tl.where(is_pair, tl.maximum(seen - window, 0), OUTSIDE)
+
+    pages = (page_table[0] + request * stride_table, page_table[1])
+    scale = score_scale * k_scale
+    row_max, row_sum, acc = _attend_pages(
+        q_tile, k, v, pages, kv_head, kv_lens, skipped, scale, softcap,
+        DIM, V_DIM, BLOCK_V, PAGE_SIZE, ROWS,
+    )  # fmt: skip
+    state = (row_max, row_sum, acc * v_scale)
+    if tree_kv is not None:
         tree = (_of_request(tree_k, request), _of_request(tree_v, request), mask)
+        if skipped is not None:
+            skipped = tl.maximum(skipped - kv_lens, 0)
         state = _attend_tree(
-            q_tile, tree, kv_head, tree_rows, score_scale, state, DIM, min(ROWS, MASK_BITS)
-        )
+            q_tile, tree, kv_head, tree_rows, skipped, score_scale, softcap, state,
+            DIM, V_DIM, BLOCK_V, min(ROWS, MASK_BITS),
+        )  # fmt: skip
+    if sinks is not None:
+        state = _add_sink(sinks, head, state)
     # Rows and heads of one split; there are as many programs as kv heads.
     place = (tl.program_id(2).to(tl.int64) * rows + row) * (tl.num_programs(1) * shared) + head
-    _store(out, lse, state, place, dims, is_pair, is_output, DIM, IS_PARTIAL)
+    _store(out, lse, state, place, is_pair, V_DIM, BLOCK_V, IS_PARTIAL)
 
 
 @triton.jit
@@ -107,23 +115,23 @@ def _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS: tl.constexpr)
 
 @triton.jit
 def _attend_pages(
-    q,
-    k,
-    v,
+    q, k, v,
     pages,  # pointer to the request's page ids, stride
-    kv_head,
-    kv_lens,
-    scale,
-    DIM: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
+    kv_head, kv_lens, skipped, scale, softcap,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, PAGE_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
-):
+):  # fmt: skip
     end = tl.max(kv_lens, axis=0)
-    steps = tl.cdiv(tl.cdiv(end, ROWS), tl.num_programs(2))  # of each split
-    begin = tl.program_id(2) * steps * ROWS
+    first, base = 0, 0  # that a pair sees, and the block that it is in
+    if skipped is not None:
+        first = tl.minimum(tl.min(skipped, axis=0), end)
+        base = first // ROWS * ROWS
+    steps = tl.cdiv(tl.cdiv(end - base, ROWS), tl.num_programs(2))  # of each split
+    begin = base + tl.program_id(2) * steps * ROWS
     stop = tl.minimum(begin + steps * ROWS, end)
     row_max = tl.full([q.shape[0]], float("-inf"), tl.float32)
-    state = (row_max, tl.zeros([q.shape[0]], tl.float32), tl.zeros(q.shape, tl.float32))
+    acc = tl.zeros([q.shape[0], BLOCK_V], tl.float32)
+    state = (row_max, tl.zeros([q.shape[0]], tl.float32), acc)
     pool_rows = _pool_rows(pages, begin, stop, PAGE_SIZE, ROWS)
     for start in range(begin, stop, ROWS):
         # The page ids of the next step come from the step before it. A look-up within the step
@@ -131,10 +139,14 @@ def _attend_pages(
         next_rows = _pool_rows(pages, start + ROWS, stop, PAGE_SIZE, ROWS)
         places = start + tl.arange(0, ROWS)
         is_row = places < stop
+        if skipped is not None:
+            is_row &= places >= first
         k_rows = _load_rows(k, pool_rows, kv_head, is_row, DIM, q.shape[1], q.dtype)
-        v_rows = _load_rows(v, pool_rows, kv_head, is_row, DIM, q.shape[1], q.dtype)
+        v_rows = _load_rows(v, pool_rows, kv_head, is_row, V_DIM, BLOCK_V, q.dtype)
         shown = is_row[None, :] & (places[None, :] < kv_lens[:, None])
-        state = _update_softmax(q, k_rows, v_rows, shown, scale, state)
+        if skipped is not None:
+            shown &= places[None, :] >= skipped[:, None]
+        state = _update_softmax(q, k_rows, v_rows, shown, scale, softcap, state)
         pool_rows = next_rows
     return state
 
@@ -159,40 +171,51 @@ def _of_request(kv, request):
 def _attend_tree(
     q,
     tree,  # k, v; mask: pointer, offset of each pair [P], stride of a row, is_pair [P]
-    kv_head,
-    tree_rows,
-    scale,
-    state,
-    DIM: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    kv_head, tree_rows,
+    skipped,  # of the rows that the mask shows a pair [P], or None
+    scale, softcap, state,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     k, v, mask = tree
     # The last split has the fewest rows of the prefix. Others walk an empty range.
     walked = tl.where(tl.program_id(2) == tl.num_programs(2) - 1, tree_rows, 0)
     # Most trees are one step: buffers in flight would only cost shared memory.
     for start in tl.range(0, walked, ROWS, num_stages=1):
-        bits = _mask_bits(mask, start, tree_rows, ROWS)
         places = tl.arange(0, ROWS)
+        marks = _mask_rows(mask, start, tree_rows, ROWS)
+        if skipped is not None:
+            count = tl.sum(marks, axis=1)
+            marks = tl.where(tl.cumsum(marks, axis=1) > skipped[:, None], marks, 0)
+            skipped = tl.maximum(skipped - count, 0)
+        bits = tl.sum(marks << places[None, :], axis=1)  # one of each row
         shown = ((bits[:, None] >> places[None, :]) & 1) > 0
         # 0 * NaN is NaN: rows that no pair sees must be zeros, their weight of 0 is not enough.
         seen = tl.reduce(bits, 0, _or)
         is_seen = ((seen >> places) & 1) > 0
         rows = start + places
         k_rows = _load_rows(k, rows, kv_head, is_seen, DIM, q.shape[1], q.dtype)
-        v_rows = _load_rows(v, rows, kv_head, is_seen, DIM, q.shape[1], q.dtype)
-        state = _update_softmax(q, k_rows, v_rows, shown, scale, state)
+        v_rows = _load_rows(v, rows, kv_head, is_seen, V_DIM, BLOCK_V, q.dtype)
+        state = _update_softmax(q, k_rows, v_rows, shown, scale, softcap, state)
     return state
 
 
 @triton.jit
-def _mask_bits(mask, start, tree_rows, ROWS: tl.constexpr):
-    # Which of the rows from `start` on each pair sees: [P] i32, one bit a row.
+def _count_tree(mask, tree_rows, ROWS: tl.constexpr):
+    # How many rows of tree KV the mask shows each pair: [P] i32.
+    count = tl.zeros(mask[3].shape, tl.int32)
+    for start in tl.range(0, tree_rows, ROWS, num_stages=1):
+        count += tl.sum(_mask_rows(mask, start, tree_rows, ROWS), axis=1)
+    return count
+
+
+@triton.jit
+def _mask_rows(mask, start, tree_rows, ROWS: tl.constexpr):
+    # Which of the rows from `start` on each pair sees: [P, R] i32, 0 or 1.
     pointer, offsets, stride_row, is_pair = mask
     rows = start + tl.arange(0, ROWS)
     is_row = is_pair[:, None] & (rows < tree_rows)[None, :]
     at = offsets[:, None] + rows[None, :] * stride_row
-    shown = tl.load(pointer + at, mask=is_row, other=0)
-    return tl.sum(shown.to(tl.int32) << tl.arange(0, ROWS)[None, :], axis=1)
+    return tl.load(pointer + at, mask=is_row, other=0).to(tl.int32)
 
 
 @triton.jit
@@ -201,11 +224,14 @@ def _or(a, b):
 
 
 @triton.jit
-def _update_softmax(q, k, v, shown, scale, state):
+def _update_softmax(q, k, v, shown, scale, softcap, state):
     # One step of the online softmax, in base 2. q [P, D]; k, v [R, D]; shown [P, R]; state:
     # row_max, row_sum [P] f32; acc [P, D] f32.
     row_max, row_sum, acc = state
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    if softcap is not None:  # tanh(x) = 1 - 2 / (e^(2x) + 1), where `scores` is 2x in base 2
+        scores = tl.where(scores > 64.0, 64.0, scores)  # is 1; a minimum would drop NaN
+        scores = softcap * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
     scores = tl.where(shown, scores, float("-inf"))
     new_max = tl.maximum(row_max, tl.max(scores, axis=1))
     base = tl.where(new_max == float("-inf"), 0.0, new_max)  # nothing seen so far
@@ -215,6 +241,18 @@ def _update_softmax(q, k, v, shown, scale, state):
     acc = acc * decay[:, None]
     acc += tl.dot(weights.to(q.dtype), v, input_precision=PRECISION)
     return new_max, row_sum, acc
+
+
+@triton.jit
+def _add_sink(sinks, head, state):
+    # Adds the sink of each pair's head to the denominator, in the last split alone.
+    row_max, row_sum, acc = state
+    is_last = tl.program_id(2) == tl.num_programs(2) - 1
+    sink = tl.where(is_last, tl.load(sinks + head) * LOG2_E, float("-inf"))
+    new_max = tl.maximum(row_max, sink)
+    base = tl.where(new_max == float("-inf"), 0.0, new_max)
+    decay = tl.exp2(row_max - base)
+    return new_max, row_sum * decay + tl.exp2(sink - base), acc * decay[:, None]
 
 
 @triton.jit
@@ -239,10 +277,19 @@ def _load(tensor, row, head, dim, is_read, other):
 
 @triton.jit
 def _store(
-    out, lse, state, place, dims, is_pair, is_output, DIM: tl.constexpr, IS_PARTIAL: tl.constexpr
+    out,
+    lse,
+    state,
+    place,
+    is_pair,
+    DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    IS_PARTIAL: tl.constexpr,
 ):
     # place [P] i64: where split, row and head are in out, without its last dimension, and in lse.
     row_max, row_sum, acc = state
+    dims = tl.arange(0, BLOCK_DIM)
+    is_output = is_pair[:, None] & (dims < DIM)[None, :]
     divisor = tl.where(row_sum == 0.0, 1.0, row_sum)
     if IS_PARTIAL:
         is_output &= (row_sum != 0.0)[:, None]  # NaN is written
@@ -257,13 +304,15 @@ def attend(
     kv: LayerKV,
     metadata: AttentionMetadata,
     tree_kv: TreeKV | None,
+    params: AttentionParams,
     tile: Tile,
-    out: Tensor,  # [splits, rows, q_heads, dim], of the queries' type or float32, contiguous
+    out: Tensor,  # [splits, rows, q_heads, v_dim], of the queries' type or float32, contiguous
     lse: Tensor | None,  # [splits, rows, q_heads] f32, contiguous; needed for more than one split
     converts_float8: bool,  # by the device's own instructions instead of by integers
 ) -> None:
     """Attend within each of `out.shape[0]` splits. Parts that see nothing have an lse of -inf."""
-    splits, rows, q_heads, dim = out.shape
+    splits, rows, q_heads, v_dim = out.shape
+    dim = q.shape[2]
     kv_heads = kv.k.shape[1]
     shared = q_heads // kv_heads
     most = max(metadata.qo_lens)
@@ -287,19 +336,30 @@ def attend(
         most,
         tiles,
         shared,
-        LOG2_E / math.sqrt(dim),
+        *_feature_arguments(params, dim),
         kv.scale.k,
         kv.scale.v,
         DIM=dim,
+        V_DIM=v_dim,
         PAGE_SIZE=metadata.page_size,
         IS_PARTIAL=splits > 1,
         DOT=dot_type(q.dtype),
         PAIRS=tile.pairs,
         ROWS=tile.rows,
-        BLOCK_DIM=tile.dim,
+        BLOCK_DIM=power_of_two(dim),
+        BLOCK_V=power_of_two(v_dim),
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
+
+
+def _feature_arguments(params: AttentionParams, dim: int) -> tuple[Any, ...]:
+    """Return score_scale, softcap, window and sinks of the kernel, which computes in base 2."""
+    scale, cap = params.scale_of(dim) * LOG2_E.value, params.logit_softcap
+    sinks = None if params.sinks is None else params.sinks.contiguous()
+    if cap is None:
+        return scale, None, params.sliding_window, sinks
+    return 2.0 * scale / cap, cap * LOG2_E.value, params.sliding_window, sinks
 
 
 def _tree_arguments(tree_kv: TreeKV | None) -> tuple[Any, ...]:

@@ -14,7 +14,6 @@ from specdecode_kernels.metadata import (
     LayerKV,
     TreeKV,
 )
-from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
@@ -28,7 +27,7 @@ from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
 from specdecode_kernels.triton.store_kv import store_kv
-from specdecode_kernels.triton.tiles import choose_splits, choose_tile
+from specdecode_kernels.triton.tiles import MAX_PAIRS, MIN_DOT, Tile, choose_splits, choose_tile
 from specdecode_kernels.triton.verify_chain import verify_chain
 from specdecode_kernels.triton.verify_tree import verify_tree
 
@@ -110,10 +109,8 @@ class TritonAttention:
         tree_kv: TreeKV | None,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
-        if not _fits(kv, params):
-            return reference.attend(q, kv, metadata, tree_kv, params)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._attend(q, kv, metadata, tree_kv, out, None)
+        out = torch.empty(*q.shape[:2], kv.v.shape[2], dtype=q.dtype, device=q.device)
+        self._attend(q, kv, metadata, tree_kv, params, out, None)
         return out
 
     def attend_with_lse(
@@ -124,11 +121,9 @@ class TritonAttention:
         tree_kv: TreeKV | None,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> tuple[Tensor, Tensor]:
-        if not _fits(kv, params):
-            return reference.attend_with_lse(q, kv, metadata, tree_kv, params)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty(*q.shape[:2], kv.v.shape[2], dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        self._attend(q, kv, metadata, tree_kv, out, lse)
+        self._attend(q, kv, metadata, tree_kv, params, out, lse)
         return out, lse
 
     def _attend(
@@ -137,40 +132,67 @@ class TritonAttention:
         kv: LayerKV,
         metadata: AttentionMetadata,
         tree_kv: TreeKV | None,
+        params: AttentionParams,
         out: Tensor,
         lse: Tensor | None,
     ) -> None:
         if not q.shape[0]:
             return
-        rows, q_heads, dim = q.shape
-        kv_heads = kv.k.shape[1]
+        rows, q_heads, v_dim = out.shape
+        kv_heads, dim = kv.k.shape[1], max(q.shape[2], v_dim)
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
         is_float8, is_tree = kv.k.dtype == FLOAT8, tree_kv is not None
-        tile = choose_tile(pairs, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
-        splits = self._split(q, kv_heads, metadata, pairs)
+        tile = tile_for(params, pairs, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
+        splits = self._split(out, kv_heads, metadata, pairs, params.sliding_window)
         if splits == 1:
             whole = None if lse is None else lse[None]
-            attend(q, kv, metadata, tree_kv, tile, out[None], whole, self._converts_float8)
+            attend(q, kv, metadata, tree_kv, params, tile, out[None], whole, self._converts_float8)
             return
-        part_floats = splits * rows * q_heads * dim
-        parts = self._workspace[:part_floats].view(splits, rows, q_heads, dim)
+        part_floats = splits * rows * q_heads * v_dim
+        parts = self._workspace[:part_floats].view(splits, rows, q_heads, v_dim)
         lses = self._workspace[part_floats:][: splits * rows * q_heads].view(splits, rows, q_heads)
-        attend(q, kv, metadata, tree_kv, tile, parts, lses, self._converts_float8)
+        attend(q, kv, metadata, tree_kv, params, tile, parts, lses, self._converts_float8)
         merge_splits(parts, lses, out, lse)
 
-    def _split(self, q: Tensor, kv_heads: int, metadata: AttentionMetadata, pairs: int) -> int:
+    def _split(
+        self,
+        out: Tensor,
+        kv_heads: int,
+        metadata: AttentionMetadata,
+        pairs: int,
+        window: int | None,
+    ) -> int:
         wanted = self._splits
         if wanted is None:
             requests_and_heads = len(metadata.qo_lens) * kv_heads
-            wanted = choose_splits(requests_and_heads, pairs, metadata.max_kv_len, self._processors)
-        rows, q_heads, dim = q.shape
+            longest = metadata.max_kv_len
+            if window is not None:  # of a chunk's rows together
+                longest = min(longest, window + max(metadata.qo_lens))
+            wanted = choose_splits(requests_and_heads, pairs, longest, self._processors)
+        rows, q_heads, dim = out.shape
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
 
 
-def _fits(kv: LayerKV, params: AttentionParams) -> bool:
-    """Whether the kernel computes it; torch does otherwise."""
-    special = params.scale, params.logit_softcap, params.sliding_window, params.sinks
-    return kv.k.shape == kv.v.shape and all(one is None for one in special)
+def tile_for(
+    params: AttentionParams,
+    pairs: int,
+    dim: int,
+    itemsize: int,
+    *,
+    is_float8: bool,
+    is_tree: bool,
+) -> Tile:
+    """Choose a tile as `choose_tile`, of fewer pairs where features of a layer take registers.
+
+    Under the masks of a tree and of a window it holds 16 pairs; with a softcap 64, in eight warps.
+    """
+    has_softcap = params.logit_softcap is not None
+    if is_tree and params.sliding_window is not None:
+        pairs = min(pairs, MIN_DOT)
+    elif has_softcap:
+        pairs = min(pairs, MAX_PAIRS // 2)
+    tile = choose_tile(pairs, dim, itemsize, is_float8=is_float8, is_tree=is_tree)
+    return replace(tile, warps=8) if has_softcap and tile.pairs == MAX_PAIRS // 2 else tile
 
 
 def _processors(device: torch.device) -> int:

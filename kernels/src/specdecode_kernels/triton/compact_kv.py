@@ -24,7 +24,10 @@ def _pool_rows(pages_ptr, positions, page_size, inside):
 
 
 @triton.jit
-def _move(pool_ptr, sources, places, stride_row, columns, moved):
+def _move(pool_ptr, strides, layer, sources, places, columns, width, is_moved):
+    stride_layer, stride_row = strides
+    pool_ptr += layer * stride_layer
+    moved = is_moved[:, None] & (columns < width)[None, :]
     rows = tl.load(pool_ptr + sources[:, None] * stride_row + columns[None, :], mask=moved)
     tl.debug_barrier()
     tl.store(pool_ptr + places[:, None] * stride_row + columns[None, :], rows, mask=moved)
@@ -38,13 +41,14 @@ def compact_kv_kernel(
     req_indices_ptr,
     lengths_ptr,
     path_ptr,
-    stride_layer,
-    stride_row,
+    k_strides,  # of a layer and of a row
+    v_strides,
     stride_pages,
     stride_path,
     path_length,
     page_size,
-    width,
+    k_width,
+    v_width,
     STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -58,9 +62,9 @@ def compact_kv_kernel(
     pages_ptr += tl.load(req_indices_ptr + request) * stride_pages
     sources = _pool_rows(pages_ptr, length + nodes, page_size, inside)
     places = _pool_rows(pages_ptr, length + steps, page_size, inside)
-    moved = (inside & (nodes != steps))[:, None] & (columns < width)[None, :]
-    _move(k_ptr + layer * stride_layer, sources, places, stride_row, columns, moved)
-    _move(v_ptr + layer * stride_layer, sources, places, stride_row, columns, moved)
+    is_moved = inside & (nodes != steps)
+    _move(k_ptr, k_strides, layer, sources, places, columns, k_width, is_moved)
+    _move(v_ptr, v_strides, layer, sources, places, columns, v_width, is_moved)
 
 
 def compact_kv(
@@ -73,11 +77,11 @@ def compact_kv(
     page_size: int,
 ) -> None:
     k, v = as_bits(k), as_bits(v)
-    layers, _, heads, dim = k.shape
+    layers, k_width, v_width = k.shape[0], *(x.shape[2] * x.shape[3] for x in (k, v))
     batch, length = path.shape
     path = path if path.stride(1) == 1 else path.contiguous()
-    width = heads * dim
-    if not batch * layers * width:
+    width = max(k_width, v_width)
+    if not batch * k.numel():
         return
     steps = max(MIN_STEPS, triton.next_power_of_2(length))
     columns = min(triton.next_power_of_2(width), max(TILE // steps, 16))
@@ -88,12 +92,14 @@ def compact_kv(
         req_indices.contiguous(),
         lengths.contiguous(),
         path,
-        *k.stride()[:2],
+        k.stride()[:2],
+        v.stride()[:2],
         page_table.stride(0),
         path.stride(0),
         length,
         page_size,
-        width,
+        k_width,
+        v_width,
         STEPS=steps,
         COLUMNS=columns,
     )

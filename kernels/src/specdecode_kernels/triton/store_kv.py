@@ -39,37 +39,42 @@ def _store_kv_kernel(
     k,
     v,
     width,
+    v_width,
     inverse_k_scale,
     inverse_v_scale,
     DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
     ELEMENTS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     pool_row = tl.load(slot_mapping[0] + row * slot_mapping[1])
     element = tl.program_id(1) * ELEMENTS + tl.arange(0, ELEMENTS)
     _store_row(k_pool, k, row, pool_row, element, width, inverse_k_scale, DIM)
-    _store_row(v_pool, v, row, pool_row, element, width, inverse_v_scale, DIM)
+    _store_row(v_pool, v, row, pool_row, element, v_width, inverse_v_scale, V_DIM)
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
     new, kv_heads, dim = k.shape
-    width = kv_heads * dim
+    width, v_width = kv_heads * dim, kv_heads * v.shape[2]
     if not new or not width:
         return
     k_pool, v_pool = kv.k, kv.v
     if k_pool.dtype == FLOAT8:
         k_pool, v_pool = k_pool.view(torch.uint8), v_pool.view(torch.uint8)
-    elements = min(BLOCK, power_of_two(width))
-    _store_kv_kernel[(new, triton.cdiv(width, elements))](
+    widest = max(width, v_width)
+    elements = min(BLOCK, power_of_two(widest))
+    _store_kv_kernel[(new, triton.cdiv(widest, elements))](
         (k_pool, *k_pool.stride()),
         (v_pool, *v_pool.stride()),
         (slot_mapping, *slot_mapping.stride()),
         (k, *k.stride()),
         (v, *v.stride()),
         width,
+        v_width,
         1.0 / kv.scale.k,
         1.0 / kv.scale.v,
         DIM=dim,
+        V_DIM=v.shape[2],
         ELEMENTS=elements,
         num_warps=4,
     )
