@@ -100,8 +100,8 @@ def attend(
     v_pool: int, out: int, q_heads: int, kv_heads: int, k_dim: int, v_dim: int, params: int,
 ) -> Touched:  # fmt: skip
     layout = _Layout.read(metadata)
-    pool_rows, widths = layout.pool_rows(), (kv_heads * k_dim, kv_heads * v_dim)
-    _window, sinks = _integers(params, 2)
+    window, sinks = _integers(params, 2)
+    pool_rows, widths = layout.pool_rows(window), (kv_heads * k_dim, kv_heads * v_dim)
     spans = [
         *layout.spans(metadata),
         of.rows(q, layout.rows, q_stride, q_heads * k_dim),
@@ -160,12 +160,20 @@ class _Layout:
         starts = _integers(self.starts, self.batch + 1)
         return max((b - a for a, b in itertools.pairwise(starts)), default=0)
 
-    def pool_rows(self) -> int:
+    def first_columns(self, window: int) -> list[int]:
+        """Count the pages before the windows of each request's rows; 0: no window."""
+        starts = _integers(self.starts, self.batch + 1)
+        lengths = _integers(self.kv_lens, self.rows)
+        shortest = [min(lengths[a:b], default=0) for a, b in itertools.pairwise(starts)]
+        return [max(0, n - window) // self.page_size if window else 0 for n in shortest]
+
+    def pool_rows(self, window: int) -> int:
         """Rows of the pool up to the end of the last page that is read."""
         ends = [0]
-        for request, columns in enumerate(self.columns()):
-            first = self.pages + request * self.page_columns * _WORD
-            ends += [(page + 1) * self.page_size for page in _integers(first, columns)]
+        columns = zip(self.first_columns(window), self.columns(), strict=True)
+        for request, (first, end) in enumerate(columns):
+            pages = _integers(self.pages + request * self.page_columns * _WORD, end)
+            ends += [(page + 1) * self.page_size for page in pages[first:]]
         return max(ends)
 
     def spans(self, address: int) -> list[Span]:
