@@ -69,7 +69,7 @@ REFUSED_CONFIGS: list[tuple[Config, str]] = [
     ({"bias": 1}, "bias is 1; it must be true or false"),
     ({"qkv_bias": True}, "lacks layers.0.self_attn.k_proj.bias"),
     ({"num_hidden_layers": 2}, "lacks layers.1.input_layernorm.weight"),
-    ({"sliding_window": 8}, "sliding_window is 8; sliding-window"),
+    ({"sliding_window": 8}, "sliding_window is 8; this architecture has no sliding windows"),
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),
 ]
 

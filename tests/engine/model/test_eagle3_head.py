@@ -145,7 +145,7 @@ REFUSED_CONFIGS: list[tuple[Config, str]] = [
     ({"use_aux_hidden_state": False, "hidden_size": 24}, "hidden_size is 24; use_aux_hidden_state"),
     ({"tie_word_embeddings": True}, "tie_word_embeddings is True; an embedding of 31 tokens"),
     ({"logit_scale": 2.0}, "logit_scale is 2.0; scaled logits"),
-    ({"sliding_window": 8}, "sliding_window is 8; sliding-window"),
+    ({"sliding_window": 8}, "sliding_window is 8; this architecture has no sliding windows"),
     ({"layer_types": ["sliding_attention"]}, "layer_types is ['sliding_attention']; only full"),
     ({"norm_output": "yes"}, "norm_output is 'yes'; it must be true or false"),
     ({"vocab_size": 32}, "vocab_size is 32; the target's is 31"),
