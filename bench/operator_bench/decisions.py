@@ -20,7 +20,6 @@ from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator.conditions import Type
-from specdecode_operator.judge.turns import PROBE_PAIRS
 from specdecode_operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -38,6 +37,8 @@ LOOK_S, WASHOUT_S = TIMING.look_s, TIMING.washout_s
 TOO_FEW, MORE = 3, 37
 """Requests of each pod; the guardrail needs 14 that fail."""
 PODS = 2
+BLOCK = "10m"
+"""Of turns: those of the first pair, a twelfth as long, then outlast all that is measured."""
 VERDICT = ("RolledBack", "FailuresRail")
 WAIT_S = 240.0
 OLD, NEW = [1, 7], [7]
@@ -48,8 +49,6 @@ OLD, NEW = [1, 7], [7]
 class Trials:
     """What the bench's watches have seen of resources and of their trials."""
 
-    running: dict[str, Manifest] = field(default_factory=dict)
-    """Status of the latest trial by the name of its resource."""
     decided: dict[str, float] = field(default_factory=dict)
     """When a status first had a verdict, by the monotonic clock."""
     ended: dict[str, tuple[float, Manifest]] = field(default_factory=dict)
@@ -70,11 +69,6 @@ class Trials:
         async with asyncio.timeout(WAIT_S), self.changed:
             await self.changed.wait_for(holds)
 
-    def has_probed(self, name: str) -> bool:
-        """Whether the short first pairs of a resource's trial, on one pod, are complete."""
-        evidence = self.running.get(name, {}).get("evidence") or {}
-        return len((evidence.get("evidence") or {}).get("pairs", ())) >= PROBE_PAIRS
-
     def _take(self, kind: ResourceKind, manifest: Manifest) -> None:
         now, status = time.monotonic(), manifest.get("status") or {}
         if kind is not TRIAL:
@@ -82,7 +76,6 @@ class Trials:
                 self.decided.setdefault(manifest["metadata"]["name"], now)
             return
         name = manifest["spec"]["deployment"]
-        self.running[name] = status
         if status.get("phase") == "Ended":
             self.ended.setdefault(name, (now, status))
             self.decided.setdefault(name, now)
@@ -112,12 +105,11 @@ async def _try(api: Api, fleet: Fleet, seen: Trials, name: str) -> tuple[float, 
     await api.apply(_guarded(name, OLD))
     engines = await _start_pods(api, fleet, name)
     await api.apply(_guarded(name, NEW))
-    await seen.until(lambda: seen.has_probed(name))
-    await _until_both_tables(engines)
-    await asyncio.sleep(WASHOUT_S + random.uniform(LOOK_S, 2 * LOOK_S))
+    await _until_candidate(engines)
+    await asyncio.sleep(WASHOUT_S + 2 * LOOK_S)
     for engine in engines:
         engine.answer(TOO_FEW)
-    await asyncio.sleep(2 * LOOK_S)
+    await asyncio.sleep(random.uniform(LOOK_S, 2 * LOOK_S))
     if name in seen.decided:
         raise RuntimeError(f"{name}: a verdict after {TOO_FEW} requests; the guardrail needs more")
     for engine in engines:
@@ -130,9 +122,10 @@ async def _try(api: Api, fleet: Fleet, seen: Trials, name: str) -> tuple[float, 
     return seen.decided[name] - sufficed, ended - sufficed
 
 
-async def _until_both_tables(engines: list[Engine]) -> None:
+async def _until_candidate(engines: list[Engine]) -> None:
+    """Wait until the only pod of the first pair runs the candidate."""
     async with asyncio.timeout(WAIT_S):
-        while len({engine.table for engine in engines}) < PODS:
+        while all(engine.table == engine.first_table for engine in engines):
             await asyncio.sleep(0.1)
 
 
@@ -161,7 +154,8 @@ def _guarded(name: str, depths: list[int]) -> Manifest:
     spec = manifest["spec"]
     adaptive = {"policy": "Goodput", "batchSizes": [{"from": 1, "candidateSteps": depths}]}
     speculation = spec["speculation"] | {"numSteps": max(OLD), "adaptive": adaptive}
-    rollout = {"mode": "Manual", "editPolicy": "Guarded"}
+    switchback, guard = {"block": BLOCK}, {"maxDuration": "12h"}
+    rollout = {"mode": "Manual", "editPolicy": "Guarded", "switchback": switchback, "guard": guard}
     more = {"replicas": PODS, "speculation": speculation, "rollout": rollout}
     return manifest | {"spec": spec | more}
 
