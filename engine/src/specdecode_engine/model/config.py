@@ -106,7 +106,7 @@ class LlamaConfig:
             sliding_windows=windows,
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
-            eos_token_ids=_eos_token_ids(config),
+            eos_token_ids=read_eos_token_ids(config),
             dtype=config.dtype(),
         )
 
@@ -232,8 +232,9 @@ def _family(config: ConfigFile) -> Family:
     return family
 
 
-def _eos_token_ids(config: ConfigFile) -> tuple[int, ...]:
-    ids = list(config.ids("eos_token_id"))
+def read_eos_token_ids(config: ConfigFile, *parts: ConfigFile) -> tuple[int, ...]:
+    """Read what ends a text: of a config, of its parts, and of the generation config next to it."""
+    ids = [token for each in (config, *parts) for token in each.ids("eos_token_id")]
     generation = config.file.with_name("generation_config.json")
     if generation.exists():
         ids += ConfigFile.open(generation).ids("eos_token_id")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdecode_engine.model.config import DecoderConfig
+from specdecode_engine.model.config import DecoderConfig, read_eos_token_ids
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_config import read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError
@@ -62,7 +62,7 @@ class TransformersConfig:
             rope=_rope(keys),
             tie_word_embeddings=keys.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
-            eos_token_ids=_eos_token_ids(file, keys),
+            eos_token_ids=read_eos_token_ids(file, keys),
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
             is_wrapped=file.get("model_type") != text.model_type,
@@ -127,11 +127,3 @@ def _rope(keys: ConfigFile) -> RopeConfig:
         parameters=parameters,
         max_position_embeddings=keys.integer("max_position_embeddings"),
     )
-
-
-def _eos_token_ids(file: ConfigFile, text: ConfigFile) -> tuple[int, ...]:
-    ids = [*file.ids("eos_token_id"), *text.ids("eos_token_id")]
-    generation = file.file.with_name("generation_config.json")
-    if generation.exists():
-        ids += ConfigFile.open(generation).ids("eos_token_id")
-    return tuple(dict.fromkeys(ids))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.llama import widened
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
@@ -208,7 +209,7 @@ class TransformersModel:
         """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
         with torch.no_grad():
             logits: Tensor = self.scorer(inputs_embeds=hidden[None]).logits[0]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = widened(logits)
         return logits if self.softcap is None else self.softcap(logits)
 
 
