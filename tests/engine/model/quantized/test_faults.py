@@ -157,7 +157,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (compressed(weights={"num_bits": 3}), r"weights\.num_bits is 3; supported: 2, 4, 8"),
     (compressed(weights={"strategy": "token"}), "strategy is 'token'; supported: tensor"),
     (compressed(group={"targets": "Linear"}), "targets is 'Linear'; it must be a list"),
-    (compressed(group={"targets": ["re:("]}), r"re:\( is no expression"),
+    (compressed(group={"targets": ["re:("]}), r"re:\( is not a regular expression"),
     (compressed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config is"),
     (compressed(transform_config={"config_groups": {"R1": {}}}), "transform_config is"),
 ]

@@ -57,6 +57,7 @@ def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:
     integers = unpack(parts["qweight"][:, words], BITS, PART_OF_OUTPUT)  # [inputs, rows]
     zeros = unpack(parts["qzeros"][:, words], BITS, PART_OF_OUTPUT)  # [groups, rows]
     scales = parts["scales"][:, rows].float()
-    grouped = integers.unflatten(0, (scales.shape[0], -1))
+    groups, outputs = scales.shape
+    grouped = integers.reshape(groups, -1, outputs)
     weights = (grouped - zeros.unsqueeze(1)) * scales.unsqueeze(1)
-    return weights.flatten(0, 1).T
+    return weights.reshape(-1, outputs).T

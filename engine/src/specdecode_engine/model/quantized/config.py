@@ -151,7 +151,9 @@ def _scheme(section: ConfigFile, group: ConfigFile) -> WeightScheme:
         try:
             re.compile(target.removeprefix(REGEX) if target.startswith(REGEX) else "")
         except re.error as error:
-            raise group.error("targets", f"{target} is no expression ({error})") from error
+            raise group.error(
+                "targets", f"{target} is not a regular expression ({error})"
+            ) from error
     return WeightScheme(stored, bits, _scheme_blocks(weights, stored), tuple(targets))
 
 

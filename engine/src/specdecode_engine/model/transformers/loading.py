@@ -37,7 +37,7 @@ def load_network(
     Raises:
         TensorError: tensors are missing, unknown, or of another shape than config.json describes.
     """
-    from transformers.models.auto.auto_factory import _get_model_class
+    from transformers.models.auto import auto_factory
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     register()
@@ -46,9 +46,11 @@ def load_network(
         tensors = _read_later(config, config.quantization, dtype)
         source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
     text = read_text_config(config.folder)
+    # AutoModelForCausalLM, which chooses the class so, demands a folder.
+    choose: Any = auto_factory._get_model_class
+    loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
     try:
-        # Not by AutoModelForCausalLM, which demands a folder.
-        network, report = _get_model_class(text, MODEL_FOR_CAUSAL_LM_MAPPING).from_pretrained(
+        network, report = loader.from_pretrained(
             **source,
             config=text,
             dtype=dtype,
