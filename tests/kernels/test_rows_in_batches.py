@@ -1,11 +1,12 @@
 """Ops on a CPU give a row the same bits alone and in batches of 2 to 67 rows, at every place.
 
-Widths are no multiples of a vector; threads are 1, 2 and 3. `test_row_independence` shows for the
+Widths are not multiples of a vector; threads are 1, 2 and 3. `test_row_independence` shows for the
 references that this follows from how they call BLAS.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ CPU = torch.device("cpu")
 DIM = 10  # of a head
 KEYS = 150
 Op = Callable[[Tensor], Tensor]  # of the numbers of rows
+Name = Literal["torch", "cpu"]
 
 every_backend = pytest.mark.parametrize(
     ("name", "dtype"),
@@ -78,7 +80,7 @@ OPS: dict[str, Callable[[Backend, torch.dtype], Op]] = {
 
 @every_backend
 @pytest.mark.parametrize("op", OPS)
-def test_a_row_does_not_depend_on_its_batch(op: str, name: str, dtype: torch.dtype) -> None:
+def test_a_row_does_not_depend_on_its_batch(op: str, name: Name, dtype: torch.dtype) -> None:
     assert_rows_are_independent(OPS[op](backend_of(name, CPU, dtype), dtype))
 
 
@@ -94,7 +96,7 @@ PARAMS = {
 @pytest.mark.parametrize("params", PARAMS)
 @pytest.mark.parametrize("layout", ["one request each", "one request"])
 def test_attention_of_a_row_does_not_depend_on_its_batch(
-    layout: str, params: str, name: str, dtype: torch.dtype
+    layout: str, params: str, name: Name, dtype: torch.dtype
 ) -> None:
     """Rows see between 1 and all keys; they belong to requests of their own or to one."""
     ops = backend_of(name, CPU, dtype)
