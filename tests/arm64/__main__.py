@@ -28,7 +28,7 @@ from tests.arm64.toolchain import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("test_elementwise_cpu", "test_packed_linear", "test_cpu_attention")
+TESTS = ("test_elementwise_cpu", "test_packed_linear", "test_experts", "test_cpu_attention")
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,28 @@ def linear(
     return Touched([weights, of.rows(x, rows, stride, inputs), result, *added])
 
 
+def experts(
+    of: Entries, gate_up: int, gate_up_bias: int | None, down: int, down_bias: int | None, x: int,
+    stride: int, ids: int, factors: int, out: int, scratch: int, order: int, sizes: int, gate: int,
+) -> Touched:  # fmt: skip
+    rows, top_k, count, width, inner, _kind = _integers(sizes, 6)
+    pairs = rows * top_k
+    weights = [
+        of.span(gate_up, count * _packed(of, 2 * inner, width)),
+        of.span(down, count * _packed(of, width, inner)),
+        *([of.span(gate_up_bias, count * 2 * inner)] if gate_up_bias else []),
+        *([of.span(down_bias, count * width)] if down_bias else []),
+    ]
+    written = [
+        of.span(out, rows * width, is_written=True),
+        of.span(scratch, pairs * (width + 2 * inner), is_written=True),
+        _INDICES.span(order, 2 * count + 1 + pairs, is_written=True),
+    ]
+    given = [of.rows(x, rows, stride, width), *(_FLOATS.span(at, pairs) for at in (ids, factors))]
+    settings = [_INDICES.span(sizes, 6), _FLOATS.span(gate, 2)]
+    return Touched([*weights, *written, *given, *settings])
+
+
 def attend(
     of: Entries, metadata: int, tree_kv: int | None, q: int, q_stride: int, k_pool: int,
     v_pool: int, out: int, q_heads: int, kv_heads: int, k_dim: int, v_dim: int, params: int,
@@ -124,7 +146,7 @@ CALLS: dict[str, Spans] = {
     call.__name__: call
     for call in (
         *(rms_norm, add_rms_norm, apply_rope, silu_and_mul),
-        *(store_kv, pack, linear, attend),
+        *(store_kv, pack, linear, attend, experts),
     )
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""

@@ -28,6 +28,8 @@ void pack(const entry *, entry *, long, long);
 void linear(const entry *, const entry *, long, const entry *, entry *, long, long, long);
 void attend(const void *, const void *, const entry *, long, const entry *, const entry *, entry *, long,
             long, long, long, const void *);
+void experts(const entry *, const entry *, const entry *, const entry *, const entry *, long,
+             const int32_t *, const float *, entry *, entry *, long *, const void *, const void *);
 
 struct region {
     char *allocated, *start;
@@ -98,6 +100,9 @@ static void call(int64_t function, const union argument *a) {
     case 5: pack(P(0), P(1), N(2), N(3)); break;
     case 6: linear(P(0), P(1), N(2), P(3), P(4), N(5), N(6), N(7)); break;
     case 7: attend(P(0), P(1), P(2), N(3), P(4), P(5), P(6), N(7), N(8), N(9), N(10), P(11)); break;
+    case 8:
+        experts(P(0), P(1), P(2), P(3), P(4), N(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12));
+        break;
     default: fail("an unknown function");
     }
 }

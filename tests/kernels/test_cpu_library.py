@@ -95,7 +95,7 @@ def test_a_cache_that_cannot_be_written_is_said(
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")
 def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> None:
     """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
-    tests = ("test_packed_linear", "test_elementwise_cpu", "test_cpu_attention")
+    tests = ("test_packed_linear", "test_experts", "test_elementwise_cpu", "test_cpu_attention")
     variables = {"CC": "gcc -march=x86-64-v3", "SPECDECODE_CACHE": str(tmp_path)}
     again = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(

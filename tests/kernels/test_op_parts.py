@@ -17,7 +17,16 @@ from specdecode_kernels.testing import (
 )
 from tests.kernels.launched import launches
 
-IN_C = {"linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul", "store_kv", "attend"}
+IN_C = {
+    "linear",
+    "experts",
+    "rms_norm",
+    "add_rms_norm",
+    "apply_rope",
+    "silu_and_mul",
+    "store_kv",
+    "attend",
+}
 
 
 def test_the_table_lists_every_op_with_a_triton_kernel(device: torch.device) -> None:

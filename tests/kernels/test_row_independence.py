@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import TORCH, AttentionMetadata, LayerKV, TreeKV
-from specdecode_kernels.torch import by_row, elementwise, sampling
+from specdecode_kernels import (
+    TORCH,
+    AttentionMetadata,
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+    LayerKV,
+    TreeKV,
+)
+from specdecode_kernels.torch import by_row, elementwise, experts, sampling
 from specdecode_kernels.torch import linear as linear_module
 from tests.unsteady_blas import UnsteadyBlas, under_unsteady_blas
 
@@ -35,6 +43,19 @@ def gate_of(_: torch.dtype) -> Op:
     return lambda x: elementwise.silu_and_mul(x, x)
 
 
+def experts_of(dtype: torch.dtype) -> Op:
+    weights = ExpertWeights(
+        normal(3, 40, 50, seed=4, dtype=dtype), normal(3, 50, 20, seed=5, dtype=dtype)
+    )
+
+    def compute(x: Tensor) -> Tensor:
+        ids = torch.tensor([[2, 0]], dtype=torch.int32).expand(len(x), -1)
+        routing = ExpertRouting(ids, torch.tensor([[0.3, 0.7]]).expand(len(x), -1))
+        return experts.experts(x, routing, weights, GatedActivation("gelu_tanh"))
+
+    return compute
+
+
 def filter_of(_: torch.dtype) -> Op:
     def compute(x: Tensor) -> Tensor:
         count = len(x)
@@ -59,6 +80,7 @@ OPS = {
     "linear": linear_of,
     "rms_norm": norm_of,
     "silu_and_mul": gate_of,
+    "experts": experts_of,
     "filter_logits": filter_of,
     "gumbel_noise": noise_of,
     "log_softmax": logprobs_of,

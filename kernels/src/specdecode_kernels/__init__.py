@@ -23,6 +23,7 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
+from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
 
 __all__ = [
     "DEFAULT_ATTENTION",
@@ -34,6 +35,9 @@ __all__ = [
     "CausalBounds",
     "Choice",
     "DraftedNodes",
+    "ExpertRouting",
+    "ExpertWeights",
+    "GatedActivation",
     "GraphSupport",
     "KvScale",
     "LayerKV",

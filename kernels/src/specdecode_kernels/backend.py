@@ -27,8 +27,10 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
+from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import add_rms_norm, apply_rope, rms_norm, silu_and_mul
+from specdecode_kernels.torch.experts import experts
 from specdecode_kernels.torch.kv_cache import compact_kv, load_kv, store_kv
 from specdecode_kernels.torch.linear import linear
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
@@ -98,7 +100,16 @@ class Backend:
     """
 
     pack_weight: Callable[[Tensor], PackedWeight] | None
-    """Reorder a weight [outputs, inputs] for `linear`; None where it takes plain ones only."""
+    """Reorder a weight [outputs, inputs] for `linear`, or those of all experts of a layer
+    [experts, outputs, inputs] for `experts`; None where these take plain ones only."""
+
+    experts: Callable[[Tensor, ExpertRouting, ExpertWeights, GatedActivation], Tensor]
+    """(hidden, routing, weights, activation): the weighted sum of the experts of each row
+    [rows, hidden].
+
+    The sum over a row's experts is in the order of `routing.ids`, in float32 (float64 for such
+    rows), and rounded once. Ids are in [0, experts) and need not differ within a row.
+    """
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     """(x, weight, eps): scale rows of x [..., dim] to root mean square 1, then by weight [dim]."""
@@ -226,6 +237,7 @@ TORCH = Backend(
     ),
     linear=linear,
     pack_weight=None,
+    experts=experts,
     rms_norm=rms_norm,
     add_rms_norm=add_rms_norm,
     apply_rope=apply_rope,

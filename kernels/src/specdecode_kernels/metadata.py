@@ -187,10 +187,13 @@ class TreeKV(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A weight [outputs, inputs] in blocks of outputs, as cpu/linear.c reads it."""
+    """Weights [outputs, inputs] in blocks of outputs, as cpu/linear.c reads them.
 
-    blocks: Tensor  # [blocks, inputs, BLOCK], of bfloat16 [blocks, pairs of inputs, BLOCK, 2]
-    shape: torch.Size  # outputs and inputs
+    Those of several experts lie one after the other: `shape` begins with their number.
+    """
+
+    blocks: Tensor  # [..., blocks, inputs, BLOCK], of bfloat16 [..., blocks, pairs, BLOCK, 2]
+    shape: torch.Size  # [..., outputs, inputs]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -202,10 +205,11 @@ class PackedWeight:
         return self.blocks.nbytes
 
     def plain(self) -> Tensor:
-        """Copy the weight to an ordinary tensor [outputs, inputs]."""
-        outputs, inputs = self.shape
-        by_output = self.blocks.movedim(2, 1).flatten(2).flatten(0, 1)
-        return by_output[:outputs, :inputs].contiguous()
+        """Copy the weights to an ordinary tensor of `shape`."""
+        *leading, outputs, inputs = self.shape
+        at = len(leading)
+        by_output = self.blocks.movedim(at + 2, at + 1).flatten(at + 2).flatten(at, at + 1)
+        return by_output[..., :outputs, :inputs].contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

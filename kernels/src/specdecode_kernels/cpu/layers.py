@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import Backend
+from specdecode_kernels.cpu.experts import experts
 from specdecode_kernels.cpu.library import Library, load_library
 from specdecode_kernels.metadata import PackedWeight, as_rows
 from specdecode_kernels.torch import elementwise as reference
@@ -31,6 +32,7 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
         name="cpu",
         linear=partial(linear, library),
         pack_weight=partial(pack_weight, library),
+        experts=partial(experts, library),
         rms_norm=partial(rms_norm, library),
         add_rms_norm=partial(add_rms_norm, library),
         apply_rope=partial(apply_rope, library),
@@ -39,13 +41,16 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
 
 
 def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
-    outputs, inputs = weight.shape
+    """Pack one weight [outputs, inputs], or those of several experts one after the other."""
+    *leading, outputs, inputs = weight.shape
     in_blocks = -(-outputs // BLOCK)
     pair = () if weight.dtype == torch.float32 else (2,)
     steps = -(-inputs // 2) if pair else inputs
-    blocks = torch.empty(in_blocks, steps, BLOCK, *pair, dtype=weight.dtype)
+    blocks = torch.empty(*leading, in_blocks, steps, BLOCK, *pair, dtype=weight.dtype)
     weight = weight.contiguous()
-    library.pack(weight.data_ptr(), blocks.data_ptr(), outputs, inputs)
+    each = blocks.view(-1, in_blocks * steps * BLOCK * len((0, *pair)))
+    for plain, packed in zip(weight.view(-1, outputs, inputs), each, strict=True):
+        library.pack(plain.data_ptr(), packed.data_ptr(), outputs, inputs)
     return PackedWeight(blocks, weight.shape)
 
 

@@ -36,7 +36,8 @@ FLAGS = (
 COMPILE_TIMEOUT_S = 120
 
 _FOLDER = Path(__file__).parent
-SOURCES = tuple(_FOLDER / name for name in ("linear.c", "elementwise.c", "attend.c"))
+SOURCES = tuple(_FOLDER / name for name in ("linear.c", "experts.c", "elementwise.c", "attend.c"))
+HEADERS = tuple(_FOLDER / name for name in ("vectors.h", "linear.h"))
 
 _ADDRESS, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _SMALL = {
@@ -49,6 +50,7 @@ _SMALL = {
 _LARGE = {
     "pack": [_ADDRESS, _ADDRESS, _COUNT, _COUNT],
     "linear": [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS, *[_COUNT] * 3],
+    "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
 }
 SIGNATURES = {**_SMALL, **_LARGE}
@@ -72,6 +74,7 @@ class Library:
     store_kv: Callable[..., None]
     pack: Callable[..., None]
     linear: Callable[..., None]
+    experts: Callable[..., None]
     attend: Callable[..., None]
 
     def __init__(self, file: Path, dtype: torch.dtype) -> None:
@@ -162,7 +165,7 @@ def _compiler() -> list[str]:
 def _fingerprint(compiler: str, options: list[str]) -> str:
     """Name what the result depends on: the sources, the compiler, the processor's abilities."""
     parts = [shlex.join([compiler, *options]), _version(compiler), _abilities()]
-    parts += [file.read_text() for file in (*SOURCES, _FOLDER / "vectors.h")]
+    parts += [file.read_text() for file in (*SOURCES, *HEADERS)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

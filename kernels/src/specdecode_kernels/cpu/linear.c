@@ -4,12 +4,11 @@ Outputs are cut into blocks of 64; within a block, the 64 weights of one input l
 bfloat16 those of two inputs, by pairs). So a product with one row reads memory once, from front to
 back. Every output is one sum over the inputs in their order, whatever the number of rows, of
 threads, and however the inputs are cut: a row's bits depend on the row alone. */
-#include "vectors.h"
+#include "linear.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
 
-#define BLOCK 64    /* outputs side by side */
 #define SLAB 96     /* rows that share a block while it is in the cache */
 #define CUT 512     /* most steps over the inputs before the next rows take their turn */
 #define AHEAD 4096  /* bytes: how far to ask for weights that only one turn needs */
@@ -26,8 +25,6 @@ threads, and however the inputs are cut: a row's bits depend on the row alone. *
 #define PARTS (BLOCK / LANES / WIDTH)
 
 #ifdef BFLOAT16
-#define STEP 2      /* inputs whose weights lie side by side */
-
 typedef words weights;
 
 INLINE floats add_product(floats sum, weights w, uint32_t pair) {
@@ -48,7 +45,6 @@ INLINE uint32_t inputs_at(const entry *row, long at, long inputs) {
 }
 
 #else
-#define STEP 1
 
 typedef floats weights;
 
@@ -133,8 +129,8 @@ static void add_slab(const entry *block, const entry *x, long stride, float *sum
     }
 }
 
-static void map_block(const entry *block, const entry *x, long stride, const entry *bias, entry *out,
-                      long rows, long outputs, long inputs, long width) {
+void map_block(const entry *block, const entry *x, long stride, const entry *bias, entry *out, long rows,
+               long outputs, long inputs, long width) {
     __attribute__((aligned(64))) float sums[SLAB * BLOCK];
     long steps = (inputs + STEP - 1) / STEP, cuts = (steps + CUT - 1) / CUT;
     long cut = (steps + cuts - 1) / cuts * STEP;
@@ -152,7 +148,7 @@ static void map_block(const entry *block, const entry *x, long stride, const ent
 
 /* Lays a weight [outputs, inputs] out in blocks; what fills them up is zero. */
 void pack(const entry *weight, entry *packed, long outputs, long inputs) {
-    long padded = (inputs + STEP - 1) / STEP * STEP;
+    long padded = padded_inputs(inputs);
 #pragma omp parallel for schedule(static)
     for (long first = 0; first < outputs; first += BLOCK)
         for (long at = 0; at < padded; at++)
@@ -166,7 +162,7 @@ void pack(const entry *weight, entry *packed, long outputs, long inputs) {
 /* x [rows, inputs], rows `stride` entries apart, to out [rows, outputs]; bias may be NULL. */
 void linear(const entry *packed, const entry *x, long stride, const entry *bias, entry *out, long rows,
             long outputs, long inputs) {
-    long padded = (inputs + STEP - 1) / STEP * STEP;
+    long padded = padded_inputs(inputs);
 #pragma omp parallel for schedule(static) if (outputs * inputs > 65536)
     for (long at = 0; at < outputs; at += BLOCK) {
         long width = outputs - at < BLOCK ? outputs - at : BLOCK;

@@ -25,6 +25,7 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
+from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
 
 
 def checked(backend: Backend) -> Backend:
@@ -52,6 +53,38 @@ def _check_linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None)
         raise ValueError(f"linear: a packed weight of {weight.dtype} takes no rows of {x.dtype}")
     if bias is not None and bias.shape != (weight.shape[0],):
         raise ValueError(f"linear: bias {list(bias.shape)} must be [{weight.shape[0]}]")
+
+
+def _check_experts(
+    hidden: Tensor, routing: ExpertRouting, weights: ExpertWeights, _: GatedActivation
+) -> None:
+    num_experts, width, inner = weights.down.shape
+    if tuple(weights.gate_up.shape) != (num_experts, 2 * inner, width) or hidden.dim() != 2:
+        raise ValueError(
+            f"experts: gate_up {list(weights.gate_up.shape)} and down {list(weights.down.shape)} "
+            "must be [experts, 2 * inner, hidden] and [experts, hidden, inner]"
+        )
+    if hidden.shape[1] != width or weights.gate_up.dtype != hidden.dtype:
+        raise ValueError(
+            f"experts: rows {list(hidden.shape)} {hidden.dtype} must be [rows, {width}] "
+            f"{weights.gate_up.dtype}"
+        )
+    wanted = ((weights.gate_up_bias, 2 * inner), (weights.down_bias, width))
+    for bias, size in wanted:
+        if bias is not None and (bias.shape != (num_experts, size) or not bias.is_contiguous()):
+            raise ValueError(
+                f"experts: a bias {list(bias.shape)} must be [{num_experts}, {size}], contiguous"
+            )
+    ids, factors = routing
+    if ids.dim() != 2 or len(ids) != len(hidden) or ids.shape != factors.shape:
+        raise ValueError(
+            f"experts: ids {list(ids.shape)} and weights {list(factors.shape)} must both be "
+            f"[{len(hidden)}, top_k]"
+        )
+    if ids.dtype != torch.int32 or factors.dtype != torch.float32:
+        raise ValueError(
+            f"experts: ids {ids.dtype} and weights {factors.dtype} must be i32 and f32"
+        )
 
 
 def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
@@ -311,6 +344,7 @@ def _shape_of(op: str, logits: Tensor) -> tuple[int, int, int]:
 
 CHECKS: dict[str, Callable[..., None]] = {
     "linear": _check_linear,
+    "experts": _check_experts,
     "rms_norm": _check_rms_norm,
     "add_rms_norm": _check_add_rms_norm,
     "apply_rope": _check_apply_rope,

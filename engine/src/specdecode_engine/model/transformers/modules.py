@@ -200,11 +200,11 @@ class RotaryRows:
 
 
 class RotaryTable(RowModule):
-    """Cosines and sines of all positions, looked up by position."""
+    """Cosines and sines of all positions, in one table after the other; see `RotaryLimits`."""
 
     def __init__(self, tables: dict[str | None, tuple[Tensor, Tensor]], dtype: torch.dtype) -> None:
         super().__init__()
-        # By layer type, None where all layers share one: [positions, dim / 2], or [positions, dim].
+        # By layer type, None where all layers share one: [rows, dim / 2], or [rows, dim].
         self.has_halves = all(
             have_equal_halves(table) for pair in tables.values() for table in pair
         )
@@ -222,7 +222,7 @@ class RotaryTable(RowModule):
 
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> RotaryRows:
         cos, sin = self.tables[layer_type]
-        # A step verifies a few rows past the end of the context; they are cut from the output.
+        # A step verifies a few rows past the end of a table; they are cut from the output.
         rows = position_ids.flatten().clamp(max=cos.shape[0] - 1)
         cos, sin = cos.index_select(0, rows), sin.index_select(0, rows)
         if self.has_halves:

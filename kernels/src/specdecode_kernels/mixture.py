@@ -1,0 +1,48 @@
+"""Records of a mixture of experts: which experts compute a row, and their weights.
+
+Gate and up of an expert are one map, gate first; checkpoints that interleave them are reordered
+when they are loaded.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from specdecode_kernels.metadata import PackedWeight
+
+GateKind = Literal["silu", "gelu", "gelu_tanh", "swigluoai"]
+
+
+class GatedActivation(NamedTuple):
+    """What an expert computes of its gate and up projections.
+
+    silu: silu(gate) * up; gelu by the error function and gelu_tanh by its approximation likewise;
+    swigluoai, of gpt-oss: g * sigmoid(alpha * g) * (u + 1), where g = min(gate, limit) and
+    u = up bounded to ±limit.
+    """
+
+    kind: GateKind
+    alpha: float = 1.702
+    limit: float = 7.0
+
+
+class ExpertRouting(NamedTuple):
+    """Experts of each row, and the factors of their outputs."""
+
+    ids: Tensor  # [rows, top_k] i32
+    weights: Tensor  # [rows, top_k] f32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertWeights:
+    """Weights of all experts of one layer; packed ones are what `pack_weight` returned."""
+
+    gate_up: Tensor | PackedWeight  # [experts, 2 * inner, hidden]
+    down: Tensor | PackedWeight  # [experts, hidden, inner]
+    gate_up_bias: Tensor | None = None  # [experts, 2 * inner]
+    down_bias: Tensor | None = None  # [experts, hidden]
+
+    @property
+    def num_experts(self) -> int:
+        return self.gate_up.shape[0]
