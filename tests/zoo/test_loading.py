@@ -107,11 +107,15 @@ def test_loading_takes_the_memory_of_the_model(tmp_path: Path, make_model: MakeM
     """In a process of its own, which reads shards of float32 as bfloat16."""
     from transformers import AutoModelForCausalLM, Qwen2Config
 
-    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 4000}
-    AutoModelForCausalLM.from_config(Qwen2Config(**sizes, **heads)).save_pretrained(
-        tmp_path, max_shard_size="40MB"
+    config = Qwen2Config(
+        vocab_size=4000,
+        hidden_size=512,
+        intermediate_size=2048,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
     )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path, max_shard_size="40MB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 3
     tiny = make_model("qwen2")[0]
     command = (sys.executable, "-m", "tests.zoo.loading_memory", tiny, tmp_path, "bfloat16")

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore, has_tensors
-from specdecode_engine.model.quantized.store import DequantizingStore, open_checkpoint
+from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
     UnsupportedModel,
@@ -49,7 +49,7 @@ def load_network(
     loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
     source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
     if has_tensors(config.folder):
-        tensors = _read_later(config.folder, dtype, _kept_wide(loader))
+        tensors = _read_later(config, dtype, _kept_wide(loader))
         source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
     try:
         network, report = loader.from_pretrained(
@@ -93,14 +93,14 @@ class _LaterTensor:
 
 
 def _read_later(
-    folder: Path, dtype: torch.dtype, kept_wide: tuple[str, ...]
+    config: TransformersConfig, dtype: torch.dtype, kept_wide: tuple[str, ...]
 ) -> dict[str, _LaterTensor]:
     """Return the tensors of a checkpoint by name.
 
     What transformers would cast is cast while it is read, and quantized weights are made in
     `dtype`: a tensor never exists twice.
     """
-    store = open_checkpoint(folder)
+    store = open_tensors(config.folder, config.quantization)
     quantized = store.weights if isinstance(store, DequantizingStore) else {}
 
     def dtype_of(name: str) -> torch.dtype:
