@@ -8,13 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    GptOssConfig,
-    GptOssForCausalLM,
-    Mxfp4Config,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.utils.quantization_config import Mxfp4Config
 
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.transformers.config import TransformersConfig
