@@ -7,17 +7,18 @@ from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.zoo.conftest import MakeModel
-from zoo.logits import LENGTH, TOLERANCE, PagedTexts, worst_differences
+from zoo.logits import LENGTH, TOLERANCE, PagedTexts, draw_texts, worst_differences
 
 CPU = torch.device("cpu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
+MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe")
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", TYPES + MIXTURES)
 def test_logits_are_those_of_transformers(name: str, make_model: MakeModel) -> None:
     folder, reference = make_model(name)
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
-    found = worst_differences(reference, model)
+    found = worst_differences(draw_texts(reference), model)
     assert set(found) == {"prefill", "decode, pages of 1", "decode, pages of 16", "tree"}
     assert all(difference <= TOLERANCE for difference in found.values()), found
 
@@ -28,7 +29,7 @@ def test_a_window_that_is_left_out_shows(make_model: MakeModel) -> None:
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
     reference.config.sliding_window = 2 * LENGTH
     try:
-        found = worst_differences(reference, model)
+        found = worst_differences(draw_texts(reference), model)
     finally:
         reference.config.sliding_window = 16
     assert all(difference > TOLERANCE for difference in found.values()), found

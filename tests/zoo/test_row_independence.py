@@ -14,7 +14,8 @@ from zoo.logits import PagedTexts
 CPU = torch.device("cpu")
 TEXTS = 67
 PROMPT = 3
-TYPES = ("gemma2", "cohere2", "phi3")  # widths of 90; tanh and gelu, layer norms, fused maps
+TYPES = ("gemma2", "cohere2", "phi3", "glm4_moe")
+"""Widths of 90; tanh and gelu, layer norms, fused maps, experts chosen by groups."""
 
 
 class DecodeBatches:

@@ -31,7 +31,7 @@ def recognise_norm(module: nn.Module) -> NormKind | None:
     if eps is None or list(module.children()):
         return None
     probe = _with_random_parameters(module)
-    x = _random(2, 3, *_norm_shape(module)) + 0.3
+    x = random(2, 3, *_norm_shape(module)) + 0.3
     with torch.no_grad():
         computed = _try(probe, x)
         if computed is None:
@@ -39,7 +39,7 @@ def recognise_norm(module: nn.Module) -> NormKind | None:
         for is_centred in (False, True):
             for adds_one in (False, True):
                 kind = NormKind(is_centred, adds_one)
-                if _close(computed, _norm(x, probe._parameters, kind, eps)):
+                if close(computed, _norm(x, probe._parameters, kind, eps)):
                     return kind
     return None
 
@@ -81,15 +81,15 @@ def recognise_mlp(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> Ml
     if len(names.gate_up) == 1:
         sizes = {names.gate_up[0]: (hidden, 2 * inner)}
     sizes[names.down] = (inner, hidden)
-    maps = {name: _random_linear(*size) for name, size in sizes.items()}
+    maps = {name: random_linear(*size) for name, size in sizes.items()}
     probe = _with_children(module, maps)
-    x = _random(1, 3, hidden)
+    x = random(1, 3, hidden)
     with torch.no_grad():
         gate_up = torch.cat([maps[name](x) for name in names.gate_up], dim=-1)
         gate, up = gate_up.chunk(2, dim=-1)
         expected = maps[names.down](nn.functional.silu(gate) * up)
         computed = _try(probe, x)
-    return names if computed is not None and _close(computed, expected) else None
+    return names if computed is not None and close(computed, expected) else None
 
 
 def _mlp_names(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> MlpNames | None:
@@ -107,7 +107,7 @@ def _mlp_names(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> MlpNa
 def _with_random_parameters(module: nn.Module) -> nn.Module:
     probe = copy.copy(module)
     probe._parameters = {
-        name: None if parameter is None else nn.Parameter(_random(*parameter.shape))
+        name: None if parameter is None else nn.Parameter(random(*parameter.shape))
         for name, parameter in module._parameters.items()
     }
     return probe
@@ -119,14 +119,17 @@ def _with_children(module: nn.Module, children: dict[str, nn.Linear]) -> nn.Modu
     return probe
 
 
-def _random_linear(inputs: int, outputs: int) -> nn.Linear:
-    linear = nn.Linear(inputs, outputs, device="meta")
-    linear.weight = nn.Parameter(_random(outputs, inputs), requires_grad=False)
-    linear.bias = nn.Parameter(_random(outputs), requires_grad=False)
+def random_linear(inputs: int, outputs: int, *, has_bias: bool = True) -> nn.Linear:
+    """Make a linear layer of random numbers."""
+    linear = nn.Linear(inputs, outputs, bias=has_bias, device="meta")
+    linear.weight = nn.Parameter(random(outputs, inputs), requires_grad=False)
+    if has_bias:
+        linear.bias = nn.Parameter(random(outputs), requires_grad=False)
     return linear
 
 
-def _random(*shape: int) -> Tensor:
+def random(*shape: int) -> Tensor:
+    """Draw normal numbers, the same in every run."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
@@ -139,5 +142,6 @@ def _try(module: nn.Module, x: Tensor) -> Tensor | None:
     return computed if isinstance(computed, Tensor) and computed.shape == x.shape else None
 
 
-def _close(computed: Tensor, expected: Tensor) -> bool:
+def close(computed: Tensor, expected: Tensor) -> bool:
+    """Whether two results agree up to rounding."""
     return torch.allclose(computed.float(), expected.float(), rtol=TOLERANCE, atol=TOLERANCE)

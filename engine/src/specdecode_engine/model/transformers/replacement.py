@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.transformers.mixture_replacement import MixtureReplacer
 from specdecode_engine.model.transformers.modules import (
     RotaryTable,
     RowActivation,
@@ -37,6 +38,7 @@ class Replacer:
         self._dtype = dtype
         self._device = device
         self._positions = positions
+        self._mixtures = MixtureReplacer(linears, self._norm)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
 
     def replace_children(self, parent: nn.Module) -> None:
@@ -58,7 +60,7 @@ class Replacer:
             return RowSilu(self._linears.ops, self._dtype, self._device)
         if is_activation(module):
             return RowActivation(module)
-        return self._mlp(module) or self._norm(module)
+        return self._mlp(module) or self._norm(module) or self._mixtures.replacement(module)
 
     def _fuse_qkv(self, attention: nn.Module) -> None:
         """Make the projections of queries, keys and values one map."""
