@@ -1,7 +1,8 @@
 """Checkpoints of other families with the weights of a Llama, so that drafts made for it still fit.
 
-Each differs from Llama in what is its own: norms of query and key heads, biases, windows. Windows
-are narrow, so that texts are several times as long, and trees may be deeper than what a row sees.
+Each differs from Llama in what is its own: norms of query and key heads, biases, windows, rotary
+angles by the length of the text. Windows are narrow, so that texts are several times as long, and
+trees may be deeper than what a row sees.
 """
 
 import json
@@ -18,7 +19,10 @@ Tensors = dict[str, Tensor]
 Keys = dict[str, Any]
 
 LLAMA = "llama"
+LONGROPE = "llama-longrope"
 WINDOW = 12
+SHORT_TEXT = 40
+"""Tokens up to which a text has the short factors of longrope: some requests of most batches."""
 HEAD_NORM = 2.0
 """Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
 
@@ -36,7 +40,9 @@ def make_family(family: str, llama: Path, into: Path, *, window: int = WINDOW) -
     keys = json.loads((llama / "config.json").read_text())
     tensors = load_file(llama / "model.safetensors")
     architecture, change = _CHANGES[family]
-    keys |= {"architectures": [architecture], "model_type": family, "sliding_window": window}
+    keys |= {"architectures": [architecture], "model_type": family.split("-")[0]}
+    if family != LONGROPE:
+        keys["sliding_window"] = window
     change(keys, tensors, torch.Generator().manual_seed(0))
     (into / "config.json").write_text(json.dumps(keys))
     save_file(tensors, into / "model.safetensors")
@@ -69,6 +75,18 @@ def _to_qwen3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     keys |= {"use_sliding_window": True, "layer_types": types[: keys["num_hidden_layers"]]}
 
 
+def _to_longrope(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Angles that differ from one head dimension to the next, and between short and long texts."""
+    half = keys["head_dim"] // 2
+    keys["rope_parameters"] = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "short_factor": [1.0 + place / half for place in range(half)],
+        "long_factor": [1.5 + 3 * place / half for place in range(half)],
+        "original_max_position_embeddings": SHORT_TEXT,
+    }
+
+
 def _normal(count: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     return torch.randn(count, generator=generator).to(dtype)
 
@@ -77,5 +95,6 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     "mistral": ("MistralForCausalLM", _to_mistral),
     "qwen2": ("Qwen2ForCausalLM", _to_qwen2),
     "qwen3": ("Qwen3ForCausalLM", _to_qwen3),
+    LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }
 FAMILIES = (LLAMA, *_CHANGES)

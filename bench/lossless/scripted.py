@@ -41,7 +41,7 @@ class ScriptedDrafter:
         self._vocab = vocab
         self._right = right
 
-    def open(self, req_index: int, rows: int = 0) -> None:
+    def open(self, req_index: int, rows: int = 0, length: int = 0) -> None:
         """Nothing is kept per slot."""
 
     def is_complete(self, req_index: int) -> bool:

@@ -80,7 +80,7 @@ class _Check:
         texts = draw_texts(reference)
         self.redrawn = texts.redrawn
         model = load_alone(target)
-        for way, difference in worst_differences(texts, model).items():
+        for way, difference in worst_differences(reference, model, texts).items():
             if not difference <= TOLERANCE:
                 return f"{way}: logits differ by {difference:.1e} of the largest"
         return self._texts(target) if lossless else ""

@@ -1,11 +1,13 @@
 """Logits through pages, in chunks and as trees, against transformers' forward of whole texts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lossless.poison import poison
 from specdecode_engine.model.kv_cache import KVCache, PagedView
@@ -28,12 +30,22 @@ class PagedTexts:
 
     cache: KVCache
     pages: Tensor  # [texts, pages] i64
+    first_rows: Tensor  # [texts] i64, of the texts' rotary tables
 
     @classmethod
     def make(
-        cls, model: TransformersModel, page_size: int, ops: Backend = TORCH, texts: int = TEXTS
+        cls,
+        model: TransformersModel,
+        page_size: int,
+        ops: Backend = TORCH,
+        texts: int = TEXTS,
+        lengths: Sequence[int] = (),
     ) -> "PagedTexts":
-        """Allocate a cache of NaN for texts with a tree after each."""
+        """Allocate a cache of NaN for texts with a tree after each.
+
+        Args:
+            lengths: that the texts may come to; LENGTH by default.
+        """
         each = -(-(LENGTH + len(PARENTS)) // page_size)
         cache = KVCache(
             model.config.layer_map,
@@ -45,7 +57,8 @@ class PagedTexts:
         )
         poison(cache)
         order = torch.randperm(texts * each, generator=torch.Generator().manual_seed(3))
-        return cls(cache, (order + 1).view(texts, each))
+        first = [model.rotary_limits.first_row(n) for n in lengths or [LENGTH] * texts]
+        return cls(cache, (order + 1).view(texts, each), torch.tensor(first))
 
     def slots(self, owners: Tensor, rows: Tensor) -> Tensor:
         """Rows of the cache of the given rows of texts, [n] i64."""
@@ -63,7 +76,8 @@ class PagedTexts:
             kv_lens=positions + 1,
             max_kv_len=max(end for _, _, end in spans),
         )
-        return positions, PagedView(self.cache, self.slots(owners, positions), layout)
+        view = PagedView(self.cache, self.slots(owners, positions), layout)
+        return positions + self.first_rows[owners], view
 
     def tree(self, text: int, mask: Tensor, depths: Tensor) -> tuple[Tensor, PagedView]:
         """Lay out a tree after the prefix of a text; its root is the first node."""
@@ -76,7 +90,8 @@ class PagedTexts:
             max_kv_len=PREFIX,
         )
         slots = self.slots(torch.tensor([text] * nodes), PREFIX + torch.arange(nodes))
-        return PREFIX + depths, PagedView(self.cache, slots, layout, mask)
+        positions = PREFIX + depths + self.first_rows[text]
+        return positions, PagedView(self.cache, slots, layout, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +127,27 @@ def draw_texts(reference: Any) -> DrawnTexts:
 
     def ends_of_paths(nodes: Tensor) -> Tensor:
         paths = [torch.cat((texts[1][:PREFIX], nodes[shown])) for shown in mask[0]]
-        return torch.stack([reference(path[None]).logits[0, -1] for path in paths])
+        # Transformers' angles may depend on the length, so that all paths are computed at one.
+        whole = [reference(functional.pad(path, (0, LENGTH - len(path)))[None]) for path in paths]
+        ends = [one.logits[0, len(path) - 1] for one, path in zip(whole, paths, strict=True)]
+        return torch.stack(ends)
 
     nodes, ends, count = first_safe(len(PARENTS), ends_of_paths)
     return DrawnTexts(torch.stack(texts), nodes, torch.stack(logits), ends, sum(counts) + count)
 
 
-def worst_differences(texts: DrawnTexts, model: TransformersModel) -> dict[str, float]:
+def worst_differences(
+    reference: Any, model: TransformersModel, texts: DrawnTexts | None = None
+) -> dict[str, float]:
     """Return the largest difference of each way to compute, in parts of the largest logit."""
+    texts = texts or draw_texts(reference)
     found = {
         name: _difference(compute_spans(model, page_size, texts.ids, steps), texts.logits)
         for name, page_size, steps in _ways()
     }
     found["tree"] = _difference(compute_tree(model, texts), texts.node_logits)
+    if len(model.rotary_limits.limits) > 1:
+        found["two rotary tables"] = tables_difference(reference, model, texts.ids)
     return found
 
 
@@ -142,9 +165,14 @@ def compute_spans(
     page_size: int,
     ids: Tensor,
     steps: list[list[tuple[int, int, int]]],
+    lengths: Sequence[int] = (),
 ) -> Tensor:
-    """Compute forwards of spans; return the logits of every position [texts, length, vocab]."""
-    texts = PagedTexts.make(model, page_size)
+    """Compute forwards of spans; return the logits of every position [texts, length, vocab].
+
+    Args:
+        lengths: see `PagedTexts.make`.
+    """
+    texts = PagedTexts.make(model, page_size, lengths=lengths)
     logits = torch.full((*ids.shape, model.config.vocab_size), torch.nan)
     for spans in steps:
         positions, view = texts.spans(spans)
@@ -164,6 +192,18 @@ def compute_tree(model: TransformersModel, texts: DrawnTexts) -> Tensor:
     model.forward(texts.ids[1, :PREFIX], positions, view)
     positions, view = paged.tree(1, mask, depths[0])
     return model.logits(model.forward(texts.nodes, positions, view)[0])
+
+
+def tables_difference(reference: Any, model: TransformersModel, ids: Tensor) -> float:
+    """Compare a batch of a short and of a long text, each with the rotary table of its length."""
+    short = model.rotary_limits.limits[0]
+    cuts = [0, 9, 2 * short // 3, *range(short - 3, short + 1)]
+    steps = [[(0, a, b), (1, a, b)] for a, b in pairwise(cuts)]
+    steps += [[(1, at, at + 1)] for at in range(short, LENGTH)]
+    logits = compute_spans(model, 4, ids, steps, lengths=(short, LENGTH))
+    with torch.no_grad():
+        wanted = [reference(ids[:1, :short]).logits[0], reference(ids[1:]).logits[0]]
+    return max(_difference(logits[0, :short], wanted[0]), _difference(logits[1], wanted[1]))
 
 
 def _difference(logits: Tensor, wanted: Tensor) -> float:

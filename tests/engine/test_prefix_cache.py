@@ -89,7 +89,7 @@ def rows_of(core: EngineCore, pages: list[int]) -> list[Tensor]:
 
 def paths(cache: PrefixCache) -> Iterator[tuple[list[int], list[int]]]:
     """Every cached prefix to its end: its tokens, with those looked ahead to, and its pages."""
-    ends: list[tuple[Node, bytes, list[int]]] = [(cache._root, b"", [])]
+    ends: list[tuple[Node, bytes, list[int]]] = [(root, b"", []) for root in cache._roots.values()]
     while ends:
         node, run, pages = ends.pop()
         if node.children:

@@ -15,7 +15,7 @@ from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from tests.zoo.conftest import MakeModel
-from zoo.logits import TOLERANCE, draw_texts, worst_differences
+from zoo.logits import TOLERANCE, worst_differences
 from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def test_shards_and_tied_heads_load(tmp_path: Path, make_model: MakeModel) -> No
     assert (tmp_path / "model.safetensors.index.json").exists()
     model = load(tmp_path)
     assert model.head.plain_weight().data_ptr() == model.embedding.data_ptr()
-    assert max(worst_differences(draw_texts(reference), model).values()) <= TOLERANCE
+    assert max(worst_differences(reference, model).values()) <= TOLERANCE
 
 
 def test_the_text_model_of_a_wrapper_loads_without_its_vision_tensors(
@@ -125,7 +125,7 @@ def test_the_text_model_of_a_wrapper_loads_without_its_vision_tensors(
     assert model.config.model_type == "gemma3_text"
     assert model.skipped_tensors
     assert not any("language_model" in name for name in model.skipped_tensors)
-    assert max(worst_differences(draw_texts(text), model).values()) <= TOLERANCE
+    assert max(worst_differences(text, model).values()) <= TOLERANCE
 
 
 def test_pickles_are_read_as_weights_only(folder: Path) -> None:

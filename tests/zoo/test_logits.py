@@ -7,7 +7,7 @@ from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.zoo.conftest import MakeModel
-from zoo.logits import LENGTH, TOLERANCE, PagedTexts, draw_texts, worst_differences
+from zoo.logits import LENGTH, TOLERANCE, PagedTexts, tables_difference, worst_differences
 
 CPU = torch.device("cpu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
@@ -18,8 +18,9 @@ MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe")
 def test_logits_are_those_of_transformers(name: str, make_model: MakeModel) -> None:
     folder, reference = make_model(name)
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
-    found = worst_differences(draw_texts(reference), model)
-    assert set(found) == {"prefill", "decode, pages of 1", "decode, pages of 16", "tree"}
+    found = worst_differences(reference, model)
+    ways = {"prefill", "decode, pages of 1", "decode, pages of 16", "tree"}
+    assert set(found) == (ways | {"two rotary tables"} if name == "phi3" else ways)
     assert all(difference <= TOLERANCE for difference in found.values()), found
 
 
@@ -29,10 +30,24 @@ def test_a_window_that_is_left_out_shows(make_model: MakeModel) -> None:
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
     reference.config.sliding_window = 2 * LENGTH
     try:
-        found = worst_differences(draw_texts(reference), model)
+        found = worst_differences(reference, model)
     finally:
         reference.config.sliding_window = 16
     assert all(difference > TOLERANCE for difference in found.values()), found
+
+
+def test_the_rotary_table_of_another_length_shows(make_model: MakeModel) -> None:
+    """The comparison itself: all texts get the table of the longest."""
+    folder, reference = make_model("phi3")
+    model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+    ids = torch.arange(6, 6 + 2 * LENGTH).view(2, LENGTH)
+    assert tables_difference(reference, model, ids) <= TOLERANCE
+    original = reference.config.rope_parameters["original_max_position_embeddings"]
+    reference.config.rope_parameters["original_max_position_embeddings"] = 1
+    try:
+        assert tables_difference(reference, model, ids) > TOLERANCE
+    finally:
+        reference.config.rope_parameters["original_max_position_embeddings"] = original
 
 
 def test_aux_hidden_states_are_the_outputs_of_their_layers(make_model: MakeModel) -> None:

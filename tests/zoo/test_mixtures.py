@@ -15,6 +15,7 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.routing import RoutingConfig
 from specdecode_engine.model.transformers.mixture_recognition import (
@@ -27,6 +28,7 @@ from specdecode_kernels import GatedActivation, choose_backend
 from zoo.models import ZooModel, randomise
 
 CPU = torch.device("cpu")
+ONE_TABLE = RotaryLimits((16,), 16)
 PLAIN = Linears()
 PACKED = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
 
@@ -59,7 +61,7 @@ def make_config(model: ZooModel) -> Any:
 def replaced(module: nn.Module, linears: Linears = PLAIN) -> nn.Module:
     parent = nn.Module()
     parent.child = module
-    Replacer(linears, torch.float32, CPU, 16).replace_children(parent)
+    Replacer(linears, torch.float32, CPU, ONE_TABLE).replace_children(parent)
     assert isinstance(parent.child, RowModule)
     return parent.child
 

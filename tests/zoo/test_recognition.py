@@ -15,6 +15,7 @@ from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.recognition import (
@@ -27,6 +28,7 @@ from specdecode_engine.model.transformers.replacement import Replacer, is_silu
 from zoo.models import ZooModel, randomise
 
 CPU = torch.device("cpu")
+ONE_TABLE = RotaryLimits((16,), 16)
 
 NORMS: list[tuple[nn.Module, NormKind]] = [
     (LlamaRMSNorm(12, 1e-3), NormKind(is_centred=False, adds_one=False)),
@@ -46,7 +48,7 @@ def test_norms_are_recognised_and_replaced(norm: nn.Module, kind: NormKind) -> N
     randomise(norm, seed=0)
     parent = nn.Module()
     parent.norm = norm
-    Replacer(Linears(), torch.float32, CPU, 16).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
     x = torch.randn(1, 5, 4, 12, generator=torch.Generator().manual_seed(0))
     assert isinstance(parent.norm, RowModule)
     torch.testing.assert_close(parent.norm(x), norm(x), atol=1e-5, rtol=1e-5)
@@ -87,7 +89,7 @@ def test_gated_mlps_are_fused(
     parent = nn.Module()
     mlp = parent.mlp = make_mlp(kind, models[model_type])
     assert recognise_mlp(mlp, is_silu) == names
-    Replacer(Linears(), torch.float32, CPU, 16).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
     x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
     assert type(parent.mlp).__name__ == "RowGatedMlp"
     torch.testing.assert_close(parent.mlp(x), mlp(x), atol=1e-5, rtol=1e-5)
@@ -99,7 +101,7 @@ def test_an_mlp_with_another_activation_keeps_its_parts(models: dict[str, ZooMod
     assert recognise_mlp(mlp, is_silu) is None
     x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
     expected = mlp(x)
-    Replacer(Linears(), torch.float32, CPU, 16).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
     assert all(isinstance(child, RowModule) for child in mlp.children())
     torch.testing.assert_close(parent.mlp(x), expected, atol=1e-5, rtol=1e-5)
 
@@ -113,7 +115,7 @@ def test_projections_of_one_input_are_one_map(models: dict[str, ZooModel]) -> No
     expected = [maps[name](rows) for rows in (x, other) for name in names]
     parent = nn.Module()
     parent.attention = attention
-    Replacer(Linears(), torch.float32, CPU, 16).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
     parts = [attention.get_submodule(name) for name in names]
     assert all(type(part).__name__ == "RowLinearPart" for part in parts)
     for part, wanted in zip([p(rows) for rows in (x, other) for p in parts], expected, strict=True):

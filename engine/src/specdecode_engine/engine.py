@@ -280,10 +280,11 @@ class EngineCore:
         prompt = list(request.prompt_ids)
         output = sequence.tokens[len(prompt) :]
         self.context.table.open(req_index, sequence.tokens)
+        self.context.rotary.open(req_index, sequence.total_limit)
         rules = request.grammar, sequence.ending_ids
         self.context.sampler.open(req_index, request.sampling, prompt, output, *rules)
         if self.context.drafter is not None:
-            self.context.drafter.open(req_index, sequence.matched)
+            self.context.drafter.open(req_index, sequence.matched, sequence.total_limit)
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""

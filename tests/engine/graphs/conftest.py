@@ -10,6 +10,7 @@ from torch import Tensor
 from lossless.poison import poison
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
@@ -116,5 +117,6 @@ def bench(checkpoints) -> Bench:
         ids = table.tokens_at(rows.req_indices, rows.positions)
         target.forward(ids, rows.positions, PagedView(pool, rows.slot_mapping, rows.layout))
         table.set_computed(req_index, length)
+    rotary = RotaryOffsets(target.rotary_limits, SLOTS, torch.device("cpu"))
     verify = TargetForward(target, pool, AuxHiddenStates(layers=(0, 2)))
-    return Bench(target, pool, table, DecodeForward(VerifyLayout(table), verify))
+    return Bench(target, pool, table, DecodeForward(VerifyLayout(table, rotary), verify))

@@ -7,11 +7,13 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits, RotaryOffsets
 from specdecode_engine.model.layers import rotary_rows
-from specdecode_engine.model.rope import RopeConfig, build_angles
+from specdecode_engine.model.rope import RopeConfig, build_angles, make_rotary_limits
 
 CPU = torch.device("cpu")
 LENGTH = 300
+ONE_TABLE = RotaryLimits((10,), 10)
 
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -42,25 +44,74 @@ def test_angles_are_those_of_transformers(kind: str, positions: int) -> None:
         max_position_embeddings=positions,
         rope_parameters=dict(parameters),
     )
-    wanted = LlamaRotaryEmbedding(described)(torch.zeros(()), torch.arange(LENGTH)[None])
     config = RopeConfig(kind, 5000.0, parameters, positions)
-    angles = build_angles(config, 8, LENGTH, torch.float32, CPU)
-    for ours, theirs in zip(angles, wanted, strict=True):
-        assert ours.dtype == torch.float32
-        torch.testing.assert_close(torch.cat((ours, ours), dim=-1), theirs[0], atol=1e-6, rtol=0)
+    limits = make_rotary_limits([config], LENGTH)
+    angles = build_angles(config, 8, limits, torch.float32, CPU)
+    assert angles.shape[1] == sum(limits.rows)
+    for limit, table in zip(limits.limits, angles.split(limits.rows, dim=1), strict=True):
+        # Theirs depend on the greatest position.
+        shown = torch.arange(limit)[None]
+        wanted = LlamaRotaryEmbedding(described)(torch.zeros(()), shown)
+        for ours, theirs in zip(table, wanted, strict=True):
+            assert ours.dtype == torch.float32
+            both = torch.cat((ours, ours), dim=-1)
+            torch.testing.assert_close(both, theirs[0, : len(both)], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "context_length", "limits"),
+    [
+        ("default", 300, (300,)),
+        ("dynamic", 64, (64,)),
+        ("dynamic", 50, (64,)),
+        ("dynamic", 300, (64, 128, 256, 512)),
+        ("longrope", 300, (32, 300)),
+        ("longrope", 32, (32,)),
+    ],
+)
+def test_tables_follow_from_the_kind(
+    kind: str, context_length: int, limits: tuple[int, ...]
+) -> None:
+    config = RopeConfig(kind, 5000.0, {"rope_type": kind, **KINDS[kind]}, 64)
+    assert config.table_limits(context_length) == limits
+
+
+def test_a_text_uses_the_first_table_that_suffices() -> None:
+    limits = RotaryLimits((64, 128, 256), 200)
+    assert limits.rows == (64, 128, 200)
+    assert [limits.first_row(n) for n in (1, 64, 65, 128, 129, 200)] == [0, 0, 64, 64, 192, 192]
+
+
+def test_layers_of_several_kinds_have_the_tables_of_all() -> None:
+    stretched = RopeConfig("longrope", 5000.0, KINDS["longrope"], 512)
+    plain = RopeConfig("default", 5000.0, {}, 512)
+    assert make_rotary_limits([stretched, plain], 100) == RotaryLimits((32, 100), 100)
+    assert make_rotary_limits([plain], 100) == RotaryLimits((100,), 100)
+
+
+def test_rows_are_those_of_each_requests_table() -> None:
+    offsets = RotaryOffsets(RotaryLimits((32, 100), 100), 4, CPU)
+    for req_index, length in ((1, 33), (2, 32), (3, 100)):
+        offsets.open(req_index, length)
+    offsets.open(3, 5)  # the next request with this index
+    req_indices, positions = torch.tensor([1, 2, 3, 0]), torch.tensor([7, 8, 9, 0])
+    assert offsets.rows(req_indices, positions).tolist() == [39, 8, 9, 0]
+    alone = RotaryOffsets(RotaryLimits((100,), 100), 4, CPU)
+    alone.open(1, 50)
+    assert alone.rows(req_indices, positions) is positions
 
 
 def test_a_wide_model_gets_wide_angles() -> None:
     config = RopeConfig("default", 5000.0, {}, 64)
-    narrow = build_angles(config, 8, 10, torch.bfloat16, CPU)
-    wide = build_angles(config, 8, 10, torch.float64, CPU)
+    narrow = build_angles(config, 8, ONE_TABLE, torch.bfloat16, CPU)
+    wide = build_angles(config, 8, ONE_TABLE, torch.float64, CPU)
     assert narrow.dtype == torch.float32
     assert wide.dtype == torch.float64
     assert torch.equal(narrow.double(), wide)
 
 
 def test_rows_are_picked_by_position() -> None:
-    angles = build_angles(RopeConfig("default", 5000.0, {}, 64), 8, 10, torch.float32, CPU)
+    angles = build_angles(RopeConfig("default", 5000.0, {}, 64), 8, ONE_TABLE, torch.float32, CPU)
     cos, sin = rotary_rows(angles, torch.tensor([7, 0, 7]))
     assert torch.equal(cos, angles[0, [7, 0, 7]])
     assert torch.equal(sin, angles[1, [7, 0, 7]])

@@ -182,7 +182,7 @@ def test_close_relatives(name: str, tmp_path: Path, texts: Any) -> None:
     ],
     ids=lambda rope: rope["rope_type"],
 )
-def test_length_dependent_rope_is_fixed_for_the_context_length(
+def test_texts_of_one_batch_have_the_angles_of_their_lengths(
     rope: dict[str, Any], tmp_path: Path, texts: Any
 ) -> None:
     config = transformers.LlamaConfig(
@@ -191,15 +191,24 @@ def test_length_dependent_rope_is_fixed_for_the_context_length(
     )
     model = randomised(transformers.LlamaForCausalLM(config), 2)
     model.save_pretrained(tmp_path)
-    ours = Llama.load(tmp_path, device=CPU, context_length=LENGTHS[0])
-    ids = torch.randint(0, 50, LENGTHS[:1])
+    ours = Llama.load(tmp_path, device=CPU, context_length=32)
+    lengths = ours.rotary_limits.limits
+    assert lengths == (rope.get("original_max_position_embeddings", 16), 32)
+    ids = torch.randint(0, 50, (2, 32))
     with torch.no_grad():
-        wanted = model(ids[None]).logits[0]
-    cached = texts.make(ours.config, 1, LENGTHS[0], 4)
-    for start, end in ((0, 5), (5, 23)):
-        positions, view = cached.view((0, start, end))
-        logits = ours.logits(ours.forward(ids[start:end], positions, view)[0])
-        torch.testing.assert_close(logits, wanted[start:end], atol=1e-4, rtol=1e-4)
+        wanted = [model(ids[text, None, :end]).logits[0] for text, end in enumerate(lengths)]
+    cached = texts.make(ours.config, 2, 32, 4)
+    cuts = [(0, 5), (5, lengths[0])]
+    rounds = [((0, *cut), (1, *cut)) for cut in cuts] + [((1, lengths[0], 32),)]
+    for spans in rounds:
+        positions, view = cached.view(*spans)
+        first = [ours.rotary_limits.first_row(lengths[text]) for text, _, _ in spans]
+        sizes = torch.tensor([end - start for _, start, end in spans])
+        rows = positions + torch.tensor(first).repeat_interleave(sizes)
+        computed = torch.cat([ids[text, start:end] for text, start, end in spans])
+        logits = ours.logits(ours.forward(computed, rows, view)[0])
+        expected = torch.cat([wanted[text][start:end] for text, start, end in spans])
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_aux_hidden_states_are_the_outputs_of_their_layers(tmp_path: Path, texts: Any) -> None:

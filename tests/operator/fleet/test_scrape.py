@@ -174,4 +174,4 @@ def test_what_cannot_be_counted_is_refused():
 
 def test_sums_of_the_contract_are_those_that_are_judged():
     assert tuple(RequestSums.__dataclass_fields__) == engine_metrics.SUMS
-    assert len(Stratum.__dataclass_fields__) == len(engine_metrics.STRATUM)
+    assert len(Stratum._fields) == len(engine_metrics.STRATUM)

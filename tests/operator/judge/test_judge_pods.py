@@ -1,7 +1,6 @@
 """Verdicts on separate pods: the pod is the unit."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -73,7 +72,7 @@ def test_fewer_than_five_pods_still_report_what_is_certain():
 @pytest.mark.parametrize("batch", [8, 16, 32])
 def test_a_draft_that_does_not_fit_is_found_on_one_pod_of_each_arm(batch):
     """A foreign draft: tokens per step fall from 3 to 1, and slow requests fill larger batches."""
-    strata = (*STRATA, replace(STRATA[0], batch_size=batch))[: 1 if batch == 8 else 2]
+    strata = (*STRATA, STRATA[0]._replace(batch_size=batch))[: 1 if batch == 8 else 2]
     row = RoleRow(40, 6_000_000, 0, 0, 0, 40)
     old, new = Cell(40, 8000, 32_000_000, 2700), Cell(40, 8000, 80_000_000, 7900)
     cells = (old, new) if batch == 8 else (old, Cell(), Cell(), new)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
-from lossless.families import LLAMA
+from lossless.families import LLAMA, LONGROPE
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -129,15 +129,16 @@ _VERIFY_ROWS = tuple(
 _TRANSFORMERS = tuple(
     replace(case, name=f"transformers-{case.name}", implementation="transformers")
     for case in (
-        replace(_EAGLE3, name="eagle3", requests=MIXED),
+        replace(_EAGLE3, name="eagle3", family=LONGROPE, requests=MIXED),
         replace(_EAGLE3, name="eagle3-tree", topk=2, graphs="off"),
         replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
     )
 )
-_WINDOWS = (
+_FAMILIES = (
     replace(_EAGLE3, name="windows", family="qwen3", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="windows-tree", family="mistral", algorithm="EAGLE", topk=2, waves=2),
     replace(_EAGLE3, name="windows-eager", family="qwen2", graphs="off", requests=SCORED),
+    replace(_EAGLE3, name="longrope-tree", family=LONGROPE, topk=2, preempted_at_step=5, waves=2),
 )
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
@@ -197,6 +198,6 @@ _IN_UNIT_TESTS = (
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_WINDOWS, *_TYPES, *_TRANSFORMERS)
+    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_FAMILIES, *_TYPES, *_TRANSFORMERS)
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Checkpoint
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
@@ -22,7 +23,7 @@ from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
 from specdecode_engine.model.llama import widened
-from specdecode_engine.model.rope import build_angles
+from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights
 
 Config = TypeVar("Config", bound=EagleConfig)
@@ -39,7 +40,8 @@ class EagleHead(ABC, Generic[Config]):
     config: Config
     embedding: Tensor  # [vocab, hidden]
     head: Linear  # [draft_vocab, hidden]
-    angles: Tensor  # [2, context length, head_dim / 2]
+    rotary_limits: RotaryLimits
+    angles: Tensor  # [2, rows of the rotary tables, head_dim / 2]
     draft_to_target: Tensor | None = None  # [draft_vocab] i64, ids of the target; None: the same
 
     @classmethod
@@ -62,9 +64,7 @@ class EagleHead(ABC, Generic[Config]):
         checkpoint = Checkpoint.open(folder)
         cls.check(config, checkpoint, target.config)
         placement = Placement(target.dtype, target.device)
-        angles = build_angles(
-            config.rope, config.decoder.head_dim, target.context_length, target.dtype, target.device
-        )
+        limits = make_rotary_limits([config.rope], target.context_length)
         with Weights.of(
             checkpoint,
             placement,
@@ -72,7 +72,7 @@ class EagleHead(ABC, Generic[Config]):
             label=f"loading {folder.name}",
             progress=progress,
         ) as weights:
-            return cls._assemble(config, weights, angles, target, folder)
+            return cls._assemble(config, weights, limits, target, folder)
 
     @classmethod
     @abstractmethod
@@ -92,7 +92,12 @@ class EagleHead(ABC, Generic[Config]):
     @classmethod
     @abstractmethod
     def _assemble(
-        cls, config: Config, weights: Weights, angles: Tensor, target: LanguageModel, folder: Path
+        cls,
+        config: Config,
+        weights: Weights,
+        limits: RotaryLimits,
+        target: LanguageModel,
+        folder: Path,
     ) -> Self: ...
 
     @abstractmethod
@@ -140,7 +145,7 @@ class Eagle1Head(EagleHead[Eagle1Config]):
         cls,
         config: Eagle1Config,
         weights: Weights,
-        angles: Tensor,
+        limits: RotaryLimits,
         target: LanguageModel,
         folder: Path,
     ) -> Self:
@@ -149,7 +154,8 @@ class Eagle1Head(EagleHead[Eagle1Config]):
             config=config,
             embedding=weights.take_or_share(eagle_weights.EMBEDDING, target.embedding),
             head=weights.linear_or_share("lm_head", target.head),
-            angles=angles,
+            rotary_limits=limits,
+            angles=_angles(config, limits, weights.placement),
             pair=weights.linear("fc"),
             layers=tuple(weights.decoder_layer(name, config.decoder) for name in names),
         )
@@ -216,7 +222,7 @@ class Eagle3Head(EagleHead[Eagle3Config]):
         cls,
         config: Eagle3Config,
         weights: Weights,
-        angles: Tensor,
+        limits: RotaryLimits,
         target: LanguageModel,
         folder: Path,
     ) -> Self:
@@ -226,7 +232,8 @@ class Eagle3Head(EagleHead[Eagle3Config]):
             config=config,
             embedding=embedding,
             head=eagle_weights.take_head(weights, config, embedding, target.head, folder),
-            angles=angles,
+            rotary_limits=limits,
+            angles=_angles(config, limits, weights.placement),
             draft_to_target=eagle_weights.take_target_ids(weights, config, target.device, folder),
             fusion=_fusion(weights, config),
             token_norm=weights.norm(f"{prefix}.input_layernorm", config.decoder),
@@ -250,6 +257,11 @@ class Eagle3Head(EagleHead[Eagle3Config]):
         output = self.layer.finish(residual, attended)
         normed = self.norm(output)
         return normed, normed if self.config.norm_output else output
+
+
+def _angles(config: EagleConfig, limits: RotaryLimits, placement: Placement) -> Tensor:
+    head_dim = config.decoder.head_dim
+    return build_angles(config.rope, head_dim, limits, placement.dtype, placement.device)
 
 
 def _fusion(weights: Weights, config: Eagle3Config) -> Fusion | None:

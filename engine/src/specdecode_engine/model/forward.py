@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.eagle import EagleHead
 from specdecode_engine.model.kv_cache import DraftScratch, KVCache, KVView, PagedView, ScratchView
@@ -32,7 +33,7 @@ class ForwardInputs:
     """
 
     ids: Tensor  # [B * n] i64
-    positions: Tensor  # [B * n] i64, rotary
+    positions: Tensor  # [B * n] i64, rows of the rotary tables
     layout: AttentionMetadata  # n query rows for each sequence
     slot_mapping: Tensor | None = None  # [B * n] i64, rows of the pool; None for the scratch
     hidden: Tensor | None = None  # [B * n, width]: what each row reads besides its token
@@ -94,6 +95,7 @@ class VerifyLayout:
     """Arranges the bonus tokens and their draft as chains, or as the draft's trees."""
 
     table: RequestTable
+    rotary: RotaryOffsets
 
     def __call__(self, inputs: DecodeInputs) -> ForwardInputs:
         table, batch = self.table, inputs.gather(self.table)
@@ -109,7 +111,7 @@ class VerifyLayout:
             ids, rows, node_rows = ids[verify.nodes], verify.select(rows), verify.rows
         return ForwardInputs(
             ids,
-            rows.positions,
+            self.rotary.rows(rows.req_indices, rows.positions),
             rows.layout,
             rows.slot_mapping,
             mask=inputs.mask,

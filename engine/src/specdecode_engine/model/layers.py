@@ -19,10 +19,10 @@ RotaryRows = tuple[Tensor, Tensor]
 
 
 def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
-    """Return the cosines and sines of `positions` [rows] i64, from a table of `build_angles`.
+    """Return the cosines and sines at `positions` [rows] i64 of the tables of `build_angles`.
 
-    A step verifies a few rows past the end of the context; they are cut from the output afterwards,
-    so any angle will do for them.
+    A step verifies a few rows past the end of a table; they are cut from the output afterwards, so
+    any angle will do for them.
     """
     rows = angles.index_select(1, positions.clamp(max=angles.shape[1] - 1))
     return rows[0], rows[1]

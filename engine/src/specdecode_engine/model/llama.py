@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import (
     Checkpoint,
     OpenStore,
@@ -17,7 +18,7 @@ from specdecode_engine.model.checkpoint import (
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
-from specdecode_engine.model.rope import build_angles
+from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -33,7 +34,8 @@ class Llama:
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Linear
-    angles: Tensor  # [2, context length, head_dim / 2]: cosines and sines of every position
+    rotary_limits: RotaryLimits
+    angles: Tensor  # [2, rows of the rotary tables, head_dim / 2]: cosines and sines
 
     @classmethod
     def load(
@@ -59,10 +61,7 @@ class Llama:
         checkpoint = open_store(folder)
         checkpoint.check(*llama_shapes(config))
         placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
-        length = context_length or config.max_position_embeddings
-        angles = build_angles(
-            config.rope, config.decoder.head_dim, length, placement.dtype, placement.device
-        )
+        limits = make_rotary_limits([config.rope], context_length or config.max_position_embeddings)
         with Weights.of(
             checkpoint,
             placement,
@@ -70,11 +69,11 @@ class Llama:
             label=f"loading {folder.name}",
             progress=progress,
         ) as weights:
-            return cls._assemble(config, weights, angles, folder)
+            return cls._assemble(config, weights, limits, folder)
 
     @classmethod
     def _assemble(
-        cls, config: LlamaConfig, weights: Weights, angles: Tensor, folder: Path
+        cls, config: LlamaConfig, weights: Weights, limits: RotaryLimits, folder: Path
     ) -> "Llama":
         embedding = weights.take(EMBEDDING)
         head = embedding
@@ -82,6 +81,13 @@ class Llama:
             head = weights.take(HEAD)
             if config.tie_word_embeddings:
                 head = _tied(embedding, head, folder)
+        angles = build_angles(
+            config.rope,
+            config.decoder.head_dim,
+            limits,
+            weights.placement.dtype,
+            weights.placement.device,
+        )
         layers = (
             weights.decoder_layer(f"model.layers.{number}", config.decoder, window)
             for number, window in enumerate(config.sliding_windows)
@@ -92,13 +98,14 @@ class Llama:
             layers=tuple(layers),
             norm=weights.norm("model.norm", config.decoder),
             head=weights.linears.make(head),
+            rotary_limits=limits,
             angles=angles,
         )
 
     @property
     def context_length(self) -> int:
-        """Positions that the rotary table holds; no position may reach it."""
-        return self.angles.shape[1]
+        """Tokens of the longest text."""
+        return self.rotary_limits.context_length
 
     @property
     def dtype(self) -> torch.dtype:
@@ -115,7 +122,10 @@ class Llama:
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the rows `ids` at `positions` [rows] i64 through all layers.
+        """Run the rows `ids` through all layers.
+
+        Args:
+            positions: [rows] i64, in the rotary table of each row's text; see `RotaryLimits`.
 
         Returns:
             Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux

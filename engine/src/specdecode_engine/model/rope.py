@@ -3,22 +3,25 @@
 Parameters have the spelling of transformers 5: older files have `rope_theta` and `rope_scaling`,
 newer ones one dict, `rope_parameters`.
 
-The angle of a position depends on nothing but the position. Kinds whose frequencies depend on the
-length of the text (dynamic, longrope) are therefore fixed for the length of the table: a cached
-key never has to be turned again, and a text is the same whatever it shares a batch with.
+Kinds whose frequencies depend on the length of the text (dynamic, longrope) have a table for each
+of a few lengths, and a request uses one of them for its whole life: a cached key never has to be
+turned again, and a text is the same whatever it shares a batch with.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config_file import ConfigFile
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 STRETCHING = ("linear", "dynamic", "yarn")
 DEFAULT_THETA = 10_000.0
+ORIGINAL = "original_max_position_embeddings"
 BLOCK_POSITIONS = 256
 """Positions computed by one call: rounding may differ in the last elements of torch's vector loops,
 so every table, however long, is cut at the same positions."""
@@ -39,9 +42,37 @@ class RopeConfig:
         factor = self.parameters.get("factor")
         if self.kind not in STRETCHING or not isinstance(factor, int | float):
             return self.max_position_embeddings
-        base = self.parameters.get("original_max_position_embeddings")
-        start = base if isinstance(base, int) else self.max_position_embeddings
-        return max(self.max_position_embeddings, int(start * factor))
+        return max(self.max_position_embeddings, int(self._original * factor))
+
+    def table_limits(self, context_length: int) -> tuple[int, ...]:
+        """Return the longest text of each table, ascending; the last one has `context_length`.
+
+        longrope has two sets of factors, for texts of up to original_max_position_embeddings
+        tokens and for longer ones. dynamic has a set of frequencies for every length; of these we
+        use max_position_embeddings, twice, four times as many and so on. All other kinds have one.
+        """
+        if self.kind == "longrope" and context_length > self._original:
+            return self._original, context_length
+        if self.kind != "dynamic":
+            return (context_length,)
+        limits = [self.max_position_embeddings]
+        while limits[-1] < context_length:
+            limits.append(2 * limits[-1])
+        return tuple(limits)
+
+    @property
+    def _original(self) -> int:
+        """Positions before any stretching."""
+        original = self.parameters.get(ORIGINAL)
+        return original if isinstance(original, int) else self.max_position_embeddings
+
+
+def make_rotary_limits(ropes: Iterable[RopeConfig], context_length: int) -> RotaryLimits:
+    """Return the tables of a network whose layers have these kinds of angles."""
+    limits = {limit for rope in ropes for limit in rope.table_limits(context_length)}
+    ascending = sorted(limits or {context_length})
+    needed = bisect_left(ascending, context_length) + 1
+    return RotaryLimits(tuple(ascending[:needed]), context_length)
 
 
 def parse_rope(config: ConfigFile, head_dim: int) -> RopeConfig:
@@ -60,9 +91,8 @@ def parse_rope(config: ConfigFile, head_dim: int) -> RopeConfig:
     parameters = {**section.keys, "rope_type": kind, "rope_theta": theta}
     parameters.pop("type", None)
     _check_factors(section, str(kind), head_dim)
-    original = "original_max_position_embeddings"
-    if config.get(original) is not None:
-        parameters[original] = config.integer(original)
+    if config.get(ORIGINAL) is not None:
+        parameters[ORIGINAL] = config.integer(ORIGINAL)
     return RopeConfig(str(kind), theta, parameters, config.integer("max_position_embeddings"))
 
 
@@ -82,16 +112,29 @@ def _check_factors(section: ConfigFile, kind: str, head_dim: int) -> None:
 
 
 def build_angles(
-    config: RopeConfig, head_dim: int, length: int, dtype: torch.dtype, device: torch.device
+    config: RopeConfig,
+    head_dim: int,
+    limits: RotaryLimits,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor:
-    """Tabulate cosines and sines [2, length, head_dim / 2], in float32 or for float64 models in it.
+    """Tabulate cosines and sines [2, rows of all tables, head_dim / 2].
 
-    The values of a float64 model are the same, widened.
+    They are in float32, and for float64 models the same values widened.
     """
-    frequencies, scale = _frequencies(config, head_dim, length)
-    blocks = [_block(frequencies, first) for first in range(0, length, BLOCK_POSITIONS)]
-    angles = torch.cat(blocks, dim=1)[:, :length] * scale
-    return angles.to(device, torch.float64 if dtype == torch.float64 else torch.float32)
+    tables = [
+        _table(config, head_dim, limit, rows)
+        for limit, rows in zip(limits.limits, limits.rows, strict=True)
+    ]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.cat(tables, dim=1).to(device, wide)
+
+
+def _table(config: RopeConfig, head_dim: int, limit: int, rows: int) -> Tensor:
+    """Cosines and sines [2, rows, head_dim / 2] of texts of up to `limit` tokens."""
+    frequencies, scale = _frequencies(config, head_dim, limit)
+    blocks = [_block(frequencies, first) for first in range(0, rows, BLOCK_POSITIONS)]
+    return torch.cat(blocks, dim=1)[:, :rows] * scale
 
 
 def _block(frequencies: Tensor, first: int) -> Tensor:

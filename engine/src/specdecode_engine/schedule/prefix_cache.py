@@ -106,7 +106,7 @@ class Node:
 
 
 class PrefixCache:
-    """A radix tree over pages.
+    """Radix trees over pages, one for each extra key.
 
     Its pages count as held in the allocator; `evict` hands them out again. Invariant: a node
     enters `_idle` after its children did, so the first entry is always a leaf.
@@ -121,15 +121,18 @@ class PrefixCache:
         self.evicted_pages = 0
         self._paging = Paging(page_size, lookahead)
         self._is_on = is_on
-        self._root = Node(b"", [], None)
+        self._roots: dict[int, Node] = {}
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
 
-    def match(self, tokens: Items[int], most: int | None = None) -> tuple[list[int], int, Node]:
-        """Find the longest cached beginning that leaves a token to compute; changes nothing.
+    def match(
+        self, tokens: Items[int], most: int | None = None, extra_key: int = 0
+    ) -> tuple[list[int], int, Node]:
+        """Find the longest cached beginning that leaves a token to compute; evicts nothing.
 
         Args:
             most: tokens that the beginning may have, where that is fewer.
+            extra_key: what the pages depend on besides the tokens; others are not found.
 
         Returns:
             Its pages; how many of them nobody holds, so that holding them makes as many fewer
@@ -137,7 +140,8 @@ class PrefixCache:
         """
         longest = len(tokens) - 1
         limit = (longest if most is None else min(most, longest)) // self._paging.page_size
-        return self._walk(self._root, 0, tokens, limit)
+        root = self._roots.setdefault(extra_key, Node(b"", [], None))
+        return self._walk(root, 0, tokens, limit)
 
     def hold(self, holder: int, tokens: Items[int], pages: list[int], last: Node) -> None:
         """Hold what `match` found for `tokens` until `insert` is called for the same holder."""
@@ -198,12 +202,12 @@ class PrefixCache:
         held = Counter(node for node, _ in self._holds.values())
         ranks = {node: rank for rank, node in enumerate(self._idle)}
         pages: list[int] = []
-        idle, open_nodes = 0, [self._root]
+        idle, open_nodes = 0, list(self._roots.values())
         while open_nodes:
             node = open_nodes.pop()
             children = list(node.children.values())
             open_nodes += children
-            if node is self._root:
+            if node.parent is None:
                 continue
             pages += node.pages
             expected = held[node] + sum(child.held > 0 for child in children)

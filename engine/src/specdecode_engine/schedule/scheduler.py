@@ -1,5 +1,6 @@
 """Who runs next, on which pages: admission, chunked prefill, decode batches, preemption."""
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ class Limits:
     window: int | None = None  # positions seen by layers that keep their rows in window pages
     window_pages: int = 0  # window page 0 included
     kv_bytes: int = 0  # of all pages and window pages in target and draft
+    # Tokens, prompt and answer, beyond which target or draft use another rotary table, ascending.
+    rotary_limits: tuple[int, ...] = ()
 
     @property
     def longest_sequence(self) -> int:
@@ -271,11 +274,15 @@ class Scheduler:
             self.running.append(sequence)
 
     def _match(self, sequence: Sequence) -> tuple[list[int], int, Node]:
-        """Find the longest cached beginning after which every layer has what the next row sees."""
-        found = self.cache.match(sequence.tokens, sequence.skippable_tokens)
+        """Find the longest cached beginning after which every layer has what the next row sees.
+
+        Its keys are those of the sequence's own rotary table.
+        """
+        table = bisect_left(self.limits.rotary_limits, sequence.total_limit)
+        found = self.cache.match(sequence.tokens, sequence.skippable_tokens, table)
         if self.windows is None or (usable := self.windows.usable(found[0])) == len(found[0]):
             return found
-        return self.cache.match(sequence.tokens, usable * self.limits.page_size)
+        return self.cache.match(sequence.tokens, usable * self.limits.page_size, table)
 
     def _move_windows(self, chunks: tuple[PrefillChunk, ...], decoding: list[Sequence]) -> None:
         """Attach window pages to all rows of this step; end the use of those out of the windows."""

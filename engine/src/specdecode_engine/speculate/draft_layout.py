@@ -2,8 +2,8 @@
 
 Row i of a language model's KV belongs to token i, as in the target, so L computed tokens and a
 bonus token need L + 1 rows. Row i of an EAGLE head consumes the pair (hidden state of position i,
-token i + 1) and predicts token i + 2, so they need L rows. Rotary positions are row numbers, and
-rows lie under the target's pages.
+token i + 1) and predicts token i + 2, so they need L rows. Rotary positions are row numbers in the
+request's table of the draft, and rows lie under the target's pages.
 """
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.forward import DraftNetwork, ForwardInputs
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
@@ -34,6 +35,7 @@ class DraftLayout:
         self.table = table
         self.progress = progress
         self.ring = ring
+        self.rotary = RotaryOffsets(network.rotary_limits, table.num_rows, table.device)
         self.lookahead = 0 if ring is None else 1
         # Rows that a draft row sees beyond the computed tokens: 1 if the bonus token has its own.
         self.bonus_rows = 1 - self.lookahead
@@ -55,11 +57,11 @@ class DraftLayout:
         """Lay out drafted tokens, in ids of the draft, after the prefix that all of them see."""
         assert inputs.tokens is not None
         batch = inputs.gather(self.table)
-        prefix, layout = self._prefix_of(batch, inputs.rows)
+        positions, layout = self._prefix_of(batch, inputs.rows)
         ids = self.to_target(inputs.tokens)
         return ForwardInputs(
             ids.flatten(),
-            prefix + inputs.first // inputs.rows,
+            positions + inputs.first // inputs.rows,
             layout,
             hidden=_of_parents(inputs),
             mask=None if inputs.rows == 1 else self._scratch_mask(inputs.parents, ids),
@@ -86,7 +88,8 @@ class DraftLayout:
             hidden = self.ring.read(rows.req_indices, positions)
         token_positions = positions + 1 if self.lookahead else positions
         ids = self.table.tokens_at(rows.req_indices, token_positions)
-        return ForwardInputs(ids, positions, rows.layout, rows.slot_mapping, hidden)
+        rotary = self.rotary.rows(rows.req_indices, positions)
+        return ForwardInputs(ids, rotary, rows.layout, rows.slot_mapping, hidden)
 
     def _scratch_mask(self, parents: tuple[Tensor, ...], ids: Tensor) -> Tensor:
         """Mark the scratch rows that each node of ids [B, k] sees: [B, k, levels * k] bool."""
@@ -98,10 +101,14 @@ class DraftLayout:
         return batch.lengths + 1 if self.bonus_rows else batch.lengths
 
     def _prefix_of(self, batch: DecodeBatch, rows: int) -> tuple[Tensor, AttentionMetadata]:
-        """Rows of the pool that each drafted row sees, the same in all draft steps of a step."""
+        """Rotary positions after the prefix, and the rows of the pool that each drafted row sees.
+
+        They are the same in all draft steps of a step.
+        """
         if self._prefix is None or self._prefix[0] is not batch:
             prefix = self._end(batch).repeat_interleave(rows)
-            self._prefix = (batch, prefix, self.table.prefix_layout(batch, prefix, rows))
+            positions = self.rotary.rows(batch.req_indices.repeat_interleave(rows), prefix)
+            self._prefix = (batch, positions, self.table.prefix_layout(batch, prefix, rows))
         return self._prefix[1:]
 
 

@@ -24,8 +24,11 @@ class Drafter(Protocol):
         """Tokens after position i that the draft's row i is computed from: 0 or 1."""
         ...
 
-    def open(self, req_index: int, rows: int) -> None:
-        """Reset a request; its first `rows` rows are computed and are not written."""
+    def open(self, req_index: int, rows: int, length: int) -> None:
+        """Reset a request of at most `length` tokens; its first `rows` rows are computed already.
+
+        These are not written.
+        """
         ...
 
     def is_complete(self, req_index: int) -> bool:

@@ -56,8 +56,9 @@ class ModelDrafter:
         self._window = window
         self._builder = DraftTreeBuilder(layout, sampler, topk)
 
-    def open(self, req_index: int, rows: int) -> None:
+    def open(self, req_index: int, rows: int, length: int) -> None:
         self._progress.open(req_index, rows)
+        self._layout.rotary.open(req_index, length)
 
     def is_complete(self, req_index: int) -> bool:
         return self._progress.is_complete(req_index)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
@@ -114,6 +116,7 @@ def build(
     graph_config = plan_graphs(config, policy, free)
     weights = tensor_bytes(models.target), tensor_bytes(models.draft)
     limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
+    limits = replace(limits, rotary_limits=models.rotary_limits)
     context = _wire(config, models, limits, graph_config, clock)
     compile_kernels(config, progress=progress)
     capture_all(context.graphs, boot.graphs.mode, progress)
@@ -137,6 +140,13 @@ class _Models(NamedTuple):
     target: LanguageModel
     draft: DraftNetwork | None
     linears: Linears
+
+    @property
+    def rotary_limits(self) -> tuple[int, ...]:
+        """Lengths of text after which the target or the draft uses another rotary table."""
+        networks = (self.target,) if self.draft is None else (self.target, self.draft)
+        limits = {limit for one in networks for limit in one.rotary_limits.limits[:-1]}
+        return tuple(sorted(limits))
 
 
 def _log_choices(config: EngineConfig) -> None:
@@ -200,8 +210,9 @@ def _wire(
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
     pool = _make_cache(config, config.target, limits, ops, windows)
     verify = TargetForward(models.target, pool, config.aux_spec)
+    rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
     functions: dict[ForwardKind, DecodeFunction] = {
-        ForwardKind.VERIFY: DecodeForward(VerifyLayout(table), verify)
+        ForwardKind.VERIFY: DecodeForward(VerifyLayout(table, rotary), verify)
     }
     draft_pool, layout = None, None
     if config.draft is not None and models.draft is not None:
@@ -218,7 +229,9 @@ def _wire(
         window = config.sizes.max_path_length
         topk = max(shape.topk for shape in config.sizes.shapes.values())
         drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window, topk)
-    return ModelContext(ops, models.target, pool, table, sampler, graphs, drafter, config.aux_spec)
+    return ModelContext(
+        ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec
+    )
 
 
 def _make_cache(

@@ -96,7 +96,8 @@ def decode(
         counts = staged.num_verify_rows
         on_host = context.sampler.grammars.ship(sampling.grammar, draft, counts)
     if prompts is not None:
-        outputs = prefill(context, prompts, VerifyLayout(context.table)(inputs), steps[0])
+        nodes = VerifyLayout(context.table, context.rotary)(inputs)
+        outputs = prefill(context, prompts, nodes, steps[0])
     else:
         outputs = context.graphs.run(ForwardKind.VERIFY, inputs)
     positions = _sampled_positions(context.table, batch, draft, sampling)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.config import AuxHiddenStates
@@ -21,6 +22,7 @@ class ModelContext:
     target: LanguageModel
     pool: KVCache
     table: RequestTable
+    rotary: RotaryOffsets  # of the target
     sampler: Sampler
     graphs: GraphCache
     drafter: Drafter | None

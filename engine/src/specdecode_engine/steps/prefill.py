@@ -102,7 +102,8 @@ def _run_target(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the hidden states and the aux hidden states of all rows."""
     ids = context.table.tokens_at(rows.req_indices, rows.positions)
-    positions, slot_mapping, metadata = rows.positions, rows.slot_mapping, rows.layout
+    positions = context.rotary.rows(rows.req_indices, rows.positions)
+    slot_mapping, metadata = rows.slot_mapping, rows.layout
     if nodes is not None:
         assert nodes.slot_mapping is not None
         ids = torch.cat([ids, nodes.ids])

@@ -18,7 +18,7 @@ equal load that is so for every slower candidate: batches then grow as decode ti
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from specdecode_operator.judge.evidence import Stratum
 from specdecode_operator.judge.trial_evidence import (
@@ -169,7 +169,7 @@ def _comparable(
             for one in old
             for other in new
             if 0 < one.batch_size != other.batch_size > 0
-            and replace(one, batch_size=other.batch_size) == other
+            and one._replace(batch_size=other.batch_size) == other
         ]
         found += sorted(apart, key=lambda each: abs(each[2]))
     return found

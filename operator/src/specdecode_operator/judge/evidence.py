@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 
 class Role(StrEnum):
@@ -21,8 +22,7 @@ class ArmKey:
     table_hash: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Stratum:
+class Stratum(NamedTuple):
     """Requests that are comparable with each other.
 
     `batch_size` is the lower bound of a band of the contract, not of a table: two arms have two

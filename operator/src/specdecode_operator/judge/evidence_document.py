@@ -37,7 +37,7 @@ def to_document(evidence: TurnEvidence | PodEvidence) -> Document:
     """Write evidence as plain JSON values."""
     document: Document = {
         "version": VERSION,
-        "strata": [list(astuple(stratum)) for stratum in evidence.strata],
+        "strata": [list(stratum) for stratum in evidence.strata],
         "tails": list(astuple(evidence.tails)),
         "baseline": _histograms(evidence.baseline),
         "candidate": _histograms(evidence.candidate),

@@ -8,6 +8,7 @@ decide nothing (`separate_pods`).
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from specdecode_operator.judge.alarms import find_alarm
 from specdecode_operator.judge.effects import PairEffects, decode_effects, first_token_effects
@@ -34,6 +35,9 @@ from specdecode_operator.judge.trial_evidence import (
     TurnEvidence,
     add_counts,
 )
+
+_INTERVALS = 512
+"""Latest ones that are kept: a pair is looked at several times before the next one is complete."""
 
 
 def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judgement:
@@ -92,7 +96,8 @@ def _gain_limits(guard: Guard) -> tuple[float, ...]:
     return (0.0, math.log1p(-guard.min_gain))
 
 
-def _interval(effects: PairEffects, guard: Guard, limits: Sequence[float]) -> Interval | None:
+@lru_cache(maxsize=_INTERVALS)
+def _interval(effects: PairEffects, guard: Guard, limits: tuple[float, ...]) -> Interval | None:
     """The gain with its bounds; None without pairs."""
     if not effects.pairs:
         return None

@@ -11,7 +11,7 @@ from specdecode_operator.judge.guard import PROMOTE_ALPHA, Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
 LOOK_S = 15.0
-"""Between looks at a trial that has no complete pair yet, or sooner if its turns are short."""
+"""Most time between looks at a trial that waits for its pods or has no complete pair yet."""
 LOOKS_PER_TURN = 4
 FALLEN_PAIRS, RESTARTED_PAIRS = 2, 1
 """Pairs that show a draft that does not fit. Pods that restart have a baseline from before the

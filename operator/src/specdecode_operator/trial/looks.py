@@ -17,7 +17,7 @@ from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
 from specdecode_operator.trial import block_pods, crossover, restarts
 from specdecode_operator.trial.context import is_alive, role_of, uid_of
-from specdecode_operator.trial.guard import LOOK_S, TrialTiming, guarded_timing
+from specdecode_operator.trial.guard import TrialTiming, guarded_timing
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.state import Kind, Phase, Table, Trial
 
@@ -95,9 +95,9 @@ def _due_s(trial: Trial, timing: TrialTiming, now_s: float, since_s: float) -> f
     if turn.counted_s is None:
         washout_s = crossover.washout_s(trial, timing.washout_s)
         return max(turn.placed_s + washout_s - now_s, retry_s)
-    border_s = turn.counted_s + crossover.block_s(trial, timing.block_s) - now_s
     if isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs:
-        border_s = min(border_s, LOOK_S - since_s)
+        return retry_s
+    border_s = turn.counted_s + crossover.block_s(trial, timing.block_s) - now_s
     return max(border_s, retry_s)
 
 

@@ -23,7 +23,7 @@ class TransformersConfig:
     vocab_size: int
     num_hidden_layers: int
     decoder: DecoderConfig
-    rope: RopeConfig
+    ropes: tuple[RopeConfig, ...]  # of the layer types, one where all layers share it
     tie_word_embeddings: bool
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
@@ -59,7 +59,7 @@ class TransformersConfig:
                 output_bias=False,
                 mlp_bias=False,
             ),
-            rope=_rope(keys),
+            ropes=_ropes(keys),
             tie_word_embeddings=keys.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
             eos_token_ids=read_eos_token_ids(file, keys),
@@ -67,6 +67,11 @@ class TransformersConfig:
             layer_map=layer_map,
             is_wrapped=file.get("model_type") != text.model_type,
         )
+
+    @property
+    def rope(self) -> RopeConfig:
+        """How far positions reach in every layer: of the layer types, the one stretched least."""
+        return min(self.ropes, key=lambda rope: rope.trained_positions)
 
     @property
     def max_position_embeddings(self) -> int:
@@ -116,10 +121,15 @@ def _layer_map(file: ConfigFile, text: Any) -> LayerMap:
         raise UnsupportedModel(f"{file.file}: {error}") from error
 
 
-def _rope(keys: ConfigFile) -> RopeConfig:
+def _ropes(keys: ConfigFile) -> tuple[RopeConfig, ...]:
     """Read how far positions reach; the angles themselves are those of transformers' module."""
     section = keys.get("rope_parameters")
     parameters = section if isinstance(section, dict) else {}
+    by_type = [part for part in parameters.values() if isinstance(part, dict)]
+    return tuple(_rope(keys, part) for part in by_type or [parameters])
+
+
+def _rope(keys: ConfigFile, parameters: dict[str, Any]) -> RopeConfig:
     kind = parameters.get("rope_type")
     return RopeConfig(
         kind=kind if isinstance(kind, str) else "default",

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import Linear, Linears
 from specdecode_engine.model.llama import widened
+from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
@@ -48,7 +50,7 @@ class TransformersModel:
     softcap: RowSoftcap | None  # of logits
     embedding: Tensor  # [vocab, hidden]
     head: Linear
-    context_length: int
+    rotary_limits: RotaryLimits
     skipped_tensors: tuple[str, ...]  # of images and sounds, left out of the checkpoint
     _state: ForwardState
     _layers: nn.ModuleList
@@ -90,7 +92,7 @@ class TransformersModel:
         """Put our attention and ops into transformers' model, and prove what is left.
 
         Args:
-            length: positions of rotary tables.
+            length: tokens of the longest text.
 
         Raises:
             UnsupportedModel: the model cannot be computed over pages, or its rows depend on their
@@ -105,7 +107,8 @@ class TransformersModel:
                 "is not supported"
             )
         embedding = whole.get_input_embeddings().weight.detach()
-        Replacer(linears or Linears(), dtype, device, length).replace_children(whole)
+        limits = make_rotary_limits(config.ropes, length)
+        Replacer(linears or Linears(), dtype, device, limits).replace_children(whole)
         base = whole.get_submodule(base_name(whole))
         head = whole.get_output_embeddings()
         if not isinstance(head, RowLinear):
@@ -120,7 +123,7 @@ class TransformersModel:
             softcap=softcap,
             embedding=embedding,
             head=head.linear,
-            context_length=length,
+            rotary_limits=limits,
             skipped_tensors=skipped_tensors,
             _state=state,
             _layers=_decoder_layers(base, config),
@@ -152,6 +155,11 @@ class TransformersModel:
             audit.check(self.config.model_type)
 
     @property
+    def context_length(self) -> int:
+        """Tokens of the longest text."""
+        return self.rotary_limits.context_length
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
 
@@ -166,7 +174,10 @@ class TransformersModel:
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the rows `ids` at `positions` [rows] i64 through all layers.
+        """Run the rows `ids` through all layers.
+
+        Args:
+            positions: [rows] i64, in the rotary table of each row's text; see `RotaryLimits`.
 
         Returns:
             Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux

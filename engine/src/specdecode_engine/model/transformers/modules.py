@@ -161,17 +161,18 @@ class RowGatedMlp(RowModule):
 
 
 class RotaryTable(RowModule):
-    """Cosines and sines of all positions, looked up by position."""
+    """Cosines and sines of all positions, in one table after the other; see `RotaryLimits`."""
 
     def __init__(self, tables: dict[str | None, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
-        self.tables = tables  # by layer type, None where all layers share one: [positions, dim]
+        # By layer type, None where all layers share one: [rows of the tables, dim].
+        self.tables = tables
 
     def forward(
         self, x: Tensor, position_ids: Tensor, layer_type: str | None = None
     ) -> tuple[Tensor, Tensor]:
         cos, sin = self.tables[layer_type]
         shape = (*position_ids.shape, -1)
-        # A step verifies a few rows past the end of the context; they are cut from the output.
+        # A step verifies a few rows past the end of a table; they are cut from the output.
         rows = position_ids.flatten().clamp(max=cos.shape[0] - 1)
         return cos.index_select(0, rows).view(shape), sin.index_select(0, rows).view(shape)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.transformers.mixture_replacement import MixtureReplacer
 from specdecode_engine.model.transformers.modules import (
@@ -32,12 +33,12 @@ class Replacer:
     """Replaces modules of one network; each replaced weight is freed before the next is packed."""
 
     def __init__(
-        self, linears: Linears, dtype: torch.dtype, device: torch.device, positions: int
+        self, linears: Linears, dtype: torch.dtype, device: torch.device, limits: RotaryLimits
     ) -> None:
         self._linears = linears
         self._dtype = dtype
         self._device = device
-        self._positions = positions
+        self._limits = limits
         self._mixtures = MixtureReplacer(linears, self._norm)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
 
@@ -53,7 +54,7 @@ class Replacer:
 
     def _replacement(self, module: nn.Module) -> nn.Module | None:
         if "RotaryEmbedding" in type(module).__name__:
-            return RotaryTable(rotary_tables(module, self._positions, self._dtype, self._device))
+            return RotaryTable(rotary_tables(module, self._limits, self._dtype, self._device))
         if type(module) is nn.Linear:
             return self._linear(module)
         if is_silu(module):
@@ -131,30 +132,41 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def rotary_tables(
-    module: nn.Module, positions: int, dtype: torch.dtype, device: torch.device
+    module: nn.Module, limits: RotaryLimits, dtype: torch.dtype, device: torch.device
 ) -> dict[str | None, tuple[Tensor, Tensor]]:
-    """Tabulate a rotary embedding's cosines and sines, per layer type where it has several.
-
-    Frequencies that depend on the length of the text are those of the longest.
-    """
+    """Tabulate a rotary embedding's cosines and sines, per layer type where it has several."""
     types: list[str | None] = list(getattr(module, "rope_type", {}) or [])
     if not types or isinstance(module.rope_type, str):
         types = [None]
-    x = torch.empty(0, dtype=dtype, device=device)
-    last = torch.tensor([[positions - 1]], device=device)
+    is_meta = device.type == "meta"
+    if is_meta and len(limits.limits) > 1:
+        # Frequencies that depend on the length need numbers; the module has none on meta.
+        module, device = type(module)(module.config), torch.device("cpu")
     tables: dict[str | None, tuple[Tensor, Tensor]] = {}
     for name in types:
-        arguments = () if name is None else (name,)
-        blocks = []
-        for first in range(0, positions, TABLE_BLOCK):
-            ids = torch.arange(first, first + TABLE_BLOCK, device=device)[None]
-            ids = ids.clamp(max=positions - 1)
-            # The last position comes along, so that every block has the same frequencies.
-            cos, sin = module(x, torch.cat((ids, last), dim=1), *arguments)
-            blocks.append((cos[0, :-1], sin[0, :-1]))
-        cos, sin = (torch.cat(parts)[:positions] for parts in zip(*blocks, strict=True))
-        tables[name] = cos, sin
+        parts = [
+            _rotary_table(module, name, limit, rows, torch.empty(0, dtype=dtype, device=device))
+            for limit, rows in zip(limits.limits, limits.rows, strict=True)
+        ]
+        cos, sin = (torch.cat(column) for column in zip(*parts, strict=True))
+        tables[name] = (cos.to("meta"), sin.to("meta")) if is_meta else (cos, sin)
     return tables
+
+
+def _rotary_table(
+    module: nn.Module, layer_type: str | None, limit: int, rows: int, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Tabulate cosines and sines [rows, dim] of texts of up to `limit` tokens, as `x` is."""
+    arguments = () if layer_type is None else (layer_type,)
+    last = torch.tensor([[limit - 1]], device=x.device)
+    blocks = []
+    for first in range(0, rows, TABLE_BLOCK):
+        ids = torch.arange(first, first + TABLE_BLOCK, device=x.device)[None]
+        # The last position comes along, so that every block has the frequencies of the limit.
+        cos, sin = module(x, torch.cat((ids.clamp(max=limit - 1), last), dim=1), *arguments)
+        blocks.append((cos[0, :-1], sin[0, :-1]))
+    cos, sin = (torch.cat(parts)[:rows] for parts in zip(*blocks, strict=True))
+    return cos, sin
 
 
 def _weight(linear: nn.Module | None) -> Tensor:
