@@ -69,15 +69,16 @@ class PagedTexts:
         """Lay out (text, start, end) spans of consecutive positions."""
         positions = torch.cat([torch.arange(start, end) for _, start, end in spans])
         owners = torch.tensor([text for text, start, end in spans for _ in range(start, end)])
+        device = self.cache.groups[0].k.device
         layout = AttentionMetadata(
-            page_table=self.pages[[text for text, _, _ in spans]],
+            page_table=self.pages[[text for text, _, _ in spans]].to(device),
             page_size=self.cache.page_size,
             qo_lens=tuple(end - start for _, start, end in spans),
-            kv_lens=positions + 1,
+            kv_lens=(positions + 1).to(device),
             max_kv_len=max(end for _, _, end in spans),
         )
-        view = PagedView(self.cache, self.slots(owners, positions), layout)
-        return positions + self.first_rows[owners], view
+        view = PagedView(self.cache, self.slots(owners, positions).to(device), layout)
+        return (positions + self.first_rows[owners]).to(device), view
 
     def tree(self, text: int, mask: Tensor, depths: Tensor) -> tuple[Tensor, PagedView]:
         """Lay out a tree after the prefix of a text; its root is the first node."""

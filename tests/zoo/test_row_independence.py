@@ -3,19 +3,37 @@
 import pytest
 import torch
 from torch import Tensor
+from transformers.activations import ACT2FN
 
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.model.transformers.modules import (
+    RowActivation,
+    RowLayerNorm,
+    RowModule,
+    RowSilu,
+    RowSoftcap,
+)
 from specdecode_kernels import choose_backend
+from tests.row_batches import ROWS, assert_rows_are_independent
 from tests.zoo.conftest import MakeModel
 from zoo.logits import PagedTexts
 
 CPU = torch.device("cpu")
-TEXTS = 67
+TEXTS = ROWS
+SAMPLE = (2, 9, 33, TEXTS)
 PROMPT = 3
+WIDTH = 45
+ACTIVATIONS = ("gelu", "gelu_pytorch_tanh", "quick_gelu", "relu2", "sigmoid", "tanh")
+OPS = choose_backend("auto", CPU, torch.float32, 16).backend
 TYPES = ("gemma2", "cohere2", "phi3", "glm4_moe")
 """Widths of 90; tanh and gelu, layer norms, fused maps, experts chosen by groups."""
+
+
+def draw(*shape: int) -> Tensor:
+    """Normal numbers, others for each shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 class DecodeBatches:
@@ -36,24 +54,29 @@ class DecodeBatches:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_rows_have_the_same_bits_alone_and_in_batches(name: str, make_model: MakeModel) -> None:
+def test_rows_of_a_model_have_the_same_bits_alone_and_in_batches(
+    name: str, make_model: MakeModel
+) -> None:
     linears = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
     config = TransformersConfig.load(make_model(name)[0])
     batches = DecodeBatches(TransformersModel.load(config, device=CPU, linears=linears), linears)
     alone = torch.cat([batches.logits([text]) for text in range(TEXTS)])
-    for size in range(2, TEXTS + 1):
-        texts = [(size * 5 + offset) % TEXTS for offset in range(size)]
-        assert torch.equal(batches.logits(texts), alone[texts]), f"batch of {size}"
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_rows_have_the_same_bits_on_any_number_of_threads(name: str, make_model: MakeModel) -> None:
-    linears = Linears()
-    config = TransformersConfig.load(make_model(name)[0])
-    batches = DecodeBatches(TransformersModel.load(config, device=CPU, linears=linears), linears)
-    alone = torch.cat([batches.logits([text]) for text in range(TEXTS)])
-    for threads in (2, 3):
+    for threads, sizes in ((1, range(2, TEXTS + 1)), (2, SAMPLE), (3, SAMPLE)):
         torch.set_num_threads(threads)
-        for size in (2, 9, 33, TEXTS):
-            texts = list(range(TEXTS - size, TEXTS))
+        for size in sizes:
+            texts = [(size * 5 + offset) % TEXTS for offset in range(size)]
             assert torch.equal(batches.logits(texts), alone[texts]), f"{size} on {threads} threads"
+
+
+MODULES: dict[str, RowModule] = {
+    "layer norm": RowLayerNorm(draw(WIDTH), draw(WIDTH), 1e-5),
+    "silu": RowSilu(OPS, torch.float32, CPU),
+    "softcap": RowSoftcap(0.7),
+    **{f"activation {name}": RowActivation(ACT2FN[name]) for name in ACTIVATIONS},
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_rows_of_a_module_have_the_same_bits_alone_and_in_batches(name: str) -> None:
+    x = draw(ROWS, WIDTH) * 4
+    assert_rows_are_independent(lambda rows: MODULES[name](x[rows]))

@@ -42,9 +42,6 @@ REFUSED = {
     "qwen3.5-397b-a17b": [
         "layers without softmax attention (text_config.layer_types has linear_attention)",
     ],
-    "gpt-oss-20b": [
-        "quantized weights (quantization_config: mxfp4)",
-    ],
     "kimi-k2": [
         "multi-head latent attention (kv_lora_rank)",
     ],
@@ -89,6 +86,14 @@ def test_published_models_are_served_in_the_memory_of_their_parameters(
     assert pair.target.weight_bytes == meta_bytes(target)
 
 
+def test_a_model_without_a_type_is_counted_in_float32(folder: Folder) -> None:
+    """As gpt-oss, whose tensors have the type."""
+    target = folder("gpt-oss-20b")
+    checked = only_target(target).target
+    assert (checked.implementation, checked.dtype) == ("transformers", torch.float32)
+    assert checked.weight_bytes == 2 * meta_bytes(target)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder) -> None:
     pair = only_target(folder(name))
@@ -101,7 +106,7 @@ def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder
 
 
 def test_every_configuration_is_tested() -> None:
-    used = {*SERVED, *REFUSED, "llama-3.3-70b", "qwen3-32b"}
+    used = {*SERVED, *REFUSED, "gpt-oss-20b", "llama-3.3-70b", "qwen3-32b"}
     heads = {"specforge-qwen3-4b-eagle3", "specforge-qwen3-32b-eagle3"}
     assert {file.stem for file in CONFIGS.glob("*.json")} == used | heads
     origins = (CONFIGS / "README.md").read_text()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.experts import gates_first
 from specdecode_engine.model.routing import RoutingConfig, Scores, route
-from specdecode_engine.model.transformers.recognition import close, random, random_linear
+from specdecode_engine.model.transformers.recognition import is_close, random_linear, random_tensor
 from specdecode_kernels import ExpertRouting, GatedActivation
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.torch.experts import gate
@@ -54,12 +54,14 @@ def recognise_router(module: nn.Module) -> RouterKind | None:
     bias = module._parameters.get("bias")
     probe = copy.copy(module)
     probe.__dict__["hidden_dim"] = WIDTH
-    probe._parameters = {"weight": nn.Parameter(random(num_experts, WIDTH))}
+    probe._parameters = {"weight": nn.Parameter(random_tensor(num_experts, WIDTH))}
     if "bias" in module._parameters:
-        probe._parameters["bias"] = None if bias is None else nn.Parameter(random(num_experts))
-    correction = random(num_experts, 1)[:, 0]
+        probe._parameters["bias"] = (
+            None if bias is None else nn.Parameter(random_tensor(num_experts))
+        )
+    correction = random_tensor(num_experts, 1)[:, 0]
     probe._buffers = dict.fromkeys(module._buffers, correction)
-    x = random(ROWS, WIDTH)
+    x = random_tensor(ROWS, WIDTH)
     computed = _routed(probe, x, correction)
     if computed is None:
         return None
@@ -83,14 +85,14 @@ def recognise_scaled_router(module: nn.Module) -> RouterKind | None:
     proj: Any = module.get_submodule("proj")
     num_experts, hidden = proj.weight.shape
     probe = copy.copy(module)
-    scale, expert_scale = random(hidden, 1)[:, 0], random(num_experts, 1)[:, 0]
+    scale, expert_scale = random_tensor(hidden, 1)[:, 0], random_tensor(num_experts, 1)[:, 0]
     probe._parameters = {
         "scale": nn.Parameter(scale),
         "per_expert_scale": nn.Parameter(expert_scale),
     }
-    map_rows = random_linear(hidden, num_experts, has_bias=False)
+    map_rows = random_linear(hidden, num_experts)
     probe._modules = {"norm": _FixedNorm(), "proj": map_rows}
-    x = random(ROWS, hidden)
+    x = random_tensor(ROWS, hidden)
     computed = _routed(probe, x, scale)
     if computed is None:
         return None
@@ -120,7 +122,7 @@ def recognise_experts(module: nn.Module) -> ExpertsKind | None:
 
 def recognise_gate(module: Any) -> tuple[GatedActivation, bool] | None:
     """Return what `_apply_gate` computes, and whether gate and up are interleaved."""
-    x = random(ROWS, 2 * WIDTH) * 6  # far enough for limits
+    x = random_tensor(ROWS, 2 * WIDTH) * 6  # far enough for limits
     with torch.no_grad():
         try:
             computed = module._apply_gate(x)
@@ -132,7 +134,7 @@ def recognise_gate(module: Any) -> tuple[GatedActivation, bool] | None:
         if kind == "swigluoai":
             activation = GatedActivation(kind, float(alpha), float(limit))
         rows = gates_first(x[:, :, None])[..., 0] if is_interleaved else x
-        if computed.shape == (ROWS, WIDTH) and close(computed, gate(rows, activation)):
+        if computed.shape == (ROWS, WIDTH) and is_close(computed, gate(rows, activation)):
             return activation, is_interleaved
     return None
 
@@ -197,4 +199,4 @@ def _is_same(routing: ExpertRouting, other: ExpertRouting, num_experts: int) -> 
     chosen = [
         torch.zeros(ROWS, num_experts).scatter(1, ids.long(), 1.0) for ids, _ in (routing, other)
     ]
-    return torch.equal(*chosen) and close(*dense)
+    return torch.equal(*chosen) and is_close(*dense)

@@ -1,0 +1,120 @@
+"""Ops on a CPU give a row the same bits alone and in batches of 2 to 67 rows, at every place.
+
+Widths are not multiples of a vector; threads are 1, 2 and 3. `test_row_independence` shows for the
+references that this follows from how they call BLAS.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdecode_kernels import AttentionMetadata, AttentionParams, Backend, LayerKV
+from specdecode_kernels.testing import backend_of
+from tests.row_batches import ROWS, SIZES, SOME_SIZES, assert_rows_are_independent
+
+CPU = torch.device("cpu")
+DIM = 10  # of a head
+KEYS = 150
+Op = Callable[[Tensor], Tensor]  # of the numbers of rows
+Name = Literal["torch", "cpu"]
+
+every_backend = pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("torch", torch.float32), ("cpu", torch.float32), ("cpu", torch.bfloat16)],
+    ids=str,
+)
+
+
+def draw(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Normal numbers, others for each shape."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def linear_of(ops: Backend, dtype: torch.dtype, outputs: int, inputs: int) -> Op:
+    x, weight = draw(ROWS, inputs, dtype=dtype), draw(outputs, inputs, dtype=dtype)
+    bias = draw(outputs, dtype=dtype)
+    held = weight if ops.pack_weight is None else ops.pack_weight(weight)
+    return lambda rows: ops.linear(x[rows], held, bias)
+
+
+def norm_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
+    x, weight = draw(ROWS, width, dtype=dtype), draw(width, dtype=dtype)
+    return lambda rows: ops.rms_norm(x[rows], weight, 1e-5)
+
+
+def add_norm_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
+    x, weight = draw(2, ROWS, width, dtype=dtype), draw(width, dtype=dtype)
+    return lambda rows: torch.cat(ops.add_rms_norm(x[0, rows], x[1, rows], weight, 1e-5), dim=-1)
+
+
+def gate_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
+    x = draw(2, ROWS, width, dtype=dtype) * 4
+    return lambda rows: ops.silu_and_mul(x[0, rows], x[1, rows])
+
+
+def rope_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
+    heads = draw(ROWS, 5, width, dtype=dtype)
+    angles = draw(ROWS, width // 2, dtype=torch.float32)
+
+    def turn(rows: Tensor) -> Tensor:
+        q, k = heads[rows].split((3, 2), dim=1)
+        return torch.cat(ops.apply_rope(q, k, angles[rows].cos(), angles[rows].sin()), dim=1)
+
+    return turn
+
+
+OPS: dict[str, Callable[[Backend, torch.dtype], Op]] = {
+    "linear, small": partial(linear_of, outputs=33, inputs=50),
+    "linear, on threads": partial(linear_of, outputs=333, inputs=201),
+    "rms_norm": partial(norm_of, width=50),
+    "add_rms_norm": partial(add_norm_of, width=90),
+    "silu_and_mul": partial(gate_of, width=45),
+    "apply_rope": partial(rope_of, width=DIM),
+}
+
+
+@every_backend
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_does_not_depend_on_its_batch(op: str, name: Name, dtype: torch.dtype) -> None:
+    assert_rows_are_independent(OPS[op](backend_of(name, CPU, dtype), dtype))
+
+
+PARAMS = {
+    "plain": AttentionParams(),
+    "features": AttentionParams(
+        scale=0.3, logit_softcap=2.0, sliding_window=37, sinks=torch.linspace(-1, 2, 6)
+    ),
+}
+
+
+@every_backend
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("layout", ["one request each", "one request"])
+def test_attention_of_a_row_does_not_depend_on_its_batch(
+    layout: str, params: str, name: Name, dtype: torch.dtype
+) -> None:
+    """Rows see between 1 and all keys; they belong to requests of their own or to one."""
+    ops = backend_of(name, CPU, dtype)
+    q = draw(ROWS, 6, DIM, dtype=dtype)
+    kv = LayerKV(draw(KEYS, 2, DIM, dtype=dtype), draw(KEYS, 2, 7, dtype=dtype))
+    kv_lens = torch.linspace(1, KEYS, ROWS).long()
+
+    def attend(rows: Tensor) -> Tensor:
+        lens = (1,) * len(rows) if layout == "one request each" else (len(rows),)
+        pages = torch.arange(KEYS).expand(len(lens), -1).contiguous()
+        metadata = AttentionMetadata(pages, 1, lens, kv_lens[rows], KEYS)
+        return ops.attend(q[rows], kv, metadata, None, PARAMS[params])
+
+    assert_rows_are_independent(attend, SIZES if name == "cpu" else SOME_SIZES)
+
+
+def test_an_op_whose_rows_depend_on_their_place_is_noticed() -> None:
+    """The comparison itself."""
+    x = draw(ROWS, 3, dtype=torch.float32)
+    with pytest.raises(AssertionError, match=r"4 rows on 1 threads: rows \[3\] differ"):
+        assert_rows_are_independent(lambda rows: x[rows] + (torch.arange(len(rows)) == 3)[:, None])

@@ -1,0 +1,127 @@
+"""On a shadow CUDA device a forward of every required type never waits, and is one graph."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.kv_cache import PagedView
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.model.transformers.modules import RowRmsNorm
+from specdecode_kernels import TORCH, Backend, choose_backend
+from tests.shadow_cuda.active import shadow_cuda
+from tests.shadow_cuda.device import ShadowDevice
+from tests.shadow_cuda.errors import CaptureRefused
+from tests.shadow_cuda.ops import with_reference_numbers
+from tests.zoo.conftest import MakeModel
+from zoo.logits import TOLERANCE, PagedTexts
+from zoo.models import REQUIRED, read_models
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+TYPES = [name for name, model in read_models().items() if model.group == REQUIRED]
+TEXTS = 2
+PROMPT = 19  # longer than the windows
+IDS = torch.arange(6, 6 + TEXTS * (PROMPT + 2)).view(TEXTS, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Inputs of one forward, which a graph reads wherever they are."""
+
+    ids: Tensor
+    positions: Tensor
+    view: PagedView
+
+    def load(self, other: "Step") -> None:
+        """Copy the inputs of another step of the same shape."""
+        self.ids.copy_(other.ids)
+        self.positions.copy_(other.positions)
+        self.view.slot_mapping.copy_(other.view.slot_mapping)
+        self.view.layout.kv_lens.copy_(other.view.layout.kv_lens)
+
+
+class Decoder:
+    """A model and two texts, of which it computes a prompt and then one row of each per step."""
+
+    def __init__(self, config: TransformersConfig, device: torch.device, ops: Backend) -> None:
+        self.model = TransformersModel.load(config, device=device, linears=Linears(ops))
+        self._texts = PagedTexts.make(self.model, 4, ops)
+
+    def step(self, start: int, end: int) -> Step:
+        """Lay out positions from start to end of every text."""
+        positions, view = self._texts.spans([(text, start, end) for text in range(TEXTS)])
+        return Step(IDS[:, start:end].flatten().to(positions.device), positions, view)
+
+    def steps(self) -> list[Step]:
+        """Lay out the prompts and two steps after them."""
+        return [self.step(0, PROMPT), *(self.step(at, at + 1) for at in (PROMPT, PROMPT + 1))]
+
+    def logits(self, step: Step) -> Tensor:
+        hidden, _ = self.model.forward(step.ids, step.positions, step.view)
+        return self.model.logits(hidden)
+
+
+def make_decoder(config: TransformersConfig, gpu: ShadowDevice) -> Decoder:
+    """Load a model on the shadow device, with the kernels of a GPU."""
+    triton = choose_backend("auto", CUDA, torch.float32, 16).backend
+    return Decoder(config, CUDA, with_reference_numbers(triton, gpu))
+
+
+def capture(decoder: Decoder, step: Step) -> tuple["torch.cuda.CUDAGraph", Tensor]:
+    """Record a step; return the graph and its logits."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    try:
+        return graph, decoder.logits(step)
+    finally:
+        graph.capture_end()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_forward_never_waits_and_is_one_graph(name: str, make_model: MakeModel) -> None:
+    config = TransformersConfig.load(make_model(name)[0])
+    plain = Decoder(config, CPU, TORCH)
+    prompt, first, second = (plain.logits(step) for step in plain.steps())
+    with shadow_cuda() as gpu:
+        decoder = make_decoder(config, gpu)
+        steps, static = decoder.steps(), decoder.step(PROMPT + 1, PROMPT + 2)
+        with gpu.counting() as waits:
+            computed = [decoder.logits(step) for step in steps]
+            graph, logits = capture(decoder, static)
+            for step in steps[1:]:
+                static.load(step)
+                graph.replay()
+                computed.append(logits.clone())
+                # What a forward keeps for the next one must not lie in the graph's memory.
+                computed.append(decoder.logits(step))
+        assert waits == []
+        assert gpu.errors == []
+        found = [one.cpu() for one in computed]
+    wanted = [prompt, first, second, first, first, second, second]
+    for got, right in zip(found, wanted, strict=True):
+        assert (got - right).abs().max() <= TOLERANCE * right.abs().max()
+
+
+def test_a_module_that_reads_the_device_is_caught(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check itself: a wait shows in an eager forward, and no graph is captured."""
+    config = TransformersConfig.load(make_model("llama")[0])
+    forward = RowRmsNorm.forward
+
+    def reading(norm: RowRmsNorm, x: Tensor) -> Tensor:
+        assert x.max().item() < torch.inf
+        return forward(norm, x)
+
+    with shadow_cuda() as gpu:
+        decoder = make_decoder(config, gpu)
+        step = decoder.steps()[0]
+        monkeypatch.setattr(RowRmsNorm, "forward", reading)
+        with gpu.counting() as waits:
+            decoder.logits(step)
+        assert len(waits) == 2 * config.num_hidden_layers + 1
+        with pytest.raises(CaptureRefused, match="capturing"):
+            capture(decoder, step)
