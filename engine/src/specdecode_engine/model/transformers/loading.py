@@ -6,6 +6,7 @@ that transformers opens itself stay mapped, and count as memory, as long as one 
 in use.) No code of a checkpoint ever runs, and pickles are read as weights only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def load_network(
     # AutoModelForCausalLM, which chooses the class so, demands a folder.
     choose: Any = auto_factory._get_model_class
     loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
+    tensors: dict[str, _LaterTensor] = {}
     source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
     if has_tensors(config.folder):
         tensors = _read_later(config, dtype, _kept_wide(loader))
@@ -70,6 +72,7 @@ def load_network(
         ) from error
     except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
         raise _cannot_build(config, error) from error
+    report["unexpected_keys"] -= _zero_biases(tensors, report["unexpected_keys"])
     left_out = _check(config, report)
     network.eval()
     _place(network, device)
@@ -116,6 +119,20 @@ def _kept_wide(model_class: Any) -> tuple[str, ...]:
     """Parts of the names of tensors that a class of transformers keeps in float32."""
     kept = (model_class._keep_in_fp32_modules, model_class._keep_in_fp32_modules_strict)
     return tuple(part for parts in kept for part in parts or ())
+
+
+def _zero_biases(tensors: Mapping[str, _LaterTensor], unexpected: set[str]) -> set[str]:
+    """Name the biases that a format adds to maps without one; of other values they would count."""
+    return {
+        name
+        for name in unexpected & tensors.keys()
+        if _is_extra_bias(tensors[name]) and not tensors[name][...].any()
+    }
+
+
+def _is_extra_bias(tensor: _LaterTensor) -> bool:
+    store = tensor.store
+    return isinstance(store, DequantizingStore) and tensor.name in store.extra_biases
 
 
 def _place(network: nn.Module, device: torch.device) -> None:
