@@ -108,7 +108,7 @@ class EngineConfig:
     widths: Mapping[ForwardKind, ForwardWidths]
 
 
-def resolve(boot: EngineBoot, open_store: OpenStore = open_checkpoint) -> EngineConfig:
+def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConfig:
     """Read the configs of the checkpoints and decide; no weights are read.
 
     Args:
@@ -122,7 +122,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = open_checkpoint) -> Engine
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = _read_draft(boot.speculation, target)
-    dtype = _dtype(boot.model, target, device, open_store)
+    dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
     mode = choose_graph_mode(
