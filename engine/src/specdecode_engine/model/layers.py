@@ -65,11 +65,15 @@ class Linears:
 
     def make(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Make one map; the caller gives `weight` away."""
+        return Linear(self.ops, self.pack(weight), bias)
+
+    def pack(self, weight: Tensor) -> Tensor | PackedWeight:
+        """Pack a weight, or those of all experts of a layer, unless weights stay plain."""
         if self.plain_weights is not None:
-            return Linear(self.ops, weight, bias)
+            return weight
         assert self.ops.pack_weight is not None
         self._packed += 1
-        return Linear(self.ops, self.ops.pack_weight(weight), bias)
+        return self.ops.pack_weight(weight)
 
     def facts(self) -> dict[str, object]:
         """Return what was chosen and why: fields of /server_info."""
