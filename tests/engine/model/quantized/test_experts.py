@@ -106,5 +106,5 @@ def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
         tmp_path, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
     )
     assert_equal(loaded(tmp_path), expected.state_dict())
-    model = TransformersModel.load(TransformersConfig.load(tmp_path), device=CPU)
-    assert max(worst_differences(expected, model).values()) <= TOLERANCE
+    ours = TransformersModel.load(TransformersConfig.load(tmp_path), device=CPU)
+    assert max(worst_differences(expected, ours).values()) <= TOLERANCE
