@@ -14,6 +14,7 @@ import torch
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
+from specdecode_engine.model.sparse_mlp import SparseMlpConfig
 
 DEFAULT_WINDOW = 4096
 DEFAULT_MAX_WINDOW_LAYERS = 28
@@ -35,6 +36,7 @@ class Family:
     qk_norm: bool = False
     windows: Windows = Windows.NONE
     head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
+    has_experts: bool = False
 
 
 LLAMA = Family()
@@ -43,6 +45,7 @@ FAMILIES: Mapping[str, Family] = {
     "MistralForCausalLM": Family(windows=Windows.ALL),
     "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
     "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
+    "Qwen3MoeForCausalLM": Family(qk_norm=True, has_experts=True),
 }
 """By the name under `architectures`."""
 
@@ -84,6 +87,7 @@ class LlamaConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
+    sparse_mlp: SparseMlpConfig | None = None  # of the layers with experts
 
     @classmethod
     def load(cls, folder: Path) -> "LlamaConfig":
@@ -108,7 +112,13 @@ class LlamaConfig:
             bos_token_id=bos[0] if bos else None,
             eos_token_ids=read_eos_token_ids(config),
             dtype=config.dtype(),
+            sparse_mlp=SparseMlpConfig.read(config, layers) if family.has_experts else None,
         )
+
+    def sparse_mlp_of(self, layer: int) -> SparseMlpConfig | None:
+        """Return the experts of a layer; None: its MLP is dense."""
+        has_experts = self.sparse_mlp is not None and layer in self.sparse_mlp.sparse_layers
+        return self.sparse_mlp if has_experts else None
 
     @property
     def layer_map(self) -> LayerMap:
