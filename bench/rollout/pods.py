@@ -11,7 +11,8 @@ from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.trial_evidence import PodEvidence, close_window
+from specdecode_operator.judge.recording import close_window
+from specdecode_operator.judge.trial_evidence import PodEvidence
 
 HOURS_S, WINDOWS, SLOTS_OF_WINDOW = 7200.0, 24, 60
 FIRST_LOOKS = (3, 6, 12)

@@ -14,7 +14,8 @@ from rollout.requests import STRATA, WIDTH, Requests, add_up, draw_arrivals, ser
 from rollout.worlds import Candidate, World
 from specdecode_operator.judge.alarms import PAIRS
 from specdecode_operator.judge.evidence import Latencies, Role
-from specdecode_operator.judge.trial_evidence import Counts, Tails, TurnEvidence, tail_bound
+from specdecode_operator.judge.recording import tail_bound
+from specdecode_operator.judge.trial_evidence import Counts, Tails, TurnEvidence
 from specdecode_operator.judge.turns import (
     PROBE_PAIRS,
     SHORTEST,

@@ -14,7 +14,8 @@ from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.trial_evidence import TurnEvidence, observe_open
+from specdecode_operator.judge.recording import observe_open
+from specdecode_operator.judge.trial_evidence import TurnEvidence
 
 TABLE = {"1": {"candidate_steps": [7]}}
 

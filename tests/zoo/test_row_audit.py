@@ -135,11 +135,11 @@ def test_attention_that_would_be_incomplete_is_refused(
         attention(module, rows, rows, rows, mask, arguments)
 
 
-def test_config_refuses_quantized_weights(tmp_path: Path, make_model: MakeModel) -> None:
+def test_config_refuses_an_unsupported_quantization(tmp_path: Path, make_model: MakeModel) -> None:
     import json
 
     keys = json.loads((make_model("qwen3")[0] / "config.json").read_text())
-    keys["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    keys["quantization_config"] = {"quant_method": "bitsandbytes"}
     (tmp_path / "config.json").write_text(json.dumps(keys))
-    with pytest.raises(Exception, match=r"quantization_config .*unquantized"):
+    with pytest.raises(Exception, match=r"quant_method is 'bitsandbytes'.*unquantized"):
         TransformersConfig.load(tmp_path)

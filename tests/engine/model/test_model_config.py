@@ -159,7 +159,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"architectures": None}, "architectures is missing; supported"),
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),
     ({"sliding_window": 4096}, "sliding_window is 4096; this architecture has no sliding windows"),
-    ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; convert"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config.quant_method is missing"),
     ({"vocab_size": None}, "vocab_size is missing; it must be a positive integer"),
     ({"vocab_size": True}, "vocab_size is True; it must be a positive integer"),
     ({"hidden_size": 0}, "hidden_size is 0; it must be a positive integer"),

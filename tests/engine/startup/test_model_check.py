@@ -42,10 +42,7 @@ REFUSED = {
         "a mixture of experts (text_config.num_experts is 512)",
         "layers without softmax attention (text_config.layer_types has linear_attention)",
     ],
-    "gpt-oss-20b": [
-        "a mixture of experts (num_local_experts is 32)",
-        "quantized weights (quantization_config: mxfp4)",
-    ],
+    "gpt-oss-20b": ["a mixture of experts (num_local_experts is 32)"],
     "glm-4.7": ["a mixture of experts (n_routed_experts is 160)"],
     "minimax-m2.7": ["a mixture of experts (num_local_experts is 256)"],
     "kimi-k2": [

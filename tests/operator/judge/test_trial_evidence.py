@@ -7,22 +7,24 @@ import pytest
 
 from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Role, Stratum
 from specdecode_operator.judge.evidence_document import BadEvidence, from_document, to_document
+from specdecode_operator.judge.recording import (
+    MAX_BYTES,
+    _merge_smallest,
+    abandon_pair,
+    close_pair,
+    close_window,
+    observe_open,
+    tail_bound,
+)
 from specdecode_operator.judge.trial_evidence import (
     CELL,
-    MAX_BYTES,
     MAX_STRATA,
     OTHER,
     ROW,
     PodEvidence,
     TurnEvidence,
-    _merge_smallest,
-    abandon_pair,
     cell_of,
-    close_pair,
-    close_window,
-    observe_open,
     row_of,
-    tail_bound,
 )
 
 BOUNDS_S = (0.1, 0.2, 0.4)

@@ -146,6 +146,7 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
         "implementation": model.implementation,
         "parameters": model.parameters,
         "weight_bytes": model.weight_bytes,
+        "quantization": model.quantization,
         "dtype": _name(model.dtype),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_cache_dtype": _name(model.kv_dtype),
@@ -170,12 +171,14 @@ def _model_lines(role: str, model: "ModelCheck") -> list[str]:
     ]
     if model.weight_bytes is None or model.kv_bytes_per_token is None:
         return lines
+    quantization = [f"  quantization    {model.quantization}, read as {_name(model.dtype)}"]
     source = "config.json and headers" if model.has_tensors else "config.json; no tensors found"
     return [
         *lines,
         f"  implementation  {model.implementation}",
         f"  weights         {model.weight_bytes / 2**20:.1f} MiB, {model.parameters} parameters "
         f"in {_name(model.dtype)} ({source})",
+        *(quantization if model.quantization is not None else ()),
         f"  KV cache        {model.kv_bytes_per_token} bytes per token in {_name(model.kv_dtype)}",
         f"  context length  {model.context_length} tokens",
     ]

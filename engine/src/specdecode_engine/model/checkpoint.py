@@ -34,6 +34,14 @@ DTYPES = {
     "I32": torch.int32,
     "BOOL": torch.bool,
 }
+QUANTIZED_DTYPES = {
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+"""What plain weights are never stored in."""
 
 
 class TensorError(CheckpointError):
@@ -88,9 +96,18 @@ class Checkpoint:
     @classmethod
     def open(cls, folder: Path) -> "Checkpoint":
         """Read the headers of the folder's single file or of all its shards."""
+        return cls._of_types(folder, DTYPES)
+
+    @classmethod
+    def open_quantized(cls, folder: Path) -> "Checkpoint":
+        """As `open`, with tensors of the types that quantized weights are stored in."""
+        return cls._of_types(folder, DTYPES | QUANTIZED_DTYPES)
+
+    @classmethod
+    def _of_types(cls, folder: Path, dtypes: Mapping[str, torch.dtype]) -> "Checkpoint":
         tensors: dict[str, StoredTensor] = {}
         for file in _tensor_files(folder):
-            tensors.update(_read_header(file))
+            tensors.update(_read_header(file, dtypes))
         kept = {name: t for name, t in tensors.items() if not name.endswith(HARMLESS)}
         return cls(folder, kept)
 
@@ -120,8 +137,13 @@ class Checkpoint:
 
     def read(self, name: str, into: Tensor) -> None:
         # The file is mapped; what is read of it goes to `into` without a copy in between.
+        into.copy_(self.get(name))
+
+    def get(self, name: str) -> Tensor:
+        """Return one tensor as it is stored, in mapped memory."""
         with safe_open(self.tensors[name].file, framework="pt") as opened:
-            into.copy_(opened.get_tensor(name))
+            stored: Tensor = opened.get_tensor(name)
+            return stored
 
 
 def has_tensors(folder: Path) -> bool:
@@ -159,18 +181,18 @@ def _shards(index: Path) -> list[Path]:
     return files
 
 
-def _read_header(file: Path) -> dict[str, StoredTensor]:
+def _read_header(file: Path, dtypes: Mapping[str, torch.dtype]) -> dict[str, StoredTensor]:
     header: dict[str, StoredTensor] = {}
     try:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - no mapping
                 stored = opened.get_slice(name)
                 shape, dtype = tuple(stored.get_shape()), str(stored.get_dtype())
-                if dtype not in DTYPES:
+                if dtype not in dtypes:
                     raise TensorError(
                         file, f"{name} is of type {dtype}", f"convert it to {', '.join(DTYPES)}"
                     )
-                header[name] = StoredTensor(file, shape, DTYPES[dtype])
+                header[name] = StoredTensor(file, shape, dtypes[dtype])
     except (OSError, SafetensorError) as error:
         raise TensorError(file, f"damaged or cut short ({error})", "download it again") from error
     return header

@@ -13,6 +13,7 @@ import torch
 
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
+from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 from specdecode_engine.model.sparse_mlp import SparseMlpConfig
 
@@ -87,6 +88,7 @@ class LlamaConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
+    quantization: Quantization | None = None  # of the stored weights; None: they are plain
     sparse_mlp: SparseMlpConfig | None = None  # of the layers with experts
 
     @classmethod
@@ -112,6 +114,7 @@ class LlamaConfig:
             bos_token_id=bos[0] if bos else None,
             eos_token_ids=read_eos_token_ids(config),
             dtype=config.dtype(),
+            quantization=read_quantization(config),
             sparse_mlp=SparseMlpConfig.read(config, layers) if family.has_experts else None,
         )
 
@@ -158,7 +161,6 @@ NO_HIDDEN_STATES = AuxHiddenStates()
 def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
     """Read the keys that describe one decoder layer."""
     config.refuse("hidden_act", "silu", "only silu is supported")
-    config.refuse("quantization_config", {}, "convert the weights to an unquantized type")
     hidden_size = config.integer("hidden_size")
     heads = config.integer("num_attention_heads")
     kv_heads = config.integer("num_key_value_heads", heads)

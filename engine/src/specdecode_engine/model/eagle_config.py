@@ -122,6 +122,7 @@ def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile
     if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
         raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
     refuse_windows(config)
+    config.refuse("quantization_config", {}, "convert the head's weights to an unquantized type")
     return config
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Checkpoint, Shape, TensorError
+from specdecode_engine.model.checkpoint import Shape, TensorError, TensorStore
 from specdecode_engine.model.config_file import DraftMismatch
 from specdecode_engine.model.eagle_config import LAYER_IDS, Eagle1Config, Eagle3Config
 from specdecode_engine.model.language_model import LanguageModelConfig
@@ -66,7 +66,7 @@ def fusion_norms(config: Eagle3Config) -> tuple[str, ...]:
     return tuple(f"fc_norm.{number}" for number in range(count))
 
 
-def check_width(config: Eagle3Config, checkpoint: Checkpoint, target: LanguageModelConfig) -> None:
+def check_width(config: Eagle3Config, checkpoint: TensorStore, target: LanguageModelConfig) -> None:
     """Raise DraftMismatch unless `fc` reads the layers that config.json names."""
     stored = checkpoint.tensors.get("fc.weight")
     layers = list(config.aux_spec.layers)

@@ -8,16 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.checkpoint import (
-    Checkpoint,
-    OpenStore,
-    Shape,
-    TensorError,
-    TensorStore,
-)
+from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, TensorStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
+from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
@@ -47,7 +42,7 @@ class Llama:
         device: torch.device,
         context_length: int | None = None,
         progress: bool = False,
-        open_store: OpenStore = Checkpoint.open,
+        open_store: OpenStore = open_checkpoint,
         linears: Linears | None = None,
     ) -> "Llama":
         """Load a checkpoint, by default in its own type and for its own length.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
+from specdecode_engine.model.quantized.config import unsupported_quantization
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 RECURRENT = ("linear_num_value_heads", "ssm_state_size", "mamba_d_state", "hybrid_override_pattern")
@@ -23,11 +24,10 @@ def unsupported_features(file: ConfigFile) -> Iterator[str]:
     """Yield features with the keys that declare them."""
     text = file.section("text_config")
     parts = [file] if text is None else [file, text]
+    quantization = unsupported_quantization(file)
+    if quantization is not None:
+        yield f"quantized weights ({quantization})"
     for part in parts:
-        quantization = part.section("quantization_config")
-        if quantization is not None:
-            method = quantization.get("quant_method") or "an unnamed method"
-            yield f"quantized weights ({part.prefix}quantization_config: {method})"
         if part.get("is_encoder_decoder") is True:
             yield f"an encoder ({part.prefix}is_encoder_decoder)"
         yield from _layers(part)

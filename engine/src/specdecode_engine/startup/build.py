@@ -18,7 +18,7 @@ from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
-from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
+from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
@@ -36,6 +36,8 @@ from specdecode_engine.model.language_model import (
     load_model,
 )
 from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.quantized.config import Quantization
+from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
@@ -81,7 +83,7 @@ def build_core(
     *,
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
-    open_store: OpenStore = Checkpoint.open,
+    open_store: OpenStore = open_checkpoint,
 ) -> EngineCore:
     """Resolve the boot file and build an engine core; see `resolve` and `build`."""
     return build(resolve(boot, open_store), progress=progress, clock=clock, open_store=open_store)
@@ -92,7 +94,7 @@ def build(
     *,
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
-    open_store: OpenStore = Checkpoint.open,
+    open_store: OpenStore = open_checkpoint,
 ) -> EngineCore:
     """Load the checkpoints and wire an engine core.
 
@@ -153,6 +155,18 @@ def _log_choices(config: EngineConfig) -> None:
     for name, choice in config.kernels.items():
         log.info("attention of the %s: %s (%s)", name, choice.backend.attention, choice.reason)
     log.info("graphs: %s, %s", config.graph_mode.name, config.graph_mode.reason)
+    for name, model in (("target", config.target), ("draft", config.draft)):
+        quantization = _quantization(model)
+        if quantization is not None:
+            dtype = config.dtype
+            log.info("weights of the %s: %s, read as %s", name, quantization.description, dtype)
+            for what in quantization.unused:
+                log.info("quantization of %s of the %s is not applied", what, name)
+
+
+def _quantization(model: DraftConfig | None) -> Quantization | None:
+    """Return how the weights of a checkpoint are stored; None: they are plain."""
+    return None if model is None or isinstance(model, EagleConfig) else model.quantization
 
 
 def _load(config: EngineConfig, progress: bool, open_store: OpenStore) -> _Models:
@@ -312,6 +326,7 @@ def _facts(
         "device_name": device_name(config.device),
         "model_implementation": implementation_of(config.target),
         **_skipped_tensors(models.target),
+        **_quantizations(config),
         "dtype": str(config.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
         **kernels,
@@ -328,6 +343,13 @@ def _facts(
         "graphs_reason": graphs.failure or config.graph_mode.reason,
         "captured_pairs": graphs.pairs,
     }
+
+
+def _quantizations(config: EngineConfig) -> dict[str, object]:
+    """Return the formats that weights were dequantized from."""
+    parts = (("quantization", config.target), ("draft_quantization", config.draft))
+    found = {name: _quantization(model) for name, model in parts}
+    return {name: one.description for name, one in found.items() if one is not None}
 
 
 def _skipped_tensors(target: LanguageModel) -> dict[str, object]:

@@ -24,6 +24,7 @@ from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.language_model import LanguageModelConfig, read_config
 from specdecode_engine.model.llama import stored_dtype
+from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
@@ -107,7 +108,7 @@ class EngineConfig:
     widths: Mapping[ForwardKind, ForwardWidths]
 
 
-def resolve(boot: EngineBoot, open_store: OpenStore = Checkpoint.open) -> EngineConfig:
+def resolve(boot: EngineBoot, open_store: OpenStore = open_checkpoint) -> EngineConfig:
     """Read the configs of the checkpoints and decide; no weights are read.
 
     Args:

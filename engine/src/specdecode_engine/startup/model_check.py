@@ -14,7 +14,7 @@ import torch
 
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.model import eagle_weights
-from specdecode_engine.model.checkpoint import Checkpoint, Shape, has_tensors
+from specdecode_engine.model.checkpoint import Shape, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
@@ -25,6 +25,7 @@ from specdecode_engine.model.language_model import (
     read_config,
 )
 from specdecode_engine.model.llama import llama_shapes
+from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -45,7 +46,8 @@ class ModelCheck:
     architecture: str | None = None
     implementation: str | None = None
     parameters: int | None = None
-    weight_bytes: int | None = None  # in `dtype`
+    weight_bytes: int | None = None  # in `dtype`, quantized weights included
+    quantization: str | None = None  # how weights are stored, None also if they are plain
     dtype: torch.dtype | None = None
     kv_bytes_per_token: int | None = None  # keys and values of all layers
     kv_dtype: torch.dtype | None = None
@@ -118,7 +120,7 @@ def _check_model(
     target: LanguageModelConfig | None = None,
 ) -> ModelCheck:
     file = ConfigFile.open(folder / "config.json")
-    checkpoint = Checkpoint.open(folder) if has_tensors(folder) else None
+    checkpoint = open_checkpoint(folder) if has_tensors(folder) else None
     dtype = options.dtype or _declared_dtype(config, file)
     dtype = dtype or _stored_dtype(checkpoint) or torch.float32
     kv_dtype = options.kv_dtype or dtype
@@ -133,6 +135,7 @@ def _check_model(
         implementation=NATIVE if isinstance(config, EagleConfig) else implementation_of(config),
         parameters=parameters,
         weight_bytes=parameters * dtype.itemsize,
+        quantization=_quantization(config),
         dtype=dtype,
         kv_bytes_per_token=kv_bytes(config.layer_map, 1, kv_dtype),
         kv_dtype=kv_dtype,
@@ -141,9 +144,14 @@ def _check_model(
     )
 
 
+def _quantization(config: DraftConfig) -> str | None:
+    quantization = None if isinstance(config, EagleConfig) else config.quantization
+    return None if quantization is None else quantization.description
+
+
 def _count(
     config: LlamaConfig | EagleConfig,
-    checkpoint: Checkpoint | None,
+    checkpoint: TensorStore | None,
     target: LanguageModelConfig | None,
 ) -> int:
     """Count parameters; names and shapes of tensors must be those of config.json."""
@@ -169,7 +177,7 @@ def _count_by_transformers(config: TransformersConfig, dtype: torch.dtype) -> in
 
 def _shapes(
     config: LlamaConfig | EagleConfig,
-    checkpoint: Checkpoint | None,
+    checkpoint: TensorStore | None,
     target: LanguageModelConfig | None,
 ) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
     """Return the required and the optional tensors."""
@@ -190,7 +198,7 @@ def _declared_dtype(config: DraftConfig, file: ConfigFile) -> torch.dtype | None
     return file.dtype() if isinstance(config, EagleConfig) else config.dtype
 
 
-def _stored_dtype(checkpoint: Checkpoint | None) -> torch.dtype | None:
+def _stored_dtype(checkpoint: TensorStore | None) -> torch.dtype | None:
     if checkpoint is None:
         return None
     types = [one.dtype for one in checkpoint.tensors.values() if one.dtype.is_floating_point]

@@ -112,7 +112,7 @@ def _refusal(text: str, why: str) -> BadScrape:
 
 @lru_cache(maxsize=_KNOWN_SERIES)
 def _series(written: str) -> tuple[str, Mapping[str, str] | None] | None:
-    """Name and labels; None where it is no series, no labels where it repeats one."""
+    """Name and labels; None instead of the labels if it repeats one, or of both if malformed."""
     match = _SERIES_ALONE.fullmatch(written)
     return match and (match[1], _labels(match[2] or ""))
 

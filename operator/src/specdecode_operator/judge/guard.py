@@ -6,6 +6,8 @@ from enum import StrEnum
 
 PROMOTE_ALPHA = 0.004
 """Most that a trial may spend on promoting a candidate that is no better."""
+FALLEN_PAIRS = 2
+"""Fewest that show `AcceptLengthFell` in turns: content can change in one."""
 
 
 class Aim(StrEnum):
@@ -38,7 +40,7 @@ class Guard:
     max_duration_s: float = 7200.0
     min_coverage: float = 0.8  # of the work, by strata that count
     min_pairs: int = 6  # of turns, where the arms take turns
-    fallen_pairs: int = 2  # fewest that show `AcceptLengthFell`; content can change in one
+    fallen_pairs: int = FALLEN_PAIRS
     tail_rise: float = 0.5  # growth of the share above the baseline's 95th percentile
     max_restarts: int = 2  # of the candidate's pods beyond the baseline's
     restart_failures: int = 64  # failed requests that one restart explains

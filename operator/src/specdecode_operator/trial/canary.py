@@ -13,7 +13,8 @@ from specdecode_operator import pods as reading_pods
 from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence, close_window
+from specdecode_operator.judge.recording import close_window
+from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.rollout import Rollout, hash_of_template, rollout
 from specdecode_operator.trial.context import TrialContext

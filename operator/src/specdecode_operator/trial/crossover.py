@@ -13,12 +13,8 @@ from specdecode_api import names
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role, pool
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.trial_evidence import (
-    TurnEvidence,
-    abandon_pair,
-    close_pair,
-    observe_open,
-)
+from specdecode_operator.judge.recording import abandon_pair, close_pair, observe_open
+from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.judge.turns import (
     pods_in_pair,
     role_in_turn,

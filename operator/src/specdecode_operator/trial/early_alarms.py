@@ -12,7 +12,8 @@ from specdecode_operator.judge.evidence import ArmEvidence, Role, pool
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement
-from specdecode_operator.judge.trial_evidence import TurnEvidence, observe_open
+from specdecode_operator.judge.recording import observe_open
+from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.trial.block_pods import restarts_of, role_now, serving
 from specdecode_operator.trial.blocks import known_evidence
 from specdecode_operator.trial.context import TrialContext

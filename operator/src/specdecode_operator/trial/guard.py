@@ -7,15 +7,15 @@ from typing import Any
 from specdecode_api.duration import duration_s, part_of_one
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_api.v1alpha1.rollout import GuardSpec
-from specdecode_operator.judge.guard import PROMOTE_ALPHA, Aim, Guard
+from specdecode_operator.judge.guard import FALLEN_PAIRS, PROMOTE_ALPHA, Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
 LOOK_S = 15.0
 """Most time between looks at a trial that waits for its pods or has no complete pair yet."""
 LOOKS_PER_TURN = 4
-FALLEN_PAIRS, RESTARTED_PAIRS = 2, 1
-"""Pairs that show a draft that does not fit. Pods that restart have a baseline from before the
-trial, and a second pair would serve a thousand requests with such a draft."""
+RESTARTED_PAIRS = 1
+"""Pairs that show `AcceptLengthFell` by restart: the pods have a baseline from before the trial,
+and a second pair would serve a thousand requests with a draft that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from specdecode_api import names
 from specdecode_operator import pods as reading_pods
 from specdecode_operator.judge.evidence import ArmEvidence, Role, pool
 from specdecode_operator.judge.judge import judge_turns
-from specdecode_operator.judge.trial_evidence import TurnEvidence, close_pair
+from specdecode_operator.judge.recording import close_pair
+from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.rollout import (

@@ -10,6 +10,7 @@ from specdecode_engine.model.config import DecoderConfig, read_eos_token_ids
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_config import read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError
+from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 
@@ -30,6 +31,7 @@ class TransformersConfig:
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     layer_map: LayerMap
     is_wrapped: bool  # the text model is part of a model for several kinds of input
+    quantization: Quantization | None = None  # of the stored weights; None: they are plain
 
     @classmethod
     def load(cls, folder: Path) -> "TransformersConfig":
@@ -37,8 +39,6 @@ class TransformersConfig:
         file = ConfigFile.open(folder / "config.json")
         text = read_text_config(folder)
         keys = _keys(file, text)
-        for section in (file, keys):
-            section.refuse("quantization_config", {}, "convert the weights to an unquantized type")
         hidden_size = keys.integer("hidden_size")
         layer_map = _layer_map(file, text)
         widest = max(layer_map.shapes, key=lambda shape: shape.k_head_dim)
@@ -66,6 +66,7 @@ class TransformersConfig:
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
             is_wrapped=file.get("model_type") != text.model_type,
+            quantization=read_quantization(file),
         )
 
     @property
@@ -105,6 +106,8 @@ def read_text_config(folder: Path) -> Any:
             f"{file.file}: model_type is {text.model_type!r}, for which transformers has no causal "
             "language model; use a decoder-only model"
         )
+    if hasattr(text, "quantization_config"):  # transformers would look for kernels of the format
+        del text.quantization_config
     return text
 
 

@@ -3,14 +3,17 @@
 No code of a checkpoint ever runs, and pickles are read as weights only.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
-from specdecode_engine.model.checkpoint import NAMED, TensorError
+from specdecode_engine.model.checkpoint import NAMED, Checkpoint, TensorError
+from specdecode_engine.model.quantized.config import Quantization
+from specdecode_engine.model.quantized.store import DequantizingStore
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
     UnsupportedModel,
@@ -34,14 +37,22 @@ def load_network(
     Raises:
         TensorError: tensors are missing, unknown, or of another shape than config.json describes.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers.models.auto import auto_factory
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     register()
-    loader: Any = AutoModelForCausalLM
+    source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
+    if config.quantization is not None:
+        tensors = _read_later(config, config.quantization, dtype)
+        source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
+    text = read_text_config(config.folder)
+    # AutoModelForCausalLM, which chooses the class so, demands a folder.
+    choose: Any = auto_factory._get_model_class
+    loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
     try:
         network, report = loader.from_pretrained(
-            config.folder,
-            config=read_text_config(config.folder),
+            **source,
+            config=text,
             dtype=dtype,
             attn_implementation=IMPLEMENTATION,
             local_files_only=True,
@@ -61,6 +72,33 @@ def load_network(
     network.eval()
     _place(network, device)
     return network, left_out
+
+
+@dataclass(frozen=True, slots=True)
+class _LaterTensor:
+    """A tensor that is read when transformers takes all of it, as it takes slices of files."""
+
+    store: DequantizingStore
+    name: str
+    dtype: torch.dtype
+
+    def __getitem__(self, index: object) -> Tensor:
+        if index is not Ellipsis:
+            raise TypeError(f"{self.name}: index is {index}; a quantized tensor is read as a whole")
+        tensor = torch.empty(self.store.tensors[self.name].shape, dtype=self.dtype)
+        self.store.read(self.name, tensor)
+        return tensor
+
+
+def _read_later(
+    config: TransformersConfig, quantization: Quantization, dtype: torch.dtype
+) -> dict[str, _LaterTensor]:
+    """Return the plain tensors of a quantized checkpoint; weights are made in `dtype` when read."""
+    store = DequantizingStore.of(Checkpoint.open_quantized(config.folder), quantization)
+    return {
+        name: _LaterTensor(store, name, dtype if name in store.weights else stored.dtype)
+        for name, stored in store.tensors.items()
+    }
 
 
 def _place(network: nn.Module, device: torch.device) -> None:

@@ -46,7 +46,7 @@ class TransformersModel:
 
     config: TransformersConfig
     network: nn.Module  # the model without its head
-    scorer: nn.Module  # the head, with what the model computes after it
+    scorer: nn.Module | None  # the head and what the model computes after it; None: nothing
     softcap: RowSoftcap | None  # of logits
     embedding: Tensor  # [vocab, hidden]
     head: Linear
@@ -119,7 +119,7 @@ class TransformersModel:
         model = cls(
             config=config,
             network=base,
-            scorer=scorer,
+            scorer=None if _is_plain(scorer, head.linear, embedding) else scorer,
             softcap=softcap,
             embedding=embedding,
             head=head.linear,
@@ -142,8 +142,9 @@ class TransformersModel:
         try:
             with audit.watching(self.network):
                 hidden, _ = self.forward(rows, rows, view)
-            with audit.watching(self.scorer):
-                self.logits(hidden)
+            if self.scorer is not None:
+                with audit.watching(self.scorer):
+                    self.logits(hidden)
         except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
             if is_promised:
                 audit.check(self.config.model_type)
@@ -219,9 +220,30 @@ class TransformersModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
         with torch.no_grad():
-            logits: Tensor = self.scorer(inputs_embeds=hidden[None]).logits[0]
-        logits = widened(logits)
+            logits = widened(self._scores(hidden))
         return logits if self.softcap is None else self.softcap(logits)
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden) if self.scorer is None else _compute(self.scorer, hidden)
+
+
+def _compute(scorer: nn.Module, hidden: Tensor) -> Tensor:
+    scores: Tensor = scorer(inputs_embeds=hidden[None]).logits[0]
+    return scores
+
+
+def _is_plain(scorer: nn.Module, head: Linear, embedding: Tensor) -> bool:
+    """Whether a model computes nothing after its head; calling the head alone takes less time."""
+    if embedding.is_meta:
+        return False
+    inputs = head.weight.shape[1]
+    drawn = torch.randn(2, inputs, generator=torch.Generator().manual_seed(0))
+    rows = drawn.to(embedding)
+    with torch.no_grad():
+        try:
+            return torch.equal(_compute(scorer, rows), head(rows))
+        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError):
+            return False  # reported by the forward that proves the rows
 
 
 def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:

@@ -1,8 +1,9 @@
 """Modules that replace those of transformers: each row's bits depend on the row alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,15 @@ from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 
 class RowModule(nn.Module):
-    """A module computed by the ops of a backend; the audit does not look into it."""
+    """A module computed by the ops of a backend; the audit does not look into it.
+
+    It is called without the bookkeeping of torch, which costs more than small ops do.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks:  # those of the audit
+            return super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs)
 
 
 class RowLinear(RowModule):
@@ -76,7 +85,7 @@ class RowRmsNorm(RowModule):
     def __init__(self, ops: Backend, weight: Tensor | None, eps: float) -> None:
         super().__init__()
         self.ops = ops
-        self.weight = None if weight is None else nn.Parameter(weight, requires_grad=False)
+        self.weight = weight  # no parameter: those are looked up in a dictionary of their own
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -160,19 +169,84 @@ class RowGatedMlp(RowModule):
         return mapped.view(*x.shape[:-1], mapped.shape[-1])
 
 
+@dataclass(slots=True, eq=False)
+class RotaryRows:
+    """Cosines and sines of some rows: a pair (cos, sin) [1, rows, dim] for transformers' modules.
+
+    Where both halves of a head turn by the same angles, one half [rows, dim / 2] is kept, in the
+    type of `Backend.apply_rope`; the pair is made when a module reads it.
+    """
+
+    halves: tuple[Tensor, Tensor] | None
+    dtype: torch.dtype  # of the pair
+    _pair: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of_pair(cls, cos: Tensor, sin: Tensor) -> "RotaryRows":
+        return cls(None, cos.dtype, (cos[None], sin[None]))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.pair())
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.pair()[index]
+
+    def pair(self) -> tuple[Tensor, Tensor]:
+        if self._pair is None:
+            assert self.halves is not None
+            cos, sin = (torch.cat((half, half), dim=-1)[None] for half in self.halves)
+            self._pair = cos.to(self.dtype), sin.to(self.dtype)
+        return self._pair
+
+
 class RotaryTable(RowModule):
     """Cosines and sines of all positions, in one table after the other; see `RotaryLimits`."""
 
-    def __init__(self, tables: dict[str | None, tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, tables: dict[str | None, tuple[Tensor, Tensor]], dtype: torch.dtype) -> None:
         super().__init__()
-        # By layer type, None where all layers share one: [rows of the tables, dim].
-        self.tables = tables
+        # By layer type, None where all layers share one: [rows, dim / 2], or [rows, dim].
+        self.has_halves = all(
+            have_equal_halves(table) for pair in tables.values() for table in pair
+        )
+        self.tables = {
+            name: (one_half(cos), one_half(sin))
+            if self.has_halves
+            else (cos.to(dtype), sin.to(dtype))
+            for name, (cos, sin) in tables.items()
+        }
+        self.dtype = dtype
 
-    def forward(
-        self, x: Tensor, position_ids: Tensor, layer_type: str | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def angles_of_halves(self) -> set[int | None]:
+        """Return how many angles turn half a head, of each layer type; None for other rotations."""
+        return {cos.shape[1] if self.has_halves else None for cos, _ in self.tables.values()}
+
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> RotaryRows:
         cos, sin = self.tables[layer_type]
-        shape = (*position_ids.shape, -1)
         # A step verifies a few rows past the end of a table; they are cut from the output.
         rows = position_ids.flatten().clamp(max=cos.shape[0] - 1)
-        return cos.index_select(0, rows).view(shape), sin.index_select(0, rows).view(shape)
+        cos, sin = cos.index_select(0, rows), sin.index_select(0, rows)
+        if self.has_halves:
+            return RotaryRows((cos, sin), self.dtype)
+        return RotaryRows.of_pair(cos, sin)
+
+
+def have_equal_halves(table: Tensor) -> bool:
+    """Whether both halves of a head turn by the same angles; on meta nothing can be compared."""
+    first, second = table.chunk(2, dim=-1)
+    return first.shape == second.shape and (table.is_meta or torch.equal(first, second))
+
+
+def one_half(table: Tensor) -> Tensor:
+    return table[:, : table.shape[1] // 2].contiguous()
+
+
+class LayerList(nn.ModuleList):
+    """Layers of which a slice of all is the list itself.
+
+    transformers' models take such a slice in every forward; torch would make a module of it.
+    """
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
+            return self
+        return super().__getitem__(index)

@@ -1,7 +1,7 @@
 """Recognises parts of a network by what they compute, on random numbers, not by their names."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +30,8 @@ def recognise_norm(module: nn.Module) -> NormKind | None:
     eps = norm_eps(module)
     if eps is None or list(module.children()):
         return None
-    probe = _with_random_parameters(module)
-    x = _random(2, 3, *_norm_shape(module)) + 0.3
+    probe = with_random_parameters(module)
+    x = random_tensor(2, 3, *_norm_shape(module)) + 0.3
     with torch.no_grad():
         computed = _try(probe, x)
         if computed is None:
@@ -39,7 +39,7 @@ def recognise_norm(module: nn.Module) -> NormKind | None:
         for is_centred in (False, True):
             for adds_one in (False, True):
                 kind = NormKind(is_centred, adds_one)
-                if _close(computed, _norm(x, probe._parameters, kind, eps)):
+                if is_close(computed, _norm(x, probe._parameters, kind, eps)):
                     return kind
     return None
 
@@ -81,15 +81,15 @@ def recognise_mlp(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> Ml
     if len(names.gate_up) == 1:
         sizes = {names.gate_up[0]: (hidden, 2 * inner)}
     sizes[names.down] = (inner, hidden)
-    maps = {name: _random_linear(*size) for name, size in sizes.items()}
-    probe = _with_children(module, maps)
-    x = _random(1, 3, hidden)
+    maps = {name: random_linear(*size) for name, size in sizes.items()}
+    probe = with_children(module, maps)
+    x = random_tensor(1, 3, hidden)
     with torch.no_grad():
         gate_up = torch.cat([maps[name](x) for name in names.gate_up], dim=-1)
         gate, up = gate_up.chunk(2, dim=-1)
         expected = maps[names.down](nn.functional.silu(gate) * up)
         computed = _try(probe, x)
-    return names if computed is not None and _close(computed, expected) else None
+    return names if computed is not None and is_close(computed, expected) else None
 
 
 def _mlp_names(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> MlpNames | None:
@@ -104,30 +104,38 @@ def _mlp_names(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> MlpNa
     return None
 
 
-def _with_random_parameters(module: nn.Module) -> nn.Module:
+def with_random_parameters(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Copy a module, with parameters of the same shapes on the CPU."""
     probe = copy.copy(module)
     probe._parameters = {
-        name: None if parameter is None else nn.Parameter(_random(*parameter.shape))
+        name: None
+        if parameter is None
+        else nn.Parameter(random_tensor(*parameter.shape, seed=seed))
         for name, parameter in module._parameters.items()
     }
     return probe
 
 
-def _with_children(module: nn.Module, children: dict[str, nn.Linear]) -> nn.Module:
+def with_children(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
+    """Copy a module, with some children of its own."""
     probe = copy.copy(module)
     probe._modules = {**module._modules, **children}
     return probe
 
 
-def _random_linear(inputs: int, outputs: int) -> nn.Linear:
+def random_linear(inputs: int, outputs: int, seed: int = 0) -> nn.Linear:
+    """Return a map with a bias; the same one for the same sizes and seed."""
     linear = nn.Linear(inputs, outputs, device="meta")
-    linear.weight = nn.Parameter(_random(outputs, inputs), requires_grad=False)
-    linear.bias = nn.Parameter(_random(outputs), requires_grad=False)
+    for name, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
+        drawn = random_tensor(*shape, seed=seed)
+        linear.register_parameter(name, nn.Parameter(drawn, requires_grad=False))
     return linear
 
 
-def _random(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
+    """Draw normal numbers, the same ones for the same shape and seed."""
+    generator = torch.Generator().manual_seed(sum(shape) + 1_000_003 * seed)
+    return torch.randn(shape, generator=generator)
 
 
 def _try(module: nn.Module, x: Tensor) -> Tensor | None:
@@ -139,5 +147,8 @@ def _try(module: nn.Module, x: Tensor) -> Tensor | None:
     return computed if isinstance(computed, Tensor) and computed.shape == x.shape else None
 
 
-def _close(computed: Tensor, expected: Tensor) -> bool:
+def is_close(computed: Tensor, expected: Tensor) -> bool:
+    """Whether two computations agree but for rounding."""
+    if computed.shape != expected.shape:
+        return False
     return torch.allclose(computed.float(), expected.float(), rtol=TOLERANCE, atol=TOLERANCE)

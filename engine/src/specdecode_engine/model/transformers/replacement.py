@@ -1,11 +1,16 @@
 """Replaces the parts of a network whose rows would depend on their batch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.transformers.attention import PagedAttention
+from specdecode_engine.model.transformers.attention_form import INPUTS, recognise_attention
 from specdecode_engine.model.transformers.modules import (
+    LayerList,
     RotaryTable,
     RowActivation,
     RowGatedMlp,
@@ -23,6 +28,8 @@ from specdecode_engine.model.transformers.recognition import (
     recognise_mlp,
     recognise_norm,
 )
+from specdecode_engine.model.transformers.row_attention import AttentionMaps, RowAttention
+from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 TABLE_BLOCK = 256
 """Positions of a rotary table that one call computes: every table is cut at the same positions."""
@@ -39,58 +46,87 @@ class Replacer:
         self._device = device
         self._limits = limits
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
+        self._angles: set[int | None] = set()  # of half a head; None: not those of halves
 
-    def replace_children(self, parent: nn.Module) -> None:
-        """Replace in place, a whole MLP before its parts."""
+    def replace_children(self, network: nn.Module) -> None:
+        """Replace in place, rotary tables first, a whole attention or MLP before its parts."""
+        for parent in list(network.modules()):
+            for name, child in parent.named_children():
+                if "RotaryEmbedding" in type(child).__name__:
+                    table = self._rotary_table(child)
+                    parent._modules[name] = table
+                    self._angles |= table.angles_of_halves()
+                if type(child) is nn.ModuleList:
+                    parent._modules[name] = LayerList(child)
+        self._replace_parts(network)
+
+    def _replace_parts(self, parent: nn.Module) -> None:
         self._fuse_qkv(parent)
         for name, child in parent.named_children():
             new = self._replacement(child)
-            if new is None:
-                self.replace_children(child)
-            else:
+            if new is not None:
                 parent._modules[name] = new
+            elif not isinstance(child, RowModule):
+                self._replace_parts(child)
+
+    def _rotary_table(self, module: nn.Module) -> RotaryTable:
+        wide = accumulation_dtype(self._dtype)
+        tables = rotary_tables(module, self._limits, wide, self._device)
+        return RotaryTable(tables, self._dtype)
 
     def _replacement(self, module: nn.Module) -> nn.Module | None:
-        if "RotaryEmbedding" in type(module).__name__:
-            return RotaryTable(rotary_tables(module, self._limits, self._dtype, self._device))
         if type(module) is nn.Linear:
-            return self._linear(module)
+            return RowLinear(self._make(module))
         if is_silu(module):
             return RowSilu(self._linears.ops, self._dtype, self._device)
         if is_activation(module):
             return RowActivation(module)
-        return self._mlp(module) or self._norm(module)
+        return self._attention(module) or self._mlp(module) or self._norm(module)
+
+    def _attention(self, module: nn.Module) -> RowAttention | None:
+        paged = getattr(module, "paged_attention", None)
+        if not isinstance(paged, PagedAttention) or not _can_join(_projections(module)):
+            return None
+        form = recognise_attention(module)
+        if form is None or (form.is_rotated and self._angles != {form.head_dim // 2}):
+            return None
+        found = (self._norm(module.get_submodule(name)) for name in form.norms)
+        norms = tuple(norm for norm in found if norm is not None)
+        if len(norms) < len(form.norms):
+            return None
+        qkv, widths = self._joined(_projections(module))
+        maps = AttentionMaps(qkv, widths, self._make(module.get_submodule(form.output)))
+        return RowAttention(self._linears.ops, maps, norms, form, paged)
 
     def _fuse_qkv(self, attention: nn.Module) -> None:
         """Make the projections of queries, keys and values one map."""
-        parts = [attention._modules.get(f"{name}_proj") for name in "qkv"]
-        if any(type(part) is not nn.Linear for part in parts):
+        parts = _projections(attention)
+        if not _can_join(parts):
             return
-        weights, biases = [_weight(part) for part in parts], [_bias(part) for part in parts]
-        if len({weight.shape[1] for weight in weights}) > 1 or len({b is None for b in biases}) > 1:
-            return
-        added = [bias for bias in biases if bias is not None]
-        fused = self._linears.make(torch.cat(weights), torch.cat(added) if added else None)
-        shared = SharedLinear(fused, [weight.shape[0] for weight in weights])
-        for index, name in enumerate("qkv"):
-            attention._modules[f"{name}_proj"] = RowLinearPart(shared, index)
+        shared = SharedLinear(*self._joined(parts))
+        for index, name in enumerate(INPUTS):
+            attention._modules[name] = RowLinearPart(shared, index)
 
-    def _linear(self, module: nn.Linear) -> RowLinear:
-        bias = None if module.bias is None else module.bias.detach()
-        return RowLinear(self._linears.make(_weight(module), bias))
+    def _joined(self, parts: Sequence[nn.Module | None]) -> tuple[Linear, list[int]]:
+        """Make several maps of one input one map; also return the outputs of each."""
+        weights = [_weight(part) for part in parts]
+        biases = [bias for bias in map(_bias, parts) if bias is not None]
+        joined = self._linears.make(torch.cat(weights), torch.cat(biases) if biases else None)
+        return joined, [weight.shape[0] for weight in weights]
+
+    def _make(self, module: nn.Module) -> Linear:
+        return self._linears.make(_weight(module), _bias(module))
 
     def _mlp(self, module: nn.Module) -> RowGatedMlp | None:
         names = recognise_mlp(module, is_silu)
         if names is None:
             return None
         parts = [module.get_submodule(name) for name in names.gate_up]
-        weight = torch.cat([_weight(part) for part in parts])
-        biases = [_bias(part) for part in parts]
-        bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
-        down = module.get_submodule(names.down)
-        make = self._linears.make
-        gate_up = make(weight, bias)
-        return RowGatedMlp(self._linears.ops, gate_up, make(_weight(down), _bias(down)))
+        if not _can_join(parts):
+            return None
+        gate_up, _ = self._joined(parts)
+        down = self._make(module.get_submodule(names.down))
+        return RowGatedMlp(self._linears.ops, gate_up, down)
 
     def _norm(self, module: nn.Module) -> RowModule | None:
         kind = self._norm_kind(module)
@@ -165,6 +201,18 @@ def _rotary_table(
         blocks.append((cos[0, :-1], sin[0, :-1]))
     cos, sin = (torch.cat(parts)[:rows] for parts in zip(*blocks, strict=True))
     return cos, sin
+
+
+def _projections(attention: nn.Module) -> list[nn.Module | None]:
+    return [attention._modules.get(name) for name in INPUTS]
+
+
+def _can_join(parts: Sequence[nn.Module | None]) -> bool:
+    """Whether maps can be one: of inputs of one width, and all with a bias or none."""
+    if any(type(part) is not nn.Linear for part in parts):
+        return False
+    widths = {_weight(part).shape[1] for part in parts}
+    return len(widths) == 1 and len({_bias(part) is None for part in parts}) == 1
 
 
 def _weight(linear: nn.Module | None) -> Tensor:

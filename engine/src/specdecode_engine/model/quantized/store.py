@@ -1,0 +1,101 @@
+"""Opens a checkpoint whose weights may be quantized as one table of plain tensors."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint import (
+    QUANTIZED_DTYPES,
+    Checkpoint,
+    Shape,
+    StoredTensor,
+    TensorError,
+)
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.quantized.config import Quantization, read_quantization
+from specdecode_engine.model.quantized.weight import MISFIT, Headers, QuantizedWeight
+
+log = logging.getLogger(__name__)
+
+UNUSED = tuple(
+    f".{value}_{kind}"
+    for value in ("input", "output", "activation", "k", "v", "q", "k_cache", "v_cache", "kv_cache")
+    for kind in ("scale", "zero_point", "global_scale")
+)
+"""Scales of activations and of the KV cache, which are computed in types of the engine's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DequantizingStore:
+    """The tensors of a quantized checkpoint under plain names; reading dequantizes weights."""
+
+    source: Checkpoint
+    weights: Mapping[str, QuantizedWeight]
+    tensors: Mapping[str, StoredTensor]
+    unused: tuple[str, ...]  # tensors of activations and of the KV cache
+
+    @classmethod
+    def of(cls, source: Checkpoint, quantization: Quantization) -> "DequantizingStore":
+        """Find the quantized weights; nothing but headers is read.
+
+        Raises:
+            TensorError: a tensor of a weight is missing, or of the wrong shape.
+        """
+        headers = Headers(source.folder, source.tensors)
+        weights = {weight.name: weight for weight in quantization.format.find(headers)}
+        packed = {name for weight in weights.values() for name in weight.parts.values()}
+        rest = {name: t for name, t in source.tensors.items() if name not in packed}
+        unused = tuple(sorted(name for name in rest if name.endswith(UNUSED)))
+        if unused:
+            message = "%s: %d tensors of activations and of the KV cache are not used, first %s"
+            log.info(message, source.folder, len(unused), unused[0])
+        plain = {name: t for name, t in rest.items() if name not in unused}
+        _refuse_left_over(source, plain, quantization)
+        for weight in weights.values():
+            plain[weight.name] = _plain_header(source, weight)
+        return cls(source, weights, plain, unused)
+
+    def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
+        Checkpoint(self.source.folder, self.tensors).check(expected, optional)
+
+    def read(self, name: str, into: Tensor) -> None:
+        weight = self.weights.get(name)
+        if weight is None:
+            self.source.read(name, into)
+            return
+        parts = {part: self.source.get(stored) for part, stored in weight.parts.items()}
+        try:
+            weight.dequantize({part: t.to(into.device) for part, t in parts.items()}, into)
+        except ValueError as error:
+            raise TensorError(self.source.folder, f"{name}: {error}", MISFIT) from error
+
+
+def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
+    """Describe a weight by its scales' type: the one that it was quantized from."""
+    stored = [source.tensors[name] for name in weight.parts.values()]
+    wide = [one.dtype for one in stored if one.dtype.is_floating_point and one.dtype.itemsize > 1]
+    return StoredTensor(stored[0].file, weight.shape, wide[0] if wide else torch.bfloat16)
+
+
+def _refuse_left_over(
+    source: Checkpoint, plain: Mapping[str, StoredTensor], quantization: Quantization
+) -> None:
+    types = QUANTIZED_DTYPES.values()
+    for name, stored in plain.items():
+        if stored.dtype in types:
+            fault = (
+                f"{name} is of type {stored.dtype}, which {quantization.method} does not explain"
+            )
+            raise TensorError(source.folder, fault, MISFIT)
+
+
+def open_checkpoint(folder: Path) -> Checkpoint | DequantizingStore:
+    """Open the tensors of a folder with a config.json, which declares how they are quantized."""
+    quantization = read_quantization(ConfigFile.open(folder / "config.json"))
+    if quantization is None:
+        return Checkpoint.open(folder)
+    return DequantizingStore.of(Checkpoint.open_quantized(folder), quantization)

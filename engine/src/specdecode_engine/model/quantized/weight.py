@@ -1,0 +1,123 @@
+"""One quantized weight: the tensors that it is stored in, and the plain rows made of them."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorError
+
+CHUNK_ELEMENTS = 1 << 22  # plain values that are dequantized at once: 16 MiB in float32
+INCOMPLETE = "the files are incomplete, download them again"
+MISFIT = "take tensors and config.json from the same checkpoint"
+
+Parts = Mapping[str, Tensor]
+"""The tensors of one weight, by the names that its format gives to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A plain tensor that a checkpoint stores in other tensors."""
+
+    name: str  # of the plain tensor
+    shape: Shape
+    parts: Mapping[str, str]  # stored names, by the format's names
+    dequantize_rows: Callable[[Parts, slice], Tensor]  # rows of dimension 0, in float32
+    row_multiple: int = 1  # rows that one stored word holds
+
+    def dequantize(self, parts: Parts, into: Tensor) -> None:
+        """Write the plain tensor, rounded once to the type of `into`, some rows at a time."""
+        row = max(math.prod(self.shape[1:]), 1)
+        step = max(CHUNK_ELEMENTS // row // self.row_multiple, 1) * self.row_multiple
+        for start in range(0, self.shape[0], step):
+            rows = slice(start, min(start + step, self.shape[0]))
+            into[rows].copy_(self.dequantize_rows(parts, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of a checkpoint's tensors, as a format looks for its own among them."""
+
+    folder: Path
+    tensors: Mapping[str, StoredTensor]
+
+    def ending(self, suffix: str) -> Iterator[tuple[str, Shape]]:
+        """Yield what precedes the suffix, and the shape, of tensors with that suffix."""
+        for name, stored in self.tensors.items():
+            if name.endswith(suffix):
+                yield name.removesuffix(suffix), stored.shape
+
+    def need(self, name: str, *shapes: Shape) -> str:
+        """Return `name`; raise unless there is such a tensor, of one of the shapes."""
+        if name not in self.tensors:
+            raise TensorError(self.folder, f"lacks {name}", INCOMPLETE)
+        stored = self.tensors[name].shape
+        if stored not in shapes:
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise TensorError(self.folder, f"{name} is {list(stored)} instead of {wanted}", MISFIT)
+        return name
+
+    def misfit(self, name: str, fault: str) -> TensorError:
+        """Build the error that a tensor does not fit the format."""
+        shape = list(self.tensors[name].shape)
+        return TensorError(self.folder, f"{name} is {shape}, but {fault}", MISFIT)
+
+
+class QuantizedFormat(Protocol):
+    """How the weights of one checkpoint are stored."""
+
+    def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
+        """Yield all quantized weights.
+
+        Raises:
+            TensorError: a tensor of a weight is missing, or does not fit the others.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which values of a matrix share one scale: those of a block of rows and columns.
+
+    Scales of a whole tensor, of output channels, of groups of inputs and of square blocks are all
+    of this form. The last block of a row or column may be smaller.
+    """
+
+    rows: int
+    columns: int
+
+    def grid(self, shape: Shape) -> Shape:
+        """Return the shape of the scales of a weight [.., outputs, inputs]."""
+        *leading, outputs, inputs = shape
+        return (*leading, -(-outputs // self.rows), -(-inputs // self.columns))
+
+    def stored_shapes(self, shape: Shape) -> tuple[Shape, ...]:
+        """Return the shapes under which such scales are stored: without dimensions of size 1."""
+        grid = self.grid(shape)
+        squeezed = tuple(size for size in grid if size > 1)
+        without_columns = grid[:-1] if grid[-1] == 1 else grid
+        scalar: tuple[Shape, ...] = ((1,),) if not squeezed else ()
+        return tuple(dict.fromkeys((grid, without_columns, squeezed, *scalar)))
+
+    def expand(
+        self, scales: Tensor, shape: Shape, rows: slice, groups: Tensor | None = None
+    ) -> Tensor:
+        """Return the scale of every value of some rows, in float32.
+
+        Args:
+            groups: [inputs] the column of `scales` of each input; by default inputs are in order.
+        """
+        grid = scales.reshape(self.grid(shape))
+        columns = groups
+        if columns is None:
+            columns = torch.arange(shape[-1], device=scales.device) // self.columns
+        if len(shape) == 2:
+            outputs = torch.arange(rows.start, rows.stop, device=scales.device)
+        else:
+            grid, outputs = grid[rows], torch.arange(shape[-2], device=scales.device)
+        picked = grid.index_select(-2, outputs // self.rows).float()
+        return picked.index_select(-1, columns.long())

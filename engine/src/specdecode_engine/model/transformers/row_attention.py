@@ -1,0 +1,106 @@
+"""Attention between its linear maps, in as few calls as can be."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.transformers.attention import (
+    WITHOUT_EFFECT,
+    PagedAttention,
+    UnsupportedModel,
+)
+from specdecode_engine.model.transformers.attention_form import AttentionForm, NormPlace
+from specdecode_engine.model.transformers.modules import RotaryRows, RowModule
+from specdecode_kernels import Backend
+
+
+class AttentionMaps(NamedTuple):
+    """Queries, keys and values one under the other, and the output."""
+
+    qkv: Linear
+    widths: list[int]  # of the three
+    output: Linear
+
+
+class RowAttention(RowModule):
+    """Computes what `recognise_attention` found; replaces a whole attention module.
+
+    transformers' modules call some forty small ops more: for one row and weights that do not fit
+    into a cache, these cost as much as a tenth of the linear maps.
+    """
+
+    def __init__(
+        self,
+        ops: Backend,
+        maps: AttentionMaps,
+        norms: tuple[RowModule, ...],
+        form: AttentionForm,
+        paged: PagedAttention,
+    ) -> None:
+        super().__init__()
+        self.ops = ops
+        self.qkv, self.widths, self.output = maps
+        self.head_counts = [width // form.head_dim for width in maps.widths]
+        self.heads = sum(self.head_counts)
+        self.head_dim = form.head_dim
+        self.is_rotated = form.is_rotated
+        self.params = form.params
+        self.norms = norms  # of queries and of keys
+        self.place = form.norm_place
+        self.paged = paged
+        self.is_checked = False
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: RotaryRows | None = None,
+        attention_mask: object = None,
+        **arguments: Any,
+    ) -> tuple[Tensor, None]:
+        """Map hidden states [1, rows, inputs] to [1, rows, outputs]."""
+        if not self.is_checked:
+            self._check(attention_mask, arguments)
+        q, k, v = self._projections(hidden_states.squeeze(0))
+        if self.place is NormPlace.HEADS:
+            q, k = self._normed(q, k)
+        if self.is_rotated:
+            assert position_embeddings is not None
+            assert position_embeddings.halves is not None
+            q, k = self.ops.apply_rope(q, k, *position_embeddings.halves)
+        if self.place is NormPlace.ROTATED_HEADS:
+            q, k = self._normed(q, k)
+        view = self.paged.state.view
+        assert view is not None
+        attended = view.attend(self.paged.layer, q, k, v, self.params)
+        return self.output(attended.flatten(1)).unsqueeze(0), None
+
+    def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of rows [rows, inputs], each [rows, heads, head_dim]."""
+        mapped = self.qkv(x)
+        if self.place is not NormPlace.ROWS:
+            heads = mapped.view(x.shape[0], self.heads, self.head_dim)
+            q, k, v = heads.split_with_sizes(self.head_counts, dim=1)
+            return q, k, v
+        q, k, v = mapped.split_with_sizes(self.widths, dim=1)
+        q, k = self._normed(q, k)
+        parts = zip((q, k, v), self.head_counts, strict=True)
+        q, k, v = (part.view(-1, count, self.head_dim) for part, count in parts)
+        return q, k, v
+
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q_norm, k_norm = self.norms
+        return q_norm(q), k_norm(k)
+
+    def _check(self, mask: object, arguments: Mapping[str, Any]) -> None:
+        """Raise if the layer gives what the module was not recognised with."""
+        known = WITHOUT_EFFECT | {"past_key_values"}
+        given = {name for name, value in arguments.items() if value is not None}
+        unknown = sorted(given - known) + ["attention_mask"] * (mask is not None)
+        if unknown:
+            raise UnsupportedModel(
+                f"{self.paged.path} is given the arguments {', '.join(unknown)} by its layer; this "
+                "model type is not supported"
+            )
+        self.is_checked = True

@@ -1,0 +1,202 @@
+"""Layouts that no tiny Llama has: experts, numbers of four bits, blocks that are cut off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from specdecode_engine.model.checkpoint import Checkpoint, TensorError
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.quantized import weight
+from specdecode_engine.model.quantized.config import read_quantization
+from specdecode_engine.model.quantized.packing import exponent_scales
+from specdecode_engine.model.quantized.store import DequantizingStore
+
+
+def store(folder: Path, config: dict[str, Any], **tensors: Tensor) -> DequantizingStore:
+    """Write tensors, with two underscores for a dot, and open them."""
+    named = {name.replace("__", "."): tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, folder / "model.safetensors")
+    keys = {"quantization_config": config}
+    quantization = read_quantization(ConfigFile(folder / "config.json", keys))
+    assert quantization is not None
+    return DequantizingStore.of(Checkpoint.open_quantized(folder), quantization)
+
+
+def read(tensors: DequantizingStore, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    into = torch.empty(tensors.tensors[name].shape, dtype=dtype)
+    tensors.read(name, into)
+    return into
+
+
+def random_bytes(*shape: int, low: int = 0, high: int = 256) -> Tensor:
+    return torch.randint(low, high, shape, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("chunk", [weight.CHUNK_ELEMENTS, 100])
+def test_experts_in_mxfp4_are_those_of_transformers(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight, "CHUNK_ELEMENTS", chunk)
+    blocks, scales = random_bytes(3, 10, 2, 16), random_bytes(3, 10, 2, low=118, high=130)
+    tensors = store(
+        tmp_path,
+        {"quant_method": "mxfp4"},
+        experts__gate_up_proj_blocks=blocks,
+        experts__gate_up_proj_scales=scales,
+        experts__gate_up_proj_bias=torch.ones(3, 10),
+    )
+    for dtype in (torch.float32, torch.bfloat16):
+        expected = convert_moe_packed_tensors(blocks, scales, dtype=dtype)
+        assert expected.shape == (3, 64, 10)
+        assert torch.equal(read(tensors, "experts.gate_up_proj", dtype), expected)
+    assert read(tensors, "experts.gate_up_proj_bias").eq(1).all()
+
+
+def test_a_matrix_in_mxfp4_keeps_its_order(tmp_path: Path) -> None:
+    blocks, scales = random_bytes(10, 2, 16), random_bytes(10, 2, low=118, high=130)
+    tensors = store(
+        tmp_path, {"quant_method": "mxfp4"}, up__weight_blocks=blocks, up__weight_scales=scales
+    )
+    expected = convert_moe_packed_tensors(blocks[None], scales[None], dtype=torch.float32)[0].T
+    assert torch.equal(read(tensors, "up.weight"), expected)
+
+
+def test_faults_of_mxfp4_are_named(tmp_path: Path) -> None:
+    config = {"quant_method": "mxfp4"}
+    with pytest.raises(TensorError, match=r"lacks up\.weight_scales"):
+        store(tmp_path, config, up__weight_blocks=random_bytes(10, 2, 16))
+    with pytest.raises(TensorError, match=r"up\.weight_scales is \[10, 3\] instead of \[10, 2\]"):
+        store(
+            tmp_path,
+            config,
+            up__weight_blocks=random_bytes(10, 2, 16),
+            up__weight_scales=random_bytes(10, 3),
+        )
+    with pytest.raises(TensorError, match=r"up\.weight_blocks is \[10, 2, 8\], but blocks are"):
+        store(tmp_path, config, up__weight_blocks=random_bytes(10, 2, 8))
+
+
+def test_exponents_are_exact_powers_of_two() -> None:
+    stored = torch.arange(256, dtype=torch.uint8)
+    scales = exponent_scales(stored)
+    assert scales[:255].tolist() == [2.0**power for power in range(-127, 128)]
+    assert scales[255].isnan()
+    assert torch.equal(exponent_scales(stored[1:255].view(torch.float8_e8m0fnu)), scales[1:255])
+
+
+@pytest.mark.parametrize(
+    ("form", "group", "type_of_scale"),
+    [("mxfp4-pack-quantized", 32, torch.uint8), ("nvfp4-pack-quantized", 16, None)],
+)
+def test_four_bit_floats_are_those_of_compressed_tensors(
+    form: str, group: int, type_of_scale: torch.dtype | None, tmp_path: Path
+) -> None:
+    strategy = "group" if type_of_scale else "tensor_group"
+    weights = QuantizationArgs(
+        num_bits=4, type="float", strategy=strategy, group_size=group, scale_dtype=type_of_scale
+    )
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights, format=form)
+    local = {"weight_packed": random_bytes(6, 32)}
+    if type_of_scale:
+        local["weight_scale"] = random_bytes(6, 2, low=118, high=130)
+    else:
+        local["weight_scale"] = (torch.rand(6, 4) * 40 + 1).to(torch.float8_e4m3fn)
+        local["weight_global_scale"] = torch.tensor([37.5])
+    compressor = BaseCompressor.get_value_from_registry(form)
+    expected = compressor.decompress(dict(local), scheme)["weight"].float()
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": scheme.model_dump(mode="json")},
+    }
+    tensors = store(tmp_path, config, **{f"up__{end}": part for end, part in local.items()})
+    torch.testing.assert_close(read(tensors, "up.weight"), expected, rtol=4e-3, atol=0)
+
+
+def fp8(*shape: int) -> Tensor:
+    return torch.randn(shape).to(torch.float8_e4m3fn)
+
+
+def test_blocks_that_are_cut_off_have_a_scale(tmp_path: Path) -> None:
+    config = {"quant_method": "fp8", "weight_block_size": [4, 8]}
+    stored, scale = fp8(10, 20), torch.rand(3, 3) + 0.5
+    tensors = store(tmp_path, config, up__weight=stored, up__weight_scale_inv=scale)
+    full = scale.repeat_interleave(4, 0).repeat_interleave(8, 1)[:10, :20]
+    assert torch.equal(read(tensors, "up.weight"), stored.float() * full)
+
+
+def test_experts_in_float8_are_those_of_transformers(tmp_path: Path) -> None:
+    config = {"quant_method": "fp8", "weight_block_size": [4, 8], "scale_fmt": "ue8m0"}
+    stored, scale = fp8(3, 8, 16), random_bytes(3, 2, 2, low=120, high=130)
+    tensors = store(tmp_path, config, gate_up_proj=stored, gate_up_proj_scale_inv=scale)
+    expected = Fp8Dequantize(None)._dequantize_one(stored, scale, torch.float32)
+    assert torch.equal(read(tensors, "gate_up_proj"), expected)
+
+
+def test_the_closest_target_chooses_the_scheme(tmp_path: Path) -> None:
+    def group(targets: list[str], form: str, **weights: Any) -> dict[str, Any]:
+        return {"targets": targets, "format": form, "weights": weights}
+
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "config_groups": {
+            "group_0": group(["Linear"], "int-quantized", num_bits=8, strategy="channel"),
+            "group_1": group(
+                ["re:.*down_proj$"], "float-quantized", num_bits=8, type="float", strategy="tensor"
+            ),
+        },
+    }
+    integers, floats = torch.randint(-128, 128, (6, 4), dtype=torch.int8), fp8(6, 4)
+    parts = {
+        "up_proj__weight": integers,
+        "up_proj__weight_scale": torch.rand(6, 1),
+        "down_proj__weight": floats,
+        "down_proj__weight_scale": torch.rand(1),
+    }
+    tensors = store(tmp_path, config, **parts)
+    scale, factor = parts["up_proj__weight_scale"], parts["down_proj__weight_scale"]
+    assert torch.equal(read(tensors, "up_proj.weight"), integers.float() * scale)
+    assert torch.equal(read(tensors, "down_proj.weight"), floats.float() * factor)
+    only_down = {**config, "config_groups": {"group_1": config["config_groups"]["group_1"]}}  # type: ignore[index]
+    with pytest.raises(TensorError, match="up_proj is quantized, but no target"):
+        store(tmp_path, only_down, **parts)
+
+
+def test_groups_out_of_order_are_those_of_the_index(tmp_path: Path) -> None:
+    """compressed-tensors' weight_g_idx; zero points as older versions wrote them."""
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 4, "strategy": "group", "group_size": 8},
+            }
+        },
+    }
+    integers = torch.randint(-8, 8, (5, 16))
+    words = torch.zeros(5, 2, dtype=torch.int64)
+    for column in range(16):
+        words[:, column // 8] |= (integers[:, column] + 8) << (4 * (column % 8))
+    order, scales = torch.randperm(16) % 2, torch.rand(5, 2)
+    zeros = torch.randint(-8, 8, (5, 2), dtype=torch.int8)
+    tensors = store(
+        tmp_path,
+        config,
+        up__weight_packed=torch.where(words >= 2**31, words - 2**32, words).int(),
+        up__weight_scale=scales,
+        up__weight_zero_point=zeros,
+        up__weight_shape=torch.tensor([5, 16]),
+        up__weight_g_idx=order.int(),
+    )
+    expected = (integers - zeros[:, order]) * scales[:, order]
+    assert torch.equal(read(tensors, "up.weight"), expected)

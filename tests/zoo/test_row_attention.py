@@ -1,0 +1,205 @@
+"""Attention modules are recognised by what they compute, and computed with few calls."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+
+from specdecode_engine.model import layers
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.transformers.attention import (
+    IMPLEMENTATION,
+    UnsupportedModel,
+    register,
+)
+from specdecode_engine.model.transformers.attention_form import NormPlace, recognise_attention
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.model.transformers.modules import (
+    LayerList,
+    RotaryRows,
+    RotaryTable,
+    RowRmsNorm,
+)
+from specdecode_engine.model.transformers.row_attention import RowAttention
+from specdecode_kernels import DEFAULT_ATTENTION, choose_backend
+from tests.zoo.conftest import MakeModel
+from zoo.logits import PagedTexts
+from zoo.models import ZooModel
+
+CPU = torch.device("cpu")
+NOWHERE, ROWS, HEADS, ROTATED = NormPlace
+
+
+def attention_modules(model: ZooModel) -> list[Any]:
+    """Return the attention of every layer of transformers' model, as it is before replacement."""
+    register()
+    auto: Any = AutoModelForCausalLM
+    config = AutoConfig.for_model(model.model_type, **model.keys)
+    whole = auto.from_config(config, attn_implementation=IMPLEMENTATION).eval()
+    return [layer.self_attn for layer in whole.model.layers]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "rotated"),
+    [
+        ("llama", NOWHERE, [True, True, True]),
+        ("qwen3", HEADS, [True, True, True]),
+        ("olmo2", ROWS, [True, True, True]),
+        ("hunyuan_v1_dense", ROTATED, [True, True, True]),
+        ("exaone4", HEADS, [True, True, True, False]),
+    ],
+)
+def test_norms_and_rotation_are_found(
+    name: str, place: NormPlace, rotated: list[bool], models: dict[str, ZooModel]
+) -> None:
+    forms = [recognise_attention(module) for module in attention_modules(models[name])]
+    assert [form and (form.norm_place, form.is_rotated) for form in forms] == [
+        (place, is_rotated) for is_rotated in rotated
+    ]
+
+
+def test_parameters_of_attention_are_those_of_each_module(models: dict[str, ZooModel]) -> None:
+    forms = [recognise_attention(module) for module in attention_modules(models["gemma2"])]
+    params = [form.params for form in forms if form]
+    assert [one.sliding_window for one in params] == [16, None, 16]
+    assert {(one.scale, one.logit_softcap) for one in params} == {(24**-0.5, 5.0)}
+    plain = recognise_attention(attention_modules(models["llama"])[0])
+    assert plain is not None
+    assert plain.params is DEFAULT_ATTENTION
+
+
+@pytest.mark.parametrize("name", ["cohere", "stablelm", "phi3", "gemma4_text"])
+def test_other_rotations_and_maps_are_left_as_they_are(
+    name: str, models: dict[str, ZooModel]
+) -> None:
+    assert recognise_attention(attention_modules(models[name])[0]) is None
+
+
+def double_inputs(module: Any, inputs: Tensor) -> Tensor:
+    return 2 * inputs
+
+
+def attend_to_keys(module: Any, inputs: Tensor) -> Tensor:
+    module.v_proj = module.k_proj
+    return inputs
+
+
+def swap_norms(module: Any, inputs: Tensor) -> Tensor:
+    module.q_norm, module.k_norm = module.k_norm, module.q_norm
+    return inputs
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+@pytest.mark.parametrize("change", [double_inputs, attend_to_keys, swap_norms, None])
+def test_attention_that_computes_anything_else_is_not_recognised(
+    factor: float, change: Callable[[Any, Tensor], Tensor] | None, models: dict[str, ZooModel]
+) -> None:
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        position_embeddings: Any,
+        attention_mask: Any,
+        **arguments: Any,
+    ) -> Any:
+        inputs = hidden_states if change is None else change(self, hidden_states)
+        output, _ = Qwen3Attention.forward(self, inputs, position_embeddings, attention_mask)
+        return factor * output, None
+
+    module = attention_modules(models["qwen3"])[0]
+    module.__class__ = type("Changed", (Qwen3Attention,), {"forward": forward})
+    is_changed = factor != 1.0 or change is not None
+    assert (recognise_attention(module) is None) == is_changed
+
+
+def test_a_rotation_of_a_part_of_each_head_is_left_to_the_module(make_model: MakeModel) -> None:
+    model = load(make_model("nemotron")[0], Linears())
+    assert not any(isinstance(module, RowAttention) for module in model.network.modules())
+
+
+def load(folder: Path, linears: Linears) -> TransformersModel:
+    return TransformersModel.load(TransformersConfig.load(folder), device=CPU, linears=linears)
+
+
+def compute(model: Any, reference: TransformersModel, linears: Linears) -> Tensor:
+    """Return logits of a prefill and then of one row of each text."""
+    texts = PagedTexts.make(reference, 4, linears.ops)
+    ids = torch.randint(6, 97, (2, 20), generator=torch.Generator().manual_seed(0))
+    positions, view = texts.spans([(0, 0, 19), (1, 0, 19)])
+    prefill = model.logits(model.forward(ids[:, :19].flatten(), positions, view)[0])
+    positions, view = texts.spans([(0, 19, 20), (1, 19, 20)])
+    return torch.cat((prefill, model.logits(model.forward(ids[:, 19], positions, view)[0])))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_both_implementations_have_the_same_bits(name: str, make_model: MakeModel) -> None:
+    folder = make_model(name)[0]
+    linears = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
+    native = Llama.load(folder, device=CPU, linears=linears)
+    model = load(folder, linears)
+    assert torch.equal(compute(model, model, linears), compute(native, model, linears))
+
+
+def test_no_module_of_the_native_implementation_is_used(make_model: MakeModel) -> None:
+    model = load(make_model("llama")[0], Linears())
+    native = (layers.Attention, layers.Mlp, layers.DecoderLayer, layers.Norm, layers.QkNorm)
+    held = [value for module in model.network.modules() for value in vars(module).values()]
+    assert any(isinstance(value, layers.Linear) for value in held)  # the maps themselves
+    assert not any(isinstance(value, native) for value in held)
+    assert {type(layer).__name__ for layer in model._layers} == {"LlamaDecoderLayer"}
+
+
+def test_an_argument_that_was_not_recognised_is_refused(make_model: MakeModel) -> None:
+    module = load(make_model("llama")[0], Linears())._layers[1].self_attn
+    assert isinstance(module, RowAttention)
+    module.is_checked = False
+    rows = torch.zeros(1, 2, 64)
+    with pytest.raises(UnsupportedModel, match=r"layers\.1\.self_attn .* softcap by its layer"):
+        module(hidden_states=rows, softcap=3.0, use_cache=False)
+    with pytest.raises(UnsupportedModel, match="attention_mask"):
+        module(rows, None, rows)
+
+
+def test_rotary_rows_are_pairs_for_modules_and_halves_for_ops() -> None:
+    cos, sin = torch.randn(2, 9, 3, generator=torch.Generator().manual_seed(0))
+    doubled: dict[str | None, tuple[Tensor, Tensor]] = {
+        None: (torch.cat((cos, cos), dim=1), torch.cat((sin, sin), dim=1))
+    }
+    table = RotaryTable(doubled, torch.bfloat16)
+    assert table.angles_of_halves() == {3}
+    rows = table(torch.zeros(1), torch.tensor([[4, 20]]))  # past the end: the last row
+    assert rows.halves is not None
+    torch.testing.assert_close(rows.halves[0], cos[[4, 8]])
+    first, second = rows
+    assert first.dtype == torch.bfloat16
+    torch.testing.assert_close(first, doubled[None][0][[4, 8]][None].bfloat16())
+    torch.testing.assert_close(second, rows[1])
+    other = RotaryTable({None: (torch.randn(9, 6), torch.randn(9, 6))}, torch.float32)
+    assert other.angles_of_halves() == {None}
+    assert isinstance(other(cos, torch.tensor([[1]])), RotaryRows)
+    assert other(cos, torch.tensor([[1]])).halves is None
+
+
+@pytest.mark.parametrize(
+    "take", [lambda some: some[:3], lambda some: some[:9], lambda some: some[0:]]
+)
+def test_a_slice_of_all_layers_is_the_list(take: Callable[[LayerList], object]) -> None:
+    some = LayerList([nn.Identity(), nn.Identity(), nn.Identity()])
+    assert take(some) is some
+    assert len(some[1:]) == 2
+    assert some[1] is list(some)[1]
+
+
+def test_modules_of_ours_call_hooks_only_while_there_are_any() -> None:
+    norm, calls = RowRmsNorm(Linears().ops, None, 1e-6), []
+    handle = norm.register_forward_hook(lambda *_: calls.append(1))
+    norm(torch.ones(1, 2, 4))
+    handle.remove()
+    norm(torch.ones(1, 2, 4))
+    assert calls == [1]
