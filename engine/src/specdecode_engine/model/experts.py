@@ -42,5 +42,5 @@ class Experts:
 def gates_first(interleaved: Tensor) -> Tensor:
     """Put gates before ups in [experts, 2 * inner, ...], where they alternate (gpt-oss)."""
     experts, both = interleaved.shape[:2]
-    pairs = interleaved.unflatten(1, (both // 2, 2)).transpose(1, 2)
-    return pairs.reshape(experts, both, *interleaved.shape[2:])
+    pairs = interleaved.reshape(experts, both // 2, 2, *interleaved.shape[2:])
+    return pairs.transpose(1, 2).reshape(interleaved.shape)
