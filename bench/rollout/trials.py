@@ -15,13 +15,13 @@ from rollout.traffic import Arrangement, Seen, watch
 from rollout.worlds import Candidate, World
 from specdecode_operator.judge.alarms import PAIRS
 from specdecode_operator.judge.effects import decode_effects, first_token_effects, share_effects
-from specdecode_operator.judge.guard import Aim, Guard
+from specdecode_operator.judge.guard import FALLEN_PAIRS, Aim, Guard
 from specdecode_operator.judge.guardrails import BY_PAIR
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.judge.randomization import centre_of, evidence_path
 from specdecode_operator.judge.trial_evidence import TurnEvidence
-from specdecode_operator.trial.guard import FALLEN_PAIRS, RESTARTED_PAIRS
+from specdecode_operator.trial.guard import RESTARTED_PAIRS
 
 ENDS = (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.INCONCLUSIVE)
 

@@ -16,7 +16,7 @@ from trials.foreign import write_foreign_draft
 
 WAIT_S = 1200.0
 SWITCHBACK_WAIT_S = 7200.0
-"""Eleven pairs of blocks of ten starts each."""
+"""At least eight pairs of blocks of ten starts each."""
 QUICK: Manifest = {
     "mode": "Manual",
     "editPolicy": "Guarded",
