@@ -50,22 +50,24 @@ def recognise_router(module: nn.Module) -> RouterKind | None:
     weight = module._parameters.get("weight")
     if weight is None or weight.dim() != 2 or list(module.children()):
         return None
-    num_experts = len(weight)
-    bias = module._parameters.get("bias")
+    num_experts, has_bias = len(weight), module._parameters.get("bias") is not None
+    drawn = random_tensor(num_experts, WIDTH)
+    bias = random_tensor(num_experts) if has_bias else None
     probe = copy.copy(module)
     probe.__dict__["hidden_dim"] = WIDTH
-    probe._parameters = {"weight": nn.Parameter(random_tensor(num_experts, WIDTH))}
-    if "bias" in module._parameters:
-        probe._parameters["bias"] = (
-            None if bias is None else nn.Parameter(random_tensor(num_experts))
-        )
+    given = {"weight": drawn, "bias": bias}
+    probe._parameters = {
+        name: None if number is None else nn.Parameter(number)
+        for name, number in given.items()
+        if name in module._parameters
+    }
     correction = random_tensor(num_experts, 1)[:, 0]
     probe._buffers = dict.fromkeys(module._buffers, correction)
     x = random_tensor(ROWS, WIDTH)
     computed = _routed(probe, x, correction)
     if computed is None:
         return None
-    linear = nn.functional.linear(x, probe._parameters["weight"], probe._parameters.get("bias"))
+    linear = nn.functional.linear(x, drawn, bias)
     for config in _configs(module, computed.ids.shape[1], num_experts):
         for added in (None, correction):
             if _is_same(route(linear, config, added), computed, num_experts):
