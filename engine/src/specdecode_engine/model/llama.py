@@ -87,7 +87,9 @@ class Llama:
             weights.placement.device,
         )
         layers = (
-            weights.decoder_layer(f"model.layers.{number}", config.decoder, window)
+            weights.decoder_layer(
+                f"model.layers.{number}", config.decoder, window, config.sparse_mlp_of(number)
+            )
             for number, window in enumerate(config.sliding_windows)
         )
         return cls(
@@ -169,7 +171,12 @@ def llama_shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape
     }
     for number in range(config.num_hidden_layers):
         prefix = f"model.layers.{number}"
-        required |= decoder_shapes(prefix, config.decoder, config.decoder.hidden_size)
+        required |= decoder_shapes(
+            prefix,
+            config.decoder,
+            config.decoder.hidden_size,
+            sparse_mlp=config.sparse_mlp_of(number),
+        )
     head: dict[str, Shape] = {HEAD: (config.vocab_size, config.decoder.hidden_size)}
     return (required, head) if config.tie_word_embeddings else (required | head, {})
 
