@@ -121,6 +121,8 @@ def _answer(model: ModelCheck) -> tuple[str, str, str, str]:
     assert model.weight_bytes is not None
     assert model.kv_bytes_per_token is not None
     weights = f"{model.weight_bytes / 2**30:.2f} GiB"
+    if model.quantization is not None:
+        weights += f", dequantized from {model.quantization}"
     return str(model.implementation), weights, f"{model.kv_bytes_per_token:,} bytes per token", ""
 
 

@@ -13,7 +13,7 @@ _NOT_COMPARED = frozenset(
     {"best_depths", "best_num_steps", "unavailable", "mismatches", "floors", "versions", "machine"}
 )
 _PEERS = re.compile(r"\b(?:transformers|openvino) ")  # their own rates are not ours to change
-_LOWER_IS_BETTER = re.compile(r"_[um]s\b|_ms_per_|verify8_over_1\b")
+_LOWER_IS_BETTER = re.compile(r"_[um]s\b|_ms_per_|verify8_over_1\b|step_to_native")
 
 Figures = Mapping[str, float]
 

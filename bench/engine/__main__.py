@@ -15,6 +15,9 @@ from engine.adaptive import QUICK as QUICK_ADAPTIVE
 from engine.adaptive import measure_adaptive
 from engine.algorithms import measure_algorithms
 from engine.crossing import measure_crossing
+from engine.implementations import FULL as FULL_TURNS
+from engine.implementations import QUICK as QUICK_TURNS
+from engine.implementations import measure_implementations
 from peers.host_step import measure_host_steps
 from peers.report import RESULTS, Report, write_results
 from peers.versus import FULL, QUICK, measure_versus
@@ -22,7 +25,7 @@ from radix.timing import measure as measure_radix
 
 HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
-SECTIONS = ("host", "versus", "adaptive", "algorithms", "crossing")
+SECTIONS = ("host", "versus", "adaptive", "algorithms", "crossing", "implementations")
 QUICK_SECTIONS = ("host", "versus", "adaptive")
 
 
@@ -60,6 +63,9 @@ def _measure(
         yield {"prefix_match_us": prefix["match_us"], "scheduler_us": rounds}
     elif section == "adaptive":
         yield {"adaptive": measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)}
+    elif section == "implementations":
+        turns = QUICK_TURNS if quick else FULL_TURNS
+        yield {"implementations": measure_implementations(turns)}
     elif section == "algorithms":
         yield {"algorithms": measure_algorithms()}
     else:

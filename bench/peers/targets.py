@@ -42,6 +42,13 @@ TARGETS = (
     Target("mixed64_vs_generate_batch", "64 mixed requests to generate_batch", 3.0),
     Target("mixed64_vs_openvino", "64 mixed requests to OpenVINO's"),
     Target("mixed64_of_static", "64 mixed, 8 at a time, to groups of 8 equal ones", 0.9),
+    Target(
+        "implementations step_to_native_b1", "a step through transformers to native", at_most=1.35
+    ),
+    Target("implementations step_to_native_b8", "the same, batch 8", at_most=1.25),
+    Target("implementations step_to_native_b32", "the same, batch 32", at_most=1.15),
+    Target("implementations qwen3_to_generate_b1", "Qwen3 through transformers to `generate`", 1.0),
+    Target("implementations qwen3_to_generate_b8", "the same, batch 8", 1.0),
     Target("prefix_match_us", "prefix match, 4096 tokens, pages of 16, µs", at_most=150),
     Target("scheduler_us 1", "host part of a step, batch 1, µs", at_most=50),
     Target("scheduler_us 16", "the same, batch 16", at_most=100),

@@ -28,6 +28,7 @@ SERVED = {
     "qwen2.5-3b": "native",
     "qwen2.5-7b": "native",
     "qwen3-4b": "native",
+    "qwen3-4b-int8": "native",
     "qwen3-8b": "native",
     "gemma-3-1b": "transformers",
     "qwen3-30b-a3b": "transformers",
@@ -103,6 +104,14 @@ def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder
     assert pair.target.model_type == keys["model_type"]
     for reason in REFUSED[name]:
         assert reason in pair.reasons[0]
+
+
+def test_the_memory_of_quantized_weights_is_that_after_dequantization(folder: Folder) -> None:
+    quantized, plain = only_target(folder("qwen3-4b-int8")), only_target(folder("qwen3-4b"))
+    stored = "compressed-tensors (int-quantized of 8 bits, a scale per channel)"
+    assert quantized.target.quantization == stored
+    assert plain.target.quantization is None
+    assert quantized.target.weight_bytes == plain.target.weight_bytes
 
 
 def test_every_configuration_is_tested() -> None:

@@ -3,6 +3,7 @@
 No code of a checkpoint ever runs, and pickles are read as weights only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint import NAMED, Checkpoint, TensorError
-from specdecode_engine.model.quantized.config import Quantization
 from specdecode_engine.model.quantized.store import DequantizingStore
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
@@ -42,8 +42,8 @@ def load_network(
 
     register()
     source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
-    if config.quantization is not None:
-        tensors = _read_later(config, config.quantization, dtype)
+    tensors = _read_later(config, dtype)
+    if tensors is not None:
         source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
     text = read_text_config(config.folder)
     # AutoModelForCausalLM, which chooses the class so, demands a folder.
@@ -68,6 +68,7 @@ def load_network(
         ) from error
     except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
         raise _cannot_build(config, error) from error
+    report["unexpected_keys"] -= _zero_biases(tensors or {}, report["unexpected_keys"])
     left_out = _check(config, report)
     network.eval()
     _place(network, device)
@@ -90,14 +91,23 @@ class _LaterTensor:
         return tensor
 
 
-def _read_later(
-    config: TransformersConfig, quantization: Quantization, dtype: torch.dtype
-) -> dict[str, _LaterTensor]:
+def _read_later(config: TransformersConfig, dtype: torch.dtype) -> dict[str, _LaterTensor] | None:
     """Return the plain tensors of a quantized checkpoint; weights are made in `dtype` when read."""
-    store = DequantizingStore.of(Checkpoint.open_quantized(config.folder), quantization)
+    if config.quantization is None:
+        return None
+    store = DequantizingStore.of(Checkpoint.open_quantized(config.folder), config.quantization)
     return {
         name: _LaterTensor(store, name, dtype if name in store.weights else stored.dtype)
         for name, stored in store.tensors.items()
+    }
+
+
+def _zero_biases(tensors: Mapping[str, _LaterTensor], unexpected: set[str]) -> set[str]:
+    """Name the biases that a format adds to maps without one; of other values they would count."""
+    return {
+        name
+        for name in unexpected & tensors.keys()
+        if name in tensors[name].store.extra_biases and not tensors[name][...].any()
     }
 
 

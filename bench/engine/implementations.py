@@ -1,0 +1,176 @@
+"""Models through transformers: CPU time of a step next to the native implementation's, and tokens
+per CPU second next to transformers' own `generate`.
+
+Both sides take turns in one process, step by step or answer by answer; a figure is the median of
+the ratios of neighbours.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.profiling import decoding
+
+Prompts = Sequence[Sequence[int]]
+
+WARM_UP = 3
+CACHE_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How much is measured, and on what."""
+
+    size: Size
+    steps: int  # pairs of steps
+    answers: int  # pairs of answers
+    prompt: int = 32  # tokens
+    answer: int = 32  # tokens
+    step_batches: tuple[int, ...] = (1, 8, 32)
+    answer_batches: tuple[int, ...] = (1, 8)
+
+
+QUICK = Turns(SIZE_82M, steps=30, answers=2)
+FULL = Turns(SIZE_82M, steps=100, answers=7)
+
+
+def measure_implementations(turns: Turns) -> dict[str, object]:
+    """Compare a Llama with itself computed natively, and a Qwen3 with transformers' `generate`.
+
+    Returns:
+        Medians by name, with the quartiles of each.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        llama, _ = write_pair(Path(name), turns.size, STRONG)
+        qwen3 = write_qwen3(Path(name) / "qwen3", turns.size)
+        figures: dict[str, object] = {}
+        for batch in turns.step_batches:
+            ratios = _step_ratios(llama, batch, turns)
+            figures |= _spread(f"step_to_native_b{batch}", ratios)
+        for batch in turns.answer_batches:
+            ratios, differing = _answer_ratios(qwen3, batch, turns)
+            figures |= _spread(f"qwen3_to_generate_b{batch}", ratios)
+            figures[f"qwen3_differing_tokens_b{batch}"] = differing
+    return figures
+
+
+def write_qwen3(folder: Path, size: Size) -> Path:
+    """Write a Qwen3 with random weights."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=size.vocab,
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.key_heads,
+        head_dim=size.head_dim,
+        max_position_embeddings=size.context,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def make_engine(folder: Path, implementation: str, batch: int) -> EngineCore:
+    """Build an engine without a draft, on as many threads as this process has."""
+    document = {
+        "model": {"path": str(folder), "dtype": "float32", "implementation": implementation},
+        "scheduling": {"max_running_requests": batch, "chunked_prefill_tokens": 4096},
+        "memory": {"prefix_cache": False, "kv_cache_bytes": CACHE_BYTES},
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+    }
+    return build_core(EngineBoot.model_validate(document))
+
+
+def _step_ratios(folder: Path, batch: int, turns: Turns) -> list[float]:
+    """CPU time of steps through transformers to that of native ones."""
+    cores = [make_engine(folder, name, batch) for name in ("transformers", "native")]
+    with ExitStack() as stack:
+        for core in cores:
+            stack.enter_context(decoding(core, batch, turns.prompt))
+        steps = [core.step for core in cores]
+        for _ in range(WARM_UP):
+            in_turns(steps, 0)
+        label = f"steps of {batch}"
+        taken = [in_turns(steps, turn) for turn in tqdm(range(turns.steps), desc=label)]
+    return [through / native for through, native in taken]
+
+
+def _answer_ratios(folder: Path, batch: int, turns: Turns) -> tuple[list[float], int]:
+    """Tokens per CPU second to those of `generate`, and how many tokens differ."""
+    generator = torch.Generator().manual_seed(batch)
+    prompts = torch.randint(3, turns.size.vocab, (batch, turns.prompt), generator=generator)
+    core, model = make_engine(folder, "transformers", batch), _read(folder)
+    answers: list[list[list[int]]] = [[], []]
+
+    def serve() -> None:
+        answers[0] = answer(core, prompts.tolist(), turns.answer)
+
+    def generate() -> None:
+        mask = torch.ones_like(prompts)
+        ids = model.generate(
+            prompts, attention_mask=mask, max_new_tokens=turns.answer, do_sample=False
+        )
+        answers[1] = ids[:, turns.prompt :].tolist()
+
+    in_turns([serve, generate], 0)
+    label = f"answers of {batch}"
+    taken = [in_turns([serve, generate], turn) for turn in tqdm(range(turns.answers), desc=label)]
+    own, others = (torch.tensor(tokens) for tokens in answers)
+    return [other / ours for ours, other in taken], int((own != others).sum())
+
+
+def _read(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config.eos_token_id = None  # an answer is as long as it was asked for
+    model.generation_config.pad_token_id = 0
+    return model.eval()
+
+
+def answer(core: EngineCore, prompts: Prompts, tokens: int) -> list[list[int]]:
+    """Answer all prompts together."""
+    answers: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
+    for name, prompt in zip(answers, prompts, strict=True):
+        params = SamplingParams(seed=0, max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        core.submit(Request(name, tuple(prompt), params))
+    while core.has_work():
+        for output in core.step():
+            answers[output.request_id] += output.token_ids
+    return list(answers.values())
+
+
+def in_turns(calls: Sequence[Callable[[], object]], turn: int) -> list[float]:
+    """Make every call once, in an order that changes; return CPU seconds in the order given."""
+    taken = [0.0] * len(calls)
+    for index in range(len(calls))[:: -1 if turn % 2 else 1]:
+        began_s = time.process_time()
+        calls[index]()
+        taken[index] = time.process_time() - began_s
+    return taken
+
+
+def _spread(name: str, ratios: Sequence[float]) -> dict[str, object]:
+    lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {
+        name: round(median, 3),
+        f"{name}_quartiles": [round(lower, 3), round(upper, 3)],
+    }
