@@ -6,6 +6,7 @@ without sorting, gates and the weighted sum. Blocks of both alternate in one pro
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -78,7 +79,7 @@ class MixtureLayer:
 
     def _draw(self, *shape: int) -> Tensor:
         generator = torch.Generator().manual_seed(sum(shape))
-        return (torch.randn(shape, generator=generator) * shape[-1] ** -0.5).to(self.dtype)
+        return (torch.randn(shape, generator=generator) / math.sqrt(shape[-1])).to(self.dtype)
 
     def _pack(self, weight: Tensor) -> PackedWeight:
         assert self.ops.pack_weight is not None
