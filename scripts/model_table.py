@@ -80,6 +80,8 @@ def _differences(family: Family) -> str:
         found.append("norms of query and key heads")
     if family.head_dim is not None:
         found.append(f"`head_dim` {family.head_dim} by default")
+    if family.has_experts:
+        found.append("a mixture of experts in all layers but those under `mlp_only_layers`")
     return ", ".join(found) or "none"
 
 

@@ -31,7 +31,7 @@ SERVED = {
     "qwen3-4b-int8": "native",
     "qwen3-8b": "native",
     "gemma-3-1b": "transformers",
-    "qwen3-30b-a3b": "transformers",
+    "qwen3-30b-a3b": "native",
     "glm-4.7": "transformers",
     "minimax-m2.7": "transformers",
 }

@@ -1,5 +1,6 @@
 """The parts of a decoder layer, as plain records that hold weights and can be called."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -159,7 +160,7 @@ class DecoderLayer:
     input_norm: Norm | None
     attention: Attention
     mlp_norm: Norm
-    mlp: Mlp
+    mlp: Callable[[Tensor], Tensor]  # maps [rows, hidden]: an `Mlp`, or one with experts
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""

@@ -14,7 +14,9 @@ from transformers.utils.quantization_config import Mxfp4Config
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.model import TransformersModel
 from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
+from zoo.logits import TOLERANCE, worst_differences
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
@@ -57,6 +59,9 @@ def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path:
     assert "model.layers.1.mlp.experts.3.down_proj.weight" in plain
     save_file(plain, qwen3_moe / "model.safetensors", metadata={"format": "pt"})
     assert_equal(loaded(tmp_path / "quantized"), loaded(qwen3_moe))
+    reference = Qwen3MoeForCausalLM.from_pretrained(qwen3_moe, dtype=torch.float32)
+    model = TransformersModel.load(TransformersConfig.load(tmp_path / "quantized"), device=CPU)
+    assert max(worst_differences(reference, model).values()) <= TOLERANCE
 
 
 def test_a_faulty_tensor_of_an_expert_is_named(qwen3_moe: Path, tmp_path: Path) -> None:
@@ -101,3 +106,5 @@ def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
         tmp_path, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
     )
     assert_equal(loaded(tmp_path), expected.state_dict())
+    ours = TransformersModel.load(TransformersConfig.load(tmp_path), device=CPU)
+    assert max(worst_differences(expected, ours).values()) <= TOLERANCE

@@ -105,7 +105,11 @@ def _refuse_left_over(
 
 def open_checkpoint(folder: Path) -> Checkpoint | DequantizingStore:
     """Open the tensors of a folder with a config.json, which declares how they are quantized."""
-    quantization = read_quantization(ConfigFile.open(folder / "config.json"))
+    return open_tensors(folder, read_quantization(ConfigFile.open(folder / "config.json")))
+
+
+def open_tensors(folder: Path, quantization: Quantization | None) -> Checkpoint | DequantizingStore:
+    """Open the tensors of a folder; without a quantization they are plain."""
     if quantization is None:
         return Checkpoint.open(folder)
     return DequantizingStore.of(Checkpoint.open_quantized(folder), quantization)
