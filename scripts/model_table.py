@@ -80,6 +80,8 @@ def _differences(family: Family) -> str:
         found.append("norms of query and key heads")
     if family.head_dim is not None:
         found.append(f"`head_dim` {family.head_dim} by default")
+    if family.has_experts:
+        found.append("a mixture of experts in all layers but those under `mlp_only_layers`")
     return ", ".join(found) or "none"
 
 
@@ -121,6 +123,8 @@ def _answer(model: ModelCheck) -> tuple[str, str, str, str]:
     assert model.weight_bytes is not None
     assert model.kv_bytes_per_token is not None
     weights = f"{model.weight_bytes / 2**30:.2f} GiB"
+    if model.quantization is not None:
+        weights += f", dequantized from {model.quantization}"
     return str(model.implementation), weights, f"{model.kv_bytes_per_token:,} bytes per token", ""
 
 

@@ -10,6 +10,7 @@ from gpu_bench.scale import Scale
 from gpu_bench.ways import plain_weights
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.layers import Mlp
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.startup.build import build_core
 
@@ -59,6 +60,7 @@ class Engines:
             assert isinstance(target, Llama)
             for layer in target.layers[1:]:
                 layer.attention.output.plain_weight().mul_(factor)
+                assert isinstance(layer.mlp, Mlp)
                 layer.mlp.down.plain_weight().mul_(factor)
 
     def release(self) -> None:

@@ -23,6 +23,9 @@ LONGROPE = "llama-longrope"
 WINDOW = 12
 SHORT_TEXT = 40
 """Tokens up to which a text has the short factors of longrope: some requests of most batches."""
+EXPERTS = 5
+EXPERT_NOISE = 0.3
+"""Of the width of an MLP's weights: experts differ, and two together still do its work."""
 HEAD_NORM = 2.0
 """Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
 
@@ -65,14 +68,42 @@ def _to_qwen2(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
 
 def _to_qwen3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     """Norms of query and key heads; windows where `layer_types` names them."""
+    _add_head_norms(keys, tensors, generator)
+    types = ["sliding_attention", "full_attention"] * keys["num_hidden_layers"]
+    keys |= {"use_sliding_window": True, "layer_types": types[: keys["num_hidden_layers"]]}
+
+
+def _to_qwen3_moe(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Norms of heads, and experts in all layers but the first, each close to the MLP before."""
+    _add_head_norms(keys, tensors, generator)
+    hidden, dtype = keys["hidden_size"], tensors["model.norm.weight"].dtype
+    for number in range(1, keys["num_hidden_layers"]):
+        mlp = f"model.layers.{number}.mlp"
+        router = torch.randn(EXPERTS, hidden, generator=generator) * hidden**-0.5
+        tensors[f"{mlp}.gate.weight"] = router.to(dtype)
+        for part in ("gate", "up", "down"):
+            weight = tensors.pop(f"{mlp}.{part}_proj.weight")
+            for expert in range(EXPERTS):
+                noise = torch.randn(weight.shape, generator=generator) * weight.float().std()
+                name = f"{mlp}.experts.{expert}.{part}_proj.weight"
+                tensors[name] = weight + (EXPERT_NOISE * noise).to(dtype)
+    keys |= {
+        "use_sliding_window": False,
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "moe_intermediate_size": keys["intermediate_size"],
+        "mlp_only_layers": [0],
+    }
+
+
+def _add_head_norms(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     dtype = tensors["model.norm.weight"].dtype
     for number in range(keys["num_hidden_layers"]):
         for part in "qk":
             drawn = _normal(keys["head_dim"], dtype, generator)
             name = f"model.layers.{number}.self_attn.{part}_norm.weight"
             tensors[name] = HEAD_NORM + 0.2 * drawn
-    types = ["sliding_attention", "full_attention"] * keys["num_hidden_layers"]
-    keys |= {"use_sliding_window": True, "layer_types": types[: keys["num_hidden_layers"]]}
 
 
 def _to_longrope(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
@@ -95,6 +126,7 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     "mistral": ("MistralForCausalLM", _to_mistral),
     "qwen2": ("Qwen2ForCausalLM", _to_qwen2),
     "qwen3": ("Qwen3ForCausalLM", _to_qwen3),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", _to_qwen3_moe),
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }
 FAMILIES = (LLAMA, *_CHANGES)

@@ -16,7 +16,7 @@ from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.engine.checkpoints import make_checkpoints
-from zoo.logits import TOLERANCE, worst_differences
+from zoo.logits import TOLERANCE, draw_texts, worst_differences
 from zoo.lossless_runs import find_mismatch, make_material, plain_engine
 from zoo.models import REFUSED, REQUIRED, ZooModel, read_models
 
@@ -30,29 +30,32 @@ def main() -> int:
     chosen = [models[name] for name in options.only or models]
     start = time.monotonic()
     mismatches: dict[str, str] = {}
+    redrawn = 0
     refused: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         eagle3 = make_checkpoints(Path(folder)).eagle3
         for model in chosen:
-            check = _Check(model, Path(folder) / model.model_type, eagle3, options.seed)
+            check = _Check(model, Path(folder) / model.name, eagle3, options.seed)
             try:
                 result = check.run(lossless=not options.logits_only)
             except CheckpointError as error:
-                refused[model.model_type] = str(error)
+                refused[model.name] = str(error)
                 result = f"refused: {error}"
             else:
                 if result:
-                    mismatches[model.model_type] = result
-            print(f"{model.model_type:18} {result or 'served'}", flush=True)
-    served = [m for m in chosen if m.model_type not in refused and m.model_type not in mismatches]
-    missing = [m.model_type for m in chosen if m.group == REQUIRED and m not in served]
-    unexpected = [m.model_type for m in served if m.group == REFUSED]
+                    mismatches[model.name] = result
+            redrawn += check.redrawn
+            print(f"{model.name:18} {result or 'served'}", flush=True)
+    served = [m for m in chosen if m.name not in refused and m.name not in mismatches]
+    missing = [m.name for m in chosen if m.group == REQUIRED and m not in served]
+    unexpected = [m.name for m in served if m.group == REFUSED]
     report = {
         "types": len(chosen),
         "served": len(served),
         "mismatches": len(mismatches),
         "required_missing": missing,
         "refused": refused,
+        "redrawn": redrawn,  # texts for which a router was close to other experts
         "seed": options.seed,
         "seconds": round(time.monotonic() - start, 1),
     }
@@ -68,13 +71,16 @@ class _Check:
         self._folder = folder
         self._eagle3 = eagle3
         self._seed = seed
+        self.redrawn = 0
 
     def run(self, *, lossless: bool) -> str:
         """Return the first difference, empty if there is none."""
         target = self._folder / "target"
         reference = self._model.make(target)
+        texts = draw_texts(reference)
+        self.redrawn = texts.redrawn
         model = load_alone(target)
-        for way, difference in worst_differences(reference, model).items():
+        for way, difference in worst_differences(reference, model, texts).items():
             if not difference <= TOLERANCE:
                 return f"{way}: logits differ by {difference:.1e} of the largest"
         return self._texts(target) if lossless else ""

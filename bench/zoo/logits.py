@@ -1,6 +1,6 @@
 """Logits through pages, in chunks and as trees, against transformers' forward of whole texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,11 +13,13 @@ from lossless.poison import poison
 from specdecode_engine.model.kv_cache import KVCache, PagedView
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
+from zoo.near_ties import NearTies
 
 TEXTS = 2
 LENGTH = 44  # more than twice the window
 PREFIX = 37
 TOLERANCE = 1e-4
+MOST_DRAWS = 50
 PARENTS = (0, 0, 0, 0, 0, 1, 1, 2, 5)
 """A tree of four children and their descendants; the root is its own parent."""
 
@@ -93,19 +95,60 @@ class PagedTexts:
         return positions, PagedView(self.cache, slots, layout, mask)
 
 
-def worst_differences(reference: Any, model: TransformersModel) -> dict[str, float]:
-    """Return the largest difference of each way to compute, in parts of the largest logit."""
+@dataclass(frozen=True, slots=True)
+class DrawnTexts:
+    """Random texts, a tree after the prefix of the second, and transformers' logits of both."""
+
+    ids: Tensor  # [texts, length]
+    nodes: Tensor  # [nodes]
+    logits: Tensor  # [texts, length, vocab]
+    node_logits: Tensor  # [nodes, vocab]
+    redrawn: int  # draws before these in which some router nearly chose other experts
+
+
+def draw_texts(reference: Any) -> DrawnTexts:
+    """Draw each text, and the nodes, until no router of the model is close to other experts."""
     generator = torch.Generator().manual_seed(4)
-    ids = torch.randint(6, model.config.vocab_size, (TEXTS, LENGTH), generator=generator)
-    with torch.no_grad():
-        wanted = reference(ids).logits
+
+    def first_safe(count: int, compute: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, int]:
+        for redrawn in range(MOST_DRAWS):
+            ids = torch.randint(
+                6, reference.get_input_embeddings().num_embeddings, (count,), generator=generator
+            )
+            ties = NearTies()
+            with torch.no_grad(), ties.watching(reference):
+                logits = compute(ids)
+            if not ties.found:
+                return ids, logits, redrawn
+        raise ValueError(f"each of {MOST_DRAWS} draws has a router that is close to other experts")
+
+    drawn = [first_safe(LENGTH, lambda ids: reference(ids[None]).logits[0]) for _ in range(TEXTS)]
+    texts, logits, counts = zip(*drawn, strict=True)
+    _, mask = TORCH.build_tree_mask(torch.tensor([PARENTS]), 3)
+
+    def ends_of_paths(nodes: Tensor) -> Tensor:
+        paths = [torch.cat((texts[1][:PREFIX], nodes[shown])) for shown in mask[0]]
+        # Transformers' angles may depend on the length, so that all paths are computed at one.
+        whole = [reference(functional.pad(path, (0, LENGTH - len(path)))[None]) for path in paths]
+        ends = [one.logits[0, len(path) - 1] for one, path in zip(whole, paths, strict=True)]
+        return torch.stack(ends)
+
+    nodes, ends, count = first_safe(len(PARENTS), ends_of_paths)
+    return DrawnTexts(torch.stack(texts), nodes, torch.stack(logits), ends, sum(counts) + count)
+
+
+def worst_differences(
+    reference: Any, model: TransformersModel, texts: DrawnTexts | None = None
+) -> dict[str, float]:
+    """Return the largest difference of each way to compute, in parts of the largest logit."""
+    texts = texts or draw_texts(reference)
     found = {
-        name: _difference(compute_spans(model, page_size, ids, steps), wanted)
+        name: _difference(compute_spans(model, page_size, texts.ids, steps), texts.logits)
         for name, page_size, steps in _ways()
     }
-    found["tree"] = tree_difference(reference, model, ids)
+    found["tree"] = _difference(compute_tree(model, texts), texts.node_logits)
     if len(model.rotary_limits.limits) > 1:
-        found["two rotary tables"] = tables_difference(reference, model, ids)
+        found["two rotary tables"] = tables_difference(reference, model, texts.ids)
     return found
 
 
@@ -142,23 +185,14 @@ def compute_spans(
     return logits
 
 
-def tree_difference(reference: Any, model: TransformersModel, ids: Tensor) -> float:
-    """Compare the nodes of a tree with runs of the whole path to each."""
-    parents = torch.tensor([PARENTS])
-    depths, mask = TORCH.build_tree_mask(parents, 3)
-    texts = PagedTexts.make(model, 4)
-    positions, view = texts.spans([(1, 0, PREFIX)])
-    model.forward(ids[1, :PREFIX], positions, view)
-    generator = torch.Generator().manual_seed(5)
-    nodes = torch.randint(6, model.config.vocab_size, (len(PARENTS),), generator=generator)
-    positions, view = texts.tree(1, mask, depths[0])
-    logits = model.logits(model.forward(nodes, positions, view)[0])
-    paths = [torch.cat((ids[1, :PREFIX], nodes[shown])) for shown in mask[0]]
-    # Transformers' angles may depend on the length, so that all paths are computed at one length.
-    with torch.no_grad():
-        whole = [reference(functional.pad(path, (0, LENGTH - len(path)))[None]) for path in paths]
-    wanted = [one.logits[0, len(path) - 1] for one, path in zip(whole, paths, strict=True)]
-    return _difference(logits, torch.stack(wanted))
+def compute_tree(model: TransformersModel, texts: DrawnTexts) -> Tensor:
+    """Compute the nodes of the tree in one forward: [nodes, vocab]."""
+    depths, mask = TORCH.build_tree_mask(torch.tensor([PARENTS]), 3)
+    paged = PagedTexts.make(model, 4)
+    positions, view = paged.spans([(1, 0, PREFIX)])
+    model.forward(texts.ids[1, :PREFIX], positions, view)
+    positions, view = paged.tree(1, mask, depths[0])
+    return model.logits(model.forward(texts.nodes, positions, view)[0])
 
 
 def tables_difference(reference: Any, model: TransformersModel, ids: Tensor) -> float:

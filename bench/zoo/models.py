@@ -14,8 +14,9 @@ REQUIRED, OTHERS, REFUSED = "required", "others", "refused"
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """One model type; `group` is its part of models.toml."""
+    """One configuration; `group` is its part of models.toml. A type may have several names."""
 
+    name: str
     model_type: str
     group: str
     keys: Mapping[str, Any]
@@ -35,7 +36,9 @@ class ZooModel:
 
         auto: Any = transformers.AutoModelForCausalLM
         config = transformers.AutoConfig.for_model(self.model_type, **self.keys)
-        model = auto.from_config(config, attn_implementation="eager")
+        model = auto.from_config(
+            config, attn_implementation="eager", experts_implementation="eager"
+        )
         randomise(model, seed=1)
         if change:
             add_noise(model, change, seed=2)
@@ -48,7 +51,7 @@ def read_models(file: Path = MODELS) -> dict[str, ZooModel]:
     groups = tomllib.loads(file.read_text(encoding="utf-8"))
     common = groups.pop("common")
     return {
-        name: ZooModel(name, group, {**common, **keys})
+        name: ZooModel(name, keys.pop("model_type", name), group, {**common, **keys})
         for group, models in groups.items()
         for name, keys in models.items()
     }
@@ -64,6 +67,10 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
             parameter.copy_(drawn * parameter.shape[-1] ** -0.5 * 1.3)
         else:
             parameter.add_(drawn * 0.2)
+    stored = model.state_dict()
+    for name, buffer in model.named_buffers():
+        if name in stored and buffer.is_floating_point():  # corrections of routers, layer scalars
+            buffer.add_(torch.randn(buffer.shape, generator=generator) * 0.2)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from zoo.models import ZooModel
 SEED = 3
 
 
-@pytest.mark.parametrize("name", ["gemma2", "llama"])
+@pytest.mark.parametrize("name", ["gemma2", "llama", "glm4_moe"])
 @pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
 def test_text_equals_plain_text(
     name: str,

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,29 @@ def test_shards_and_tied_heads_load(tmp_path: Path, make_model: MakeModel) -> No
     model = load(tmp_path)
     assert model.head.plain_weight().data_ptr() == model.embedding.data_ptr()
     assert max(worst_differences(reference, model).values()) <= TOLERANCE
+
+
+def test_loading_takes_the_memory_of_the_model(tmp_path: Path, make_model: MakeModel) -> None:
+    """In a process of its own, which reads shards of float32 as bfloat16."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    config = Qwen2Config(
+        vocab_size=4000,
+        hidden_size=512,
+        intermediate_size=2048,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path, max_shard_size="40MB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 3
+    tiny = make_model("qwen2")[0]
+    command = (sys.executable, "-m", "tests.zoo.loading_memory", tiny, tmp_path, "bfloat16")
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    measured = json.loads(done.stdout.splitlines()[-1])
+    assert measured["model"] > 70e6
+    buffers = 24 << 20  # of readers and of maps that are being fused, whatever the model's size
+    assert measured["peak"] <= 1.1 * measured["model"] + buffers, measured
 
 
 def test_the_text_model_of_a_wrapper_loads_without_its_vision_tensors(

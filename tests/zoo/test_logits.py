@@ -11,9 +11,10 @@ from zoo.logits import LENGTH, TOLERANCE, PagedTexts, tables_difference, worst_d
 
 CPU = torch.device("cpu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
+MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe")
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", TYPES + MIXTURES)
 def test_logits_are_those_of_transformers(name: str, make_model: MakeModel) -> None:
     folder, reference = make_model(name)
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.layers import Linears
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.weights import decoder_shapes
+from specdecode_engine.model.llama import Llama, llama_shapes
 from specdecode_kernels import choose_backend
 
 CPU = torch.device("cpu")
@@ -22,24 +21,26 @@ LENGTH = 150
 Spans = list[tuple[int, int, int]]
 
 
-@pytest.fixture(params=["plain", "packed", "packed qwen3"])
+EXPERTS: dict[str, object] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "norm_topk_prob": True,
+    "moe_intermediate_size": 50,
+    "mlp_only_layers": [0],
+}
+
+
+@pytest.fixture(params=["plain", "packed", "packed qwen3_moe"])
 def model(
     request: pytest.FixtureRequest, tmp_path: Path, config: dict[str, object], write: Any
 ) -> Llama:
-    """A random Llama or Qwen3, wide enough that sums have an order."""
+    """A random Llama or Qwen3-MoE, wide enough that sums have an order."""
     if "qwen3" in request.param:
-        config["architectures"] = ["Qwen3ForCausalLM"]
+        config |= EXPERTS
     sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
     config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 160}
-    folder = write(tmp_path, config, {})
-    decoder = LlamaConfig.load(folder).decoder
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (300, 96),
-        "model.norm.weight": (96,),
-        "lm_head.weight": (300, 96),
-        **decoder_shapes("model.layers.0", decoder, 96),
-        **decoder_shapes("model.layers.1", decoder, 96),
-    }
+    shapes, _ = llama_shapes(LlamaConfig.load(write(tmp_path, config, {})))
     generator = torch.Generator().manual_seed(4)
     tensors = {n: torch.randn(s, generator=generator) * 0.3 for n, s in shapes.items()}
     choice = choose_backend("auto", CPU, torch.float32, 16)
@@ -66,8 +67,7 @@ def decode(first: int, texts: int, rows: int) -> list[Spans]:
     return [[(t, start, min(start + rows, LENGTH)) for t in range(texts)] for start in starts]
 
 
-@pytest.mark.parametrize("wanted", ["torch", "auto"])
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(("wanted", "page_size"), [("torch", 16), ("auto", 1)])
 def test_logits_are_the_same_bits(
     model: Llama, texts: Any, page_size: int, wanted: Literal["torch", "auto"]
 ) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specdecode_engine.model import checkpoint
 from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.layers import Mlp
 from specdecode_engine.model.llama import Llama
 
 CPU = torch.device("cpu")
@@ -179,6 +180,7 @@ def test_fused_weights_and_biases_are_the_stored_ones_in_order(
             fused, torch.cat([tensors[f"{prefix}{n}_proj.{kind}"] for n in "qkv"]).to(dtype)
         )
     halves = [tensors[f"model.layers.1.mlp.{name}_proj.weight"] for name in ("gate", "up")]
+    assert isinstance(layer.mlp, Mlp)
     assert same(layer.mlp.gate_up.weight, torch.cat(halves).to(dtype))
 
 
@@ -203,7 +205,9 @@ def test_the_type_is_the_asked_one_or_the_checkpoint_s(
     config["torch_dtype"] = said
     halves = {name: tensor.to(stored) for name, tensor in tensors.items()}
     model = Llama.load(write(tmp_path, config, halves), dtype=asked, device=CPU)
-    assert {model.dtype, model.head.weight.dtype, model.layers[0].mlp.down.weight.dtype} == {got}
+    mlp = model.layers[0].mlp
+    assert isinstance(mlp, Mlp)
+    assert {model.dtype, model.head.weight.dtype, mlp.down.weight.dtype} == {got}
 
 
 def test_progress_is_shown_only_when_asked(

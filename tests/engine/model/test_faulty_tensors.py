@@ -17,6 +17,13 @@ FAMILIES: dict[str, dict[str, object]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
     "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": None},
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 7,
+        "decoder_sparse_step": 2,
+    },
 }
 Tensors = dict[str, Tensor]
 

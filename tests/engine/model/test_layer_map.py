@@ -96,7 +96,9 @@ def test_full_layers_of_gemma_4_have_head_sizes_of_their_own() -> None:
 
 def test_values_may_be_smaller_than_keys() -> None:
     config = MiMoV2FlashConfig(**SIZES, num_hidden_layers=2, head_dim=24, v_head_dim=16)
-    assert read_layer_map(config).shapes == (shape(k=24), shape(129, k=24))
+    found = read_layer_map(config)
+    assert found.shapes == (shape(k=24), shape(129, k=24))
+    assert found.head_dims == (24, 16)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.eagle import Eagle1Head
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.layers import Linears, Mlp
 from specdecode_engine.model.llama import Llama
 from specdecode_kernels import PackedWeight, choose_backend
 
@@ -41,6 +41,7 @@ def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
     target = core.context.target
     assert isinstance(target, Llama)
     layer = target.layers[0]
+    assert isinstance(layer.mlp, Mlp)
     assert isinstance(layer.mlp.down.weight, PackedWeight)
 
 

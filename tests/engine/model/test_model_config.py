@@ -122,7 +122,39 @@ def test_windows_of_layers(
     assert load(tmp_path, {**config, **keys}).sliding_windows == windows
 
 
+MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 6,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "layers"),
+    [
+        ({}, {0, 1, 2, 3}),
+        ({"decoder_sparse_step": 2}, {1, 3}),
+        ({"mlp_only_layers": [0, 3]}, {1, 2}),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, {3}),
+        ({"num_experts": None, "num_local_experts": 4, "mlp_only_layers": None}, {0, 1, 2, 3}),
+    ],
+    ids=str,
+)
+def test_layers_with_experts(
+    tmp_path: Path, config: dict[str, object], keys: dict[str, object], layers: set[int]
+) -> None:
+    parsed = load(tmp_path, {**config, **MOE, **keys})
+    assert {n for n in range(4) if parsed.sparse_mlp_of(n) is not None} == layers
+    assert parsed.sparse_mlp is not None
+    assert parsed.sparse_mlp.num_experts == 4
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
+    ({**MOE, "num_experts_per_tok": 5}, "num_experts_per_tok is 5; the layers have 4 experts"),
+    ({**MOE, "num_experts": None}, "num_experts is missing; it must be a positive integer"),
+    ({**MOE, "mlp_only_layers": "1"}, "mlp_only_layers is '1'; it must be a list of numbers"),
+    ({**MOE, "use_sliding_window": True}, "use_sliding_window is True; this architecture has no"),
     ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported"),
     ({"architectures": None}, "architectures is missing; supported"),
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.sparse_mlp import SparseMlp
 
 CPU = torch.device("cpu")
 LENGTHS = (23, 9)
@@ -126,6 +127,46 @@ def test_random_qwen3s(seed: int, tmp_path: Path, texts: Any) -> None:
     model.save_pretrained(tmp_path, max_shard_size="2KB" if seed % 2 else "5GB")
     ours = Llama.load(tmp_path, device=CPU)
     assert ours.config.decoder.qk_norm
+    check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
+
+
+def draw_qwen3_moe(seed: int) -> transformers.Qwen3MoeConfig:
+    """Draw sizes and switches; layers with experts and without take turns in different ways."""
+    chance = random.Random(seed)
+    kv_heads, shared = chance.choice((1, 2)), chance.choice((1, 2))
+    num_experts, layers = chance.choice((2, 5, 8)), chance.randint(2, 4)
+    maker: Any = transformers.Qwen3MoeConfig  # its signature lacks head_dim
+    config: transformers.Qwen3MoeConfig = maker(
+        vocab_size=chance.randint(20, 90),
+        hidden_size=chance.choice((10, 24, 36)),
+        intermediate_size=chance.randint(5, 40),
+        moe_intermediate_size=chance.randint(5, 20),
+        num_hidden_layers=layers,
+        num_attention_heads=kv_heads * shared,
+        num_key_value_heads=kv_heads,
+        head_dim=chance.choice((6, 8, 10)),
+        max_position_embeddings=100,
+        num_experts=num_experts,
+        num_experts_per_tok=chance.randint(1, min(4, num_experts)),
+        norm_topk_prob=seed % 2 == 0,
+        decoder_sparse_step=(1, 1, 2)[seed % 3],
+        mlp_only_layers=([], [1], [])[seed % 3],
+        tie_word_embeddings=chance.random() < 0.4,
+    )
+    return config
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_qwen3_moes(seed: int, tmp_path: Path, texts: Any) -> None:
+    model = randomised(transformers.Qwen3MoeForCausalLM(draw_qwen3_moe(seed)), seed)
+    model.set_experts_implementation("eager")
+    model.save_pretrained(tmp_path, max_shard_size="2KB" if seed % 2 else "5GB")
+    ours = Llama.load(tmp_path, device=CPU)
+    blocks = [type(layer.mlp).__name__ for layer in model.model.layers]
+    assert [type(layer.mlp) is SparseMlp for layer in ours.layers] == [
+        name == "Qwen3MoeSparseMoeBlock" for name in blocks
+    ]
+    assert any(type(layer.mlp) is SparseMlp for layer in ours.layers)
     check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
 
 

@@ -92,6 +92,24 @@ def test_layers_with_a_window_have_attention_of_their_own(tmp_path: Path) -> Non
     assert all("window: i32/16" in one for one in attention if one not in without)
 
 
+def test_layers_of_a_transformers_model_have_attention_of_their_own(tmp_path: Path) -> None:
+    """All have a softcap, and every second one a window."""
+    config = LLAMA_8B | {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "num_hidden_layers": 2,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = list_kernels(str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)["variants"]
+    attention = [one["signature"] for one in listed if one["kernel"] == "attend_kernel"]
+    assert all("softcap: fp32" in one for one in attention)
+    assert len([one for one in attention if "window: None" in one]) == len(attention) / 2 > 0
+
+
 def test_every_kernel_has_a_signature_of_its_own_and_a_reason(listed: dict[str, Any]) -> None:
     named = [(one["kernel"], one["signature"]) for one in listed["variants"]]
     assert len(set(named)) == len(named)

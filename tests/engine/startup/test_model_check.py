@@ -28,25 +28,22 @@ SERVED = {
     "qwen2.5-3b": "native",
     "qwen2.5-7b": "native",
     "qwen3-4b": "native",
+    "qwen3-4b-int8": "native",
     "qwen3-8b": "native",
     "gemma-3-1b": "transformers",
+    "qwen3-30b-a3b": "native",
+    "glm-4.7": "transformers",
+    "minimax-m2.7": "transformers",
 }
 
 REFUSED = {
-    "qwen3-30b-a3b": ["a mixture of experts (num_experts is 128)"],
     "qwen3-next-80b-a3b": [
-        "a mixture of experts (num_experts is 512)",
         "layers without softmax attention (linear_num_value_heads)",
     ],
     "qwen3.5-397b-a17b": [
-        "a mixture of experts (text_config.num_experts is 512)",
         "layers without softmax attention (text_config.layer_types has linear_attention)",
     ],
-    "gpt-oss-20b": ["a mixture of experts (num_local_experts is 32)"],
-    "glm-4.7": ["a mixture of experts (n_routed_experts is 160)"],
-    "minimax-m2.7": ["a mixture of experts (num_local_experts is 256)"],
     "kimi-k2": [
-        "a mixture of experts (n_routed_experts is 384)",
         "multi-head latent attention (kv_lora_rank)",
     ],
 }
@@ -90,6 +87,14 @@ def test_published_models_are_served_in_the_memory_of_their_parameters(
     assert pair.target.weight_bytes == meta_bytes(target)
 
 
+def test_a_model_without_a_type_is_counted_in_float32(folder: Folder) -> None:
+    """As gpt-oss, whose tensors have the type."""
+    target = folder("gpt-oss-20b")
+    checked = only_target(target).target
+    assert (checked.implementation, checked.dtype) == ("transformers", torch.float32)
+    assert checked.weight_bytes == 2 * meta_bytes(target)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder) -> None:
     pair = only_target(folder(name))
@@ -101,8 +106,16 @@ def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder
         assert reason in pair.reasons[0]
 
 
+def test_the_memory_of_quantized_weights_is_that_after_dequantization(folder: Folder) -> None:
+    quantized, plain = only_target(folder("qwen3-4b-int8")), only_target(folder("qwen3-4b"))
+    stored = "compressed-tensors (int-quantized of 8 bits, a scale per channel)"
+    assert quantized.target.quantization == stored
+    assert plain.target.quantization is None
+    assert quantized.target.weight_bytes == plain.target.weight_bytes
+
+
 def test_every_configuration_is_tested() -> None:
-    used = {*SERVED, *REFUSED, "llama-3.3-70b", "qwen3-32b"}
+    used = {*SERVED, *REFUSED, "gpt-oss-20b", "llama-3.3-70b", "qwen3-32b"}
     heads = {"specforge-qwen3-4b-eagle3", "specforge-qwen3-32b-eagle3"}
     assert {file.stem for file in CONFIGS.glob("*.json")} == used | heads
     origins = (CONFIGS / "README.md").read_text()

@@ -139,6 +139,8 @@ _FAMILIES = (
     replace(_EAGLE3, name="windows-tree", family="mistral", algorithm="EAGLE", topk=2, waves=2),
     replace(_EAGLE3, name="windows-eager", family="qwen2", graphs="off", requests=SCORED),
     replace(_EAGLE3, name="longrope-tree", family=LONGROPE, topk=2, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED, preempted_at_step=5),
+    replace(_EAGLE3, name="experts-tree", family="qwen3_moe", topk=2, graphs="off"),
 )
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
@@ -189,6 +191,7 @@ _IN_UNIT_TESTS = (
     "aborted",
     "catch-up",
     "windows",
+    "experts",
     "eagle3-bf16",
     "eagle3-fp8",
     "verify-rows-chain",

@@ -15,6 +15,7 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig, parse_rope
+from specdecode_engine.model.sparse_mlp import SparseMlpConfig
 
 DEFAULT_WINDOW = 4096
 DEFAULT_MAX_WINDOW_LAYERS = 28
@@ -36,6 +37,7 @@ class Family:
     qk_norm: bool = False
     windows: Windows = Windows.NONE
     head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
+    has_experts: bool = False
 
 
 LLAMA = Family()
@@ -44,6 +46,7 @@ FAMILIES: Mapping[str, Family] = {
     "MistralForCausalLM": Family(windows=Windows.ALL),
     "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
     "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
+    "Qwen3MoeForCausalLM": Family(qk_norm=True, has_experts=True),
 }
 """By the name under `architectures`."""
 
@@ -86,6 +89,7 @@ class LlamaConfig:
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
+    sparse_mlp: SparseMlpConfig | None = None  # of the layers with experts
 
     @classmethod
     def load(cls, folder: Path) -> "LlamaConfig":
@@ -111,7 +115,13 @@ class LlamaConfig:
             eos_token_ids=read_eos_token_ids(config),
             dtype=config.dtype(),
             quantization=read_quantization(config),
+            sparse_mlp=SparseMlpConfig.read(config, layers) if family.has_experts else None,
         )
+
+    def sparse_mlp_of(self, layer: int) -> SparseMlpConfig | None:
+        """Return the experts of a layer; None: its MLP is dense."""
+        has_experts = self.sparse_mlp is not None and layer in self.sparse_mlp.sparse_layers
+        return self.sparse_mlp if has_experts else None
 
     @property
     def layer_map(self) -> LayerMap:

@@ -46,7 +46,7 @@ def load_model(
     device: torch.device,
     context_length: int,
     progress: bool,
-    open_store: OpenStore,
+    open_store: OpenStore | None,
     linears: Linears,
 ) -> LanguageModel:
     """Load a checkpoint with the implementation that its config was read for.

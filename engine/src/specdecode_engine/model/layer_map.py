@@ -125,6 +125,14 @@ class LayerMap:
         )
 
     @property
+    def head_dims(self) -> tuple[int, int]:
+        """Entries of the widest head of keys, and of the widest one of values."""
+        k_dims, v_dims = zip(
+            *((one.k_head_dim, one.v_head_dim) for one in self.shapes), strict=True
+        )
+        return max(k_dims), max(v_dims)
+
+    @property
     def window(self) -> int | None:
         """Positions that the widest sliding window sees; None without one."""
         windows = [shape.sliding_window for shape in self.shapes if shape.sliding_window]

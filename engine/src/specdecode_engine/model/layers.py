@@ -1,5 +1,6 @@
 """The parts of a decoder layer, as plain records that hold weights and can be called."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -65,11 +66,15 @@ class Linears:
 
     def make(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Make one map; the caller gives `weight` away."""
+        return Linear(self.ops, self.pack(weight), bias)
+
+    def pack(self, weight: Tensor) -> Tensor | PackedWeight:
+        """Pack a weight, or those of all experts of a layer, unless weights stay plain."""
         if self.plain_weights is not None:
-            return Linear(self.ops, weight, bias)
+            return weight
         assert self.ops.pack_weight is not None
         self._packed += 1
-        return Linear(self.ops, self.ops.pack_weight(weight), bias)
+        return self.ops.pack_weight(weight)
 
     def facts(self) -> dict[str, object]:
         """Return what was chosen and why: fields of /server_info."""
@@ -155,7 +160,7 @@ class DecoderLayer:
     input_norm: Norm | None
     attention: Attention
     mlp_norm: Norm
-    mlp: Mlp
+    mlp: Callable[[Tensor], Tensor]  # maps [rows, hidden]: an `Mlp`, or one with experts
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""

@@ -12,7 +12,7 @@ from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, Te
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
-from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
@@ -42,18 +42,21 @@ class Llama:
         device: torch.device,
         context_length: int | None = None,
         progress: bool = False,
-        open_store: OpenStore = open_checkpoint,
+        open_store: OpenStore | None = None,
         linears: Linears | None = None,
     ) -> "Llama":
         """Load a checkpoint, by default in its own type and for its own length.
 
         Args:
             config: read from the folder unless given.
-            open_store: opens the tensors.
+            open_store: opens the tensors; by default those of the folder, as `config` has them.
             linears: makes the linear maps; by default their weights stay plain.
         """
         config = config or LlamaConfig.load(folder)
-        checkpoint = open_store(folder)
+        if open_store is None:
+            checkpoint: TensorStore = open_tensors(folder, config.quantization)
+        else:
+            checkpoint = open_store(folder)
         checkpoint.check(*llama_shapes(config))
         placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
         limits = make_rotary_limits([config.rope], context_length or config.max_position_embeddings)
@@ -84,7 +87,9 @@ class Llama:
             weights.placement.device,
         )
         layers = (
-            weights.decoder_layer(f"model.layers.{number}", config.decoder, window)
+            weights.decoder_layer(
+                f"model.layers.{number}", config.decoder, window, config.sparse_mlp_of(number)
+            )
             for number, window in enumerate(config.sliding_windows)
         )
         return cls(
@@ -166,7 +171,12 @@ def llama_shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape
     }
     for number in range(config.num_hidden_layers):
         prefix = f"model.layers.{number}"
-        required |= decoder_shapes(prefix, config.decoder, config.decoder.hidden_size)
+        required |= decoder_shapes(
+            prefix,
+            config.decoder,
+            config.decoder.hidden_size,
+            sparse_mlp=config.sparse_mlp_of(number),
+        )
     head: dict[str, Shape] = {HEAD: (config.vocab_size, config.decoder.hidden_size)}
     return (required, head) if config.tie_word_embeddings else (required | head, {})
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.quantized.config import unsupported_quantization
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 RECURRENT = ("linear_num_value_heads", "ssm_state_size", "mamba_d_state", "hybrid_override_pattern")
 ATTENTION = ("full_attention", "sliding_attention")
 
@@ -34,11 +33,6 @@ def unsupported_features(file: ConfigFile) -> Iterator[str]:
 
 
 def _layers(part: ConfigFile) -> Iterator[str]:
-    for key in EXPERTS:
-        count = part.get(key)
-        if isinstance(count, int) and count > 1:
-            yield f"a mixture of experts ({part.prefix}{key} is {count})"
-            break
     if part.get("kv_lora_rank") is not None:
         yield f"multi-head latent attention ({part.prefix}kv_lora_rank)"
     types = part.get("layer_types")

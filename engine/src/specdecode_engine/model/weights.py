@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from specdecode_engine.model.checkpoint import Shape, TensorStore
 from specdecode_engine.model.config import DecoderConfig
+from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.layers import (
     Attention,
     DecoderLayer,
@@ -24,6 +26,7 @@ from specdecode_engine.model.layers import (
     Norm,
     QkNorm,
 )
+from specdecode_engine.model.sparse_mlp import SILU, SparseMlp, SparseMlpConfig
 from specdecode_kernels import AttentionParams, Backend
 
 
@@ -36,10 +39,19 @@ def linear_shapes(name: str, outputs: int, inputs: int, bias: bool) -> dict[str,
 
 
 def decoder_shapes(
-    prefix: str, config: DecoderConfig, attention_input: int, *, input_norm: bool = True
+    prefix: str,
+    config: DecoderConfig,
+    attention_input: int,
+    *,
+    input_norm: bool = True,
+    sparse_mlp: SparseMlpConfig | None = None,
 ) -> dict[str, Shape]:
-    """Name the tensors of one decoder layer whose attention reads `attention_input` features."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    """Name the tensors of one decoder layer whose attention reads `attention_input` features.
+
+    Args:
+        sparse_mlp: its MLP is a mixture of experts.
+    """
+    hidden = config.hidden_size
     q_size = config.num_attention_heads * config.head_dim
     kv_size = config.num_key_value_heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
@@ -55,9 +67,16 @@ def decoder_shapes(
         **linear_shapes(f"{attention}.v_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.o_proj", hidden, q_size, config.output_bias),
         **(heads if config.qk_norm else {}),
-        **linear_shapes(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
-        **linear_shapes(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
-        **linear_shapes(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),
+        **(sparse_mlp.shapes(mlp, hidden) if sparse_mlp else _dense_mlp_shapes(mlp, config)),
+    }
+
+
+def _dense_mlp_shapes(prefix: str, config: DecoderConfig) -> dict[str, Shape]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return {
+        **linear_shapes(f"{prefix}.gate_proj", inner, hidden, config.mlp_bias),
+        **linear_shapes(f"{prefix}.up_proj", inner, hidden, config.mlp_bias),
+        **linear_shapes(f"{prefix}.down_proj", hidden, inner, config.mlp_bias),
     }
 
 
@@ -148,19 +167,26 @@ class Weights:
         return Norm(self.ops, self.take(f"{name}.weight"), config.rms_norm_eps)
 
     def decoder_layer(
-        self, prefix: str, config: DecoderConfig, window: int | None = None
+        self,
+        prefix: str,
+        config: DecoderConfig,
+        window: int | None = None,
+        sparse_mlp: SparseMlpConfig | None = None,
     ) -> DecoderLayer:
         """Read one decoder layer, without a norm before attention if there is none left.
 
         Args:
             window: how many positions a row sees, its own included; None: all.
+            sparse_mlp: its MLP is a mixture of experts.
         """
         before = f"{prefix}.input_layernorm"
         return DecoderLayer(
             input_norm=self.norm(before, config) if f"{before}.weight" in self else None,
             attention=self.attention(f"{prefix}.self_attn", config, window),
             mlp_norm=self.norm(f"{prefix}.post_attention_layernorm", config),
-            mlp=self.mlp(f"{prefix}.mlp"),
+            mlp=self.sparse_mlp(f"{prefix}.mlp", sparse_mlp)
+            if sparse_mlp
+            else self.mlp(f"{prefix}.mlp"),
         )
 
     def attention(self, prefix: str, config: DecoderConfig, window: int | None = None) -> Attention:
@@ -188,6 +214,22 @@ class Weights:
             ops=self.ops,
             gate_up=self.linear(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
             down=self.linear(f"{prefix}.down_proj"),
+        )
+
+    def sparse_mlp(self, prefix: str, config: SparseMlpConfig) -> SparseMlp:
+        """Read a mixture of experts, with the weights of all experts in one tensor."""
+        gate_up = self.take(*chain.from_iterable(config.gate_up_names(prefix)))
+        down = self.take(*config.down_names(prefix))
+        each = config.num_experts
+        return SparseMlp(
+            router=self.linear(f"{prefix}.gate"),
+            routing=config.routing,
+            experts=Experts.make(
+                self.linears,
+                gate_up.view(each, -1, gate_up.shape[1]),
+                down.view(each, -1, down.shape[1]),
+                SILU,
+            ),
         )
 
 

@@ -37,7 +37,6 @@ from specdecode_engine.model.language_model import (
 )
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.quantized.config import Quantization
-from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
@@ -83,7 +82,7 @@ def build_core(
     *,
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
-    open_store: OpenStore = open_checkpoint,
+    open_store: OpenStore | None = None,
 ) -> EngineCore:
     """Resolve the boot file and build an engine core; see `resolve` and `build`."""
     return build(resolve(boot, open_store), progress=progress, clock=clock, open_store=open_store)
@@ -94,7 +93,7 @@ def build(
     *,
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
-    open_store: OpenStore = open_checkpoint,
+    open_store: OpenStore | None = None,
 ) -> EngineCore:
     """Load the checkpoints and wire an engine core.
 
@@ -169,7 +168,7 @@ def _quantization(model: DraftConfig | None) -> Quantization | None:
     return None if model is None or isinstance(model, EagleConfig) else model.quantization
 
 
-def _load(config: EngineConfig, progress: bool, open_store: OpenStore) -> _Models:
+def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> _Models:
     linears = Linears.of(config.kernels["target"])
 
     def load(folder: Path, model: LanguageModelConfig) -> LanguageModel:

@@ -108,7 +108,7 @@ class EngineConfig:
     widths: Mapping[ForwardKind, ForwardWidths]
 
 
-def resolve(boot: EngineBoot, open_store: OpenStore = open_checkpoint) -> EngineConfig:
+def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConfig:
     """Read the configs of the checkpoints and decide; no weights are read.
 
     Args:
@@ -122,7 +122,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore = open_checkpoint) -> Engine
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = _read_draft(boot.speculation, target)
-    dtype = _dtype(boot.model, target, device, open_store)
+    dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
     mode = choose_graph_mode(
@@ -223,13 +223,15 @@ def _choose_kernels(
         models["draft"] = draft
     wanted = boot.attention_backend
     choices: dict[str, Choice] = {}
-    by_head_dim: dict[int, Choice] = {}  # they share the workspaces of their attention
+    by_sizes: dict[tuple[int, int], Choice] = {}  # they share the workspaces of their attention
     for name, model in models.items():
-        head_dim = model.decoder.head_dim
+        dims = k_dim, v_dim = model.layer_map.head_dims
         try:
-            if head_dim not in by_head_dim:
-                by_head_dim[head_dim] = choose_backend(wanted, device, dtype, head_dim, kv_dtype)
-            choices[name] = by_head_dim[head_dim]
+            if dims not in by_sizes:
+                by_sizes[dims] = choose_backend(
+                    wanted, device, dtype, k_dim, kv_dtype, v_head_dim=v_dim
+                )
+            choices[name] = by_sizes[dims]
         except ValueError as error:
             raise AttentionUnavailable(
                 f"attention_backend {wanted} cannot serve the {name}: {error}"

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.model.layer_map import LayerShape
+from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.startup.config import DraftConfig
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (
@@ -47,19 +48,27 @@ def _empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def _qkv(needs: KernelNeeds, model: DraftConfig, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v as one projection leaves them."""
-    decoder = model.decoder
-    parts = [decoder.num_attention_heads, *[decoder.num_key_value_heads] * 2]
-    heads = _empty(rows, sum(parts), decoder.head_dim, dtype=needs.dtype)
-    q, k, v = heads.split_with_sizes(parts, dim=1)
-    return q, k, v
+def _qkv(
+    needs: KernelNeeds, model: DraftConfig, shape: LayerShape, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as one projection leaves them, or two where values have a size of their own."""
+    q_heads, kv_heads = model.decoder.num_attention_heads, shape.kv_heads
+    if shape.k_head_dim == shape.v_head_dim:
+        parts = [q_heads, kv_heads, kv_heads]
+        heads = _empty(rows, sum(parts), shape.k_head_dim, dtype=needs.dtype)
+        q, k, v = heads.split_with_sizes(parts, dim=1)
+        return q, k, v
+    heads = _empty(rows, q_heads + kv_heads, shape.k_head_dim, dtype=needs.dtype)
+    q, k = heads.split_with_sizes([q_heads, kv_heads], dim=1)
+    return q, k, _empty(rows, kv_heads, shape.v_head_dim, dtype=needs.dtype)
 
 
-def _layer_kv(needs: KernelNeeds, model: DraftConfig) -> LayerKV:
-    decoder = model.decoder
-    shape = (16 * needs.page_size, decoder.num_key_value_heads, decoder.head_dim)
-    return LayerKV(_empty(*shape, dtype=needs.kv_dtype), _empty(*shape, dtype=needs.kv_dtype))
+def _layer_kv(needs: KernelNeeds, shape: LayerShape) -> LayerKV:
+    rows = 16 * needs.page_size
+    return LayerKV(
+        _empty(rows, shape.kv_heads, shape.k_head_dim, dtype=needs.kv_dtype),
+        _empty(rows, shape.kv_heads, shape.v_head_dim, dtype=needs.kv_dtype),
+    )
 
 
 def _layer_calls(
@@ -70,17 +79,19 @@ def _layer_calls(
         _empty(rows, decoder.hidden_size, dtype=dtype),
         _empty(decoder.hidden_size, dtype=dtype),
     )
-    q, k, v = _qkv(needs, model, rows)
+    q, k, _ = _qkv(needs, model, model.layer_map.shapes[0], rows)
     angles = _empty(rows, decoder.head_dim // 2, dtype=torch.float32)
     gate, up = _empty(rows, 2 * decoder.intermediate_size, dtype=dtype).chunk(2, dim=-1)
-    kv, slots = _layer_kv(needs, model), _empty(rows)
     yield f"layers of the {name}", lambda: ops.rms_norm(x, weight, decoder.rms_norm_eps)
     yield f"layers of the {name}", lambda: ops.add_rms_norm(x, x, weight, decoder.rms_norm_eps)
     yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
     if decoder.qk_norm:
         yield from _qk_norm_calls(needs, name, model, ops)
     yield f"layers of the {name}", lambda: ops.silu_and_mul(gate, up)
-    yield f"KV cache of the {name}", lambda: ops.store_kv(kv, slots, k, v)
+    for shape in model.layer_map.shapes:
+        new = _qkv(needs, model, shape, rows)[1:]
+        call = partial(ops.store_kv, _layer_kv(needs, shape), _empty(rows), *new)
+        yield f"KV cache of the {name}", call
 
 
 def _qk_norm_calls(
@@ -89,7 +100,7 @@ def _qk_norm_calls(
     decoder = model.decoder
     weight = _empty(decoder.head_dim, dtype=needs.dtype)
     for rows in (1, 3):  # heads of one row are read in place, those of several are copied
-        for heads in _qkv(needs, model, rows)[:2]:
+        for heads in _qkv(needs, model, model.layer_map.shapes[0], rows)[:2]:
             call = partial(ops.rms_norm, heads, weight, decoder.rms_norm_eps)
             yield f"norms of queries and keys of the {name}", call
 
@@ -97,18 +108,20 @@ def _qk_norm_calls(
 def _attention_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
 ) -> Iterator[OpCall]:
-    for params in _layer_params(model):
+    for shape in model.layer_map.shapes:
         for why, qo_lens, tree_rows in _attention_shapes(needs, name):
             starts = _empty(len(qo_lens) + 1) if why.startswith(("prefill", SOME_NODES)) else None
-            call = partial(_attend, needs, model, ops, params, qo_lens, tree_rows, starts)
+            call = partial(_attend, needs, model, ops, shape, qo_lens, tree_rows, starts)
             yield f"{why} of the {name}", call
 
 
-def _layer_params(model: DraftConfig) -> Iterator[AttentionParams]:
-    """Yield the parameters of attention of every kind of layer."""
-    windows = model.sliding_windows if isinstance(model, LlamaConfig) else (None,)
-    for window in dict.fromkeys(windows):
-        yield AttentionParams(sliding_window=window)
+def _layer_params(model: DraftConfig, shape: LayerShape) -> AttentionParams:
+    """Return the parameters of attention that decide on its kernels, but for sinks.
+
+    No config.json declares sinks: they are tensors.
+    """
+    softcap = model.logit_softcap if isinstance(model, TransformersConfig) else None
+    return AttentionParams(sliding_window=shape.sliding_window, logit_softcap=softcap)
 
 
 def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -142,13 +155,13 @@ def _attend(
     needs: KernelNeeds,
     model: DraftConfig,
     ops: Backend,
-    params: AttentionParams,
+    shape: LayerShape,
     qo_lens: tuple[int, ...],
     tree_rows: int,
     starts: Tensor | None,
 ) -> None:
     rows, batch = sum(qo_lens), len(qo_lens)
-    q, k, _v = _qkv(needs, model, rows)
+    q, k, v = _qkv(needs, model, shape, rows)
     page_table = _empty(batch, 8)
     metadata = AttentionMetadata(
         page_table, needs.page_size, qo_lens, _empty(rows), needs.page_size * 8, starts
@@ -157,11 +170,13 @@ def _attend(
     if tree_rows:
         # In a scratch of more rows, as a chain's draft steps have them.
         scratch_rows = max(tree_rows, *(shape.scratch_rows for shape in needs.shapes))
-        shape = (batch, scratch_rows, *k.shape[1:])
-        tree_k, tree_v = (_empty(*shape, dtype=needs.dtype)[:, :tree_rows] for _ in range(2))
+        tree_k, tree_v = (
+            _empty(batch, scratch_rows, *part.shape[1:], dtype=needs.dtype)[:, :tree_rows]
+            for part in (k, v)
+        )
         mask = _empty(batch, qo_lens[0], scratch_rows, dtype=torch.bool)[:, :, :tree_rows]
         tree_kv = TreeKV(tree_k, tree_v, mask if qo_lens[0] == 1 else mask.contiguous())
-    ops.attend(q, _layer_kv(needs, model), metadata, tree_kv, params)
+    ops.attend(q, _layer_kv(needs, shape), metadata, tree_kv, _layer_params(model, shape))
 
 
 def _sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:
@@ -250,10 +265,12 @@ def _tree_calls(
     yield why, lambda: ops.select_tree_nodes(scores, pooled, above, nodes - 1)
     yield why, lambda: ops.build_tree_mask(parents, shape.num_steps)
     yield why, lambda: ops.verify_tree(tokens, drafted, parents, length)
-    kv = _layer_kv(needs, target)
-    pool, pages = kv.k[None].expand(target.num_hidden_layers, -1, -1, -1), _empty(batch + 1, 8)
-    at = _empty(batch)
-    yield why, lambda: ops.compact_kv(pool, pool, pages, at, at, path, needs.page_size)
+    at, pages = _empty(batch), _empty(batch + 1, 8)
+    layer_map = target.layer_map
+    for one, owners in zip(layer_map.shapes, layer_map.owners, strict=True):
+        if one.k_head_dim == one.v_head_dim:  # torch moves rows of two sizes
+            pool = _layer_kv(needs, one).k[None].expand(len(owners), -1, -1, -1)
+            yield why, partial(ops.compact_kv, pool, pool, pages, at, at, path, needs.page_size)
     draft, hidden = needs.models.get("draft"), []
     if isinstance(draft, EagleConfig):
         width = draft.aux_spec.width(target.decoder.hidden_size)

@@ -116,6 +116,30 @@ def test_tensors_of_activations_are_left_out(checkpoints: Checkpoints, tmp_path:
     Llama.load(tmp_path / "model", device=CPU)
 
 
+def test_biases_of_zeros_that_gptq_adds_are_harmless(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    """AutoGPTQ stores a bias for every map; one with values would have to be added."""
+    folder = tmp_path / "model"
+    write_quantized(CASES["gptq"], checkpoints.target, folder)
+    tensors = load_file(folder / "model.safetensors")
+    names = [name for name in tensors if name.endswith(".scales")]
+    biases = {
+        name.replace(".scales", ".bias"): torch.zeros(tensors[name].shape[1]) for name in names
+    }
+    save_file({**tensors, **biases}, folder / "model.safetensors")
+    assert check_pair(folder, None, CheckOptions()).is_served
+    Llama.load(folder, device=CPU)
+    TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+    biases[f"{PREFIX}.bias"][3] = 1
+    save_file({**tensors, **biases}, folder / "model.safetensors")
+    biased = Llama.load(folder, device=CPU).layers[1].mlp.down.bias
+    assert biased is not None
+    assert biased.tolist() == biases[f"{PREFIX}.bias"].tolist()
+    with pytest.raises(TensorError, match=rf"holds, unused, {PREFIX}\.bias;"):
+        TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+
+
 def keys(config: dict[str, Any]) -> ConfigFile:
     return ConfigFile(Path("config.json"), {"quantization_config": config})
 

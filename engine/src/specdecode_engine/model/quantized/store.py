@@ -37,6 +37,7 @@ class DequantizingStore:
     weights: Mapping[str, QuantizedWeight]
     tensors: Mapping[str, StoredTensor]
     unused: tuple[str, ...]  # tensors of activations and of the KV cache
+    extra_biases: Mapping[str, Shape]  # AutoGPTQ writes zeros where a map has no bias
 
     @classmethod
     def of(cls, source: Checkpoint, quantization: Quantization) -> "DequantizingStore":
@@ -57,10 +58,12 @@ class DequantizingStore:
         _refuse_left_over(source, plain, quantization)
         for weight in weights.values():
             plain[weight.name] = _plain_header(source, weight)
-        return cls(source, weights, plain, unused)
+        biases = _biases(weights, plain) if quantization.method == "gptq" else {}
+        return cls(source, weights, plain, unused, biases)
 
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
-        Checkpoint(self.source.folder, self.tensors).check(expected, optional)
+        possible = {**self.extra_biases, **optional}
+        Checkpoint(self.source.folder, self.tensors).check(expected, possible)
 
     def read(self, name: str, into: Tensor) -> None:
         weight = self.weights.get(name)
@@ -72,6 +75,13 @@ class DequantizingStore:
             weight.dequantize({part: t.to(into.device) for part, t in parts.items()}, into)
         except ValueError as error:
             raise TensorError(self.source.folder, f"{name}: {error}", MISFIT) from error
+
+
+def _biases(
+    weights: Mapping[str, QuantizedWeight], plain: Mapping[str, StoredTensor]
+) -> dict[str, Shape]:
+    outputs = {name.removesuffix("weight") + "bias": one.shape[:1] for name, one in weights.items()}
+    return {name: shape for name, shape in outputs.items() if name in plain}
 
 
 def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
@@ -95,7 +105,11 @@ def _refuse_left_over(
 
 def open_checkpoint(folder: Path) -> Checkpoint | DequantizingStore:
     """Open the tensors of a folder with a config.json, which declares how they are quantized."""
-    quantization = read_quantization(ConfigFile.open(folder / "config.json"))
+    return open_tensors(folder, read_quantization(ConfigFile.open(folder / "config.json")))
+
+
+def open_tensors(folder: Path, quantization: Quantization | None) -> Checkpoint | DequantizingStore:
+    """Open the tensors of a folder; without a quantization they are plain."""
     if quantization is None:
         return Checkpoint.open(folder)
     return DequantizingStore.of(Checkpoint.open_quantized(folder), quantization)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorError
 
-CHUNK_ELEMENTS = 1 << 22  # plain values that are dequantized at once: 16 MiB in float32
+CHUNK_ELEMENTS = 1 << 18  # plain values that are dequantized at once: 1 MiB in float32
 INCOMPLETE = "the files are incomplete, download them again"
 MISFIT = "take tensors and config.json from the same checkpoint"
 

@@ -30,6 +30,7 @@ class TransformersConfig:
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     layer_map: LayerMap
+    logit_softcap: float | None  # of attention
     is_wrapped: bool  # the text model is part of a model for several kinds of input
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
 
@@ -65,6 +66,7 @@ class TransformersConfig:
             eos_token_ids=read_eos_token_ids(file, keys),
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
+            logit_softcap=_softcap(keys),
             is_wrapped=file.get("model_type") != text.model_type,
             quantization=read_quantization(file),
         )
@@ -122,6 +124,11 @@ def _layer_map(file: ConfigFile, text: Any) -> LayerMap:
         return read_layer_map(text)
     except LayerMapError as error:
         raise UnsupportedModel(f"{file.file}: {error}") from error
+
+
+def _softcap(keys: ConfigFile) -> float | None:
+    key = "attn_logit_softcapping"
+    return None if keys.get(key) is None else keys.real(key)
 
 
 def _ropes(keys: ConfigFile) -> tuple[RopeConfig, ...]:

@@ -1,8 +1,12 @@
 """Loads a causal language model with transformers, tensor by tensor, and refuses what is not whole.
 
-No code of a checkpoint ever runs, and pickles are read as weights only.
+transformers renames, fuses and casts the tensors; each is read when it is needed and its file
+closed again, so that loading takes the memory of the model and of the few tensors at work. (Files
+that transformers opens itself stay mapped, and count as memory, as long as one tensor of them is
+in use.) No code of a checkpoint ever runs, and pickles are read as weights only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specdecode_engine.model.checkpoint import NAMED, Checkpoint, TensorError
-from specdecode_engine.model.quantized.config import Quantization
-from specdecode_engine.model.quantized.store import DequantizingStore
+from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore, has_tensors
+from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
     UnsupportedModel,
@@ -41,14 +44,15 @@ def load_network(
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     register()
-    source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
-    if config.quantization is not None:
-        tensors = _read_later(config, config.quantization, dtype)
-        source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
     text = read_text_config(config.folder)
     # AutoModelForCausalLM, which chooses the class so, demands a folder.
     choose: Any = auto_factory._get_model_class
     loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
+    tensors: dict[str, _LaterTensor] = {}
+    source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
+    if has_tensors(config.folder):
+        tensors = _read_later(config, dtype, _kept_wide(loader))
+        source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
     try:
         network, report = loader.from_pretrained(
             **source,
@@ -68,6 +72,7 @@ def load_network(
         ) from error
     except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
         raise _cannot_build(config, error) from error
+    report["unexpected_keys"] -= _zero_biases(tensors, report["unexpected_keys"])
     left_out = _check(config, report)
     network.eval()
     _place(network, device)
@@ -78,27 +83,56 @@ def load_network(
 class _LaterTensor:
     """A tensor that is read when transformers takes all of it, as it takes slices of files."""
 
-    store: DequantizingStore
+    store: TensorStore
     name: str
     dtype: torch.dtype
 
     def __getitem__(self, index: object) -> Tensor:
         if index is not Ellipsis:
-            raise TypeError(f"{self.name}: index is {index}; a quantized tensor is read as a whole")
+            raise TypeError(f"{self.name}: index is {index}; a tensor is read as a whole")
         tensor = torch.empty(self.store.tensors[self.name].shape, dtype=self.dtype)
         self.store.read(self.name, tensor)
         return tensor
 
 
 def _read_later(
-    config: TransformersConfig, quantization: Quantization, dtype: torch.dtype
+    config: TransformersConfig, dtype: torch.dtype, kept_wide: tuple[str, ...]
 ) -> dict[str, _LaterTensor]:
-    """Return the plain tensors of a quantized checkpoint; weights are made in `dtype` when read."""
-    store = DequantizingStore.of(Checkpoint.open_quantized(config.folder), quantization)
+    """Return the tensors of a checkpoint by name.
+
+    What transformers would cast is cast while it is read, and quantized weights are made in
+    `dtype`: a tensor never exists twice.
+    """
+    store = open_tensors(config.folder, config.quantization)
+    quantized = store.weights if isinstance(store, DequantizingStore) else {}
+
+    def dtype_of(name: str) -> torch.dtype:
+        stored = store.tensors[name].dtype
+        if name not in quantized and any(part in name for part in kept_wide):
+            return stored
+        return dtype if stored.is_floating_point or name in quantized else stored
+
+    return {name: _LaterTensor(store, name, dtype_of(name)) for name in store.tensors}
+
+
+def _kept_wide(model_class: Any) -> tuple[str, ...]:
+    """Parts of the names of tensors that a class of transformers keeps in float32."""
+    kept = (model_class._keep_in_fp32_modules, model_class._keep_in_fp32_modules_strict)
+    return tuple(part for parts in kept for part in parts or ())
+
+
+def _zero_biases(tensors: Mapping[str, _LaterTensor], unexpected: set[str]) -> set[str]:
+    """Name the biases that a format adds to maps without one; of other values they would count."""
     return {
-        name: _LaterTensor(store, name, dtype if name in store.weights else stored.dtype)
-        for name, stored in store.tensors.items()
+        name
+        for name in unexpected & tensors.keys()
+        if _is_extra_bias(tensors[name]) and not tensors[name][...].any()
     }
+
+
+def _is_extra_bias(tensor: _LaterTensor) -> bool:
+    store = tensor.store
+    return isinstance(store, DequantizingStore) and tensor.name in store.extra_biases
 
 
 def _place(network: nn.Module, device: torch.device) -> None:

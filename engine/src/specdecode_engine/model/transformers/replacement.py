@@ -9,6 +9,7 @@ from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linear, Linears
 from specdecode_engine.model.transformers.attention import PagedAttention
 from specdecode_engine.model.transformers.attention_form import INPUTS, recognise_attention
+from specdecode_engine.model.transformers.mixture_replacement import MixtureReplacer
 from specdecode_engine.model.transformers.modules import (
     LayerList,
     RotaryTable,
@@ -46,6 +47,7 @@ class Replacer:
         self._dtype = dtype
         self._device = device
         self._limits = limits
+        self._mixtures = MixtureReplacer(linears, self._norm)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
         self._angles: set[int | None] = set()  # of half a head; None: not those of halves
 
@@ -85,7 +87,12 @@ class Replacer:
             return RowSilu(self._linears.ops, self._dtype, self._device)
         if is_activation(module):
             return RowActivation(module)
-        return self._attention(module) or self._mlp(module) or self._norm(module)
+        return (
+            self._attention(module)
+            or self._mlp(module)
+            or self._norm(module)
+            or self._mixtures.replacement(module)
+        )
 
     def _attention(self, module: nn.Module) -> RowAttention | None:
         paged = getattr(module, "paged_attention", None)

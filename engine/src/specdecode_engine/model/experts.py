@@ -1,0 +1,46 @@
+"""The experts of one layer of a mixture, as a plain record that holds weights and can be called."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from specdecode_engine.model.layers import Linears
+from specdecode_kernels import Backend, ExpertRouting, ExpertWeights, GatedActivation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """Gated feed-forward blocks of which every row uses some."""
+
+    ops: Backend
+    weights: ExpertWeights
+    activation: GatedActivation
+
+    @classmethod
+    def make(
+        cls,
+        linears: Linears,
+        gate_up: Tensor,
+        down: Tensor,
+        activation: GatedActivation,
+        *,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+    ) -> "Experts":
+        """Make them of [experts, 2 * inner, hidden] and [experts, hidden, inner]; the caller gives
+        the weights away. Rows of the gate come first, then those of up.
+        """
+        biases = [None if bias is None else bias.contiguous() for bias in (gate_up_bias, down_bias)]
+        weights = ExpertWeights(linears.pack(gate_up), linears.pack(down), *biases)
+        return cls(linears.ops, weights, activation)
+
+    def __call__(self, x: Tensor, routing: ExpertRouting) -> Tensor:
+        """Map [rows, hidden] to [rows, hidden]."""
+        return self.ops.experts(x, routing, self.weights, self.activation)
+
+
+def gates_first(interleaved: Tensor) -> Tensor:
+    """Put gates before ups in [experts, 2 * inner, ...], where they alternate (gpt-oss)."""
+    experts, both = interleaved.shape[:2]
+    pairs = interleaved.reshape(experts, both // 2, 2, *interleaved.shape[2:])
+    return pairs.transpose(1, 2).reshape(interleaved.shape)

@@ -1,0 +1,93 @@
+"""Replaces the routers and experts of a network's mixtures."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from specdecode_engine.model.experts import Experts, gates_first
+from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.transformers.mixture_modules import (
+    RowExperts,
+    RowRouter,
+    RowScaledRouter,
+)
+from specdecode_engine.model.transformers.mixture_recognition import (
+    RouterKind,
+    has_scales,
+    recognise_experts,
+    recognise_router,
+    recognise_scaled_router,
+)
+from specdecode_kernels import TORCH
+
+Replace = Callable[[nn.Module], nn.Module | None]
+
+
+class MixtureReplacer:
+    """Replaces modules of one network; a kind of router is recognised once."""
+
+    def __init__(self, linears: Linears, replace_norm: Replace) -> None:
+        self._linears = linears
+        self._replace_norm = replace_norm
+        self._routers: dict[tuple[object, ...], RouterKind | None] = {}
+
+    def replacement(self, module: nn.Module) -> nn.Module | None:
+        """Return what replaces a router or the experts of a layer, None for other modules."""
+        if "Router" in type(module).__name__:
+            return self._scaled_router(module) if has_scales(module) else self._router(module)
+        return self._experts(module)
+
+    def _router(self, module: nn.Module) -> RowRouter | None:
+        shapes = (tuple(p.shape) for p in module.parameters(recurse=False))
+        key = (type(module), *shapes)
+        if key not in self._routers:
+            self._routers[key] = recognise_router(module)
+        kind = self._routers[key]
+        return None if kind is None else self._make_router(module, kind)
+
+    def _make_router(self, module: nn.Module, kind: RouterKind) -> RowRouter:
+        weight, bias = _detached(module, "weight"), _detached(module, "bias")
+        assert weight is not None
+        if kind.is_wide and weight.dtype.itemsize < 4:
+            # The C kernels are for the model's type.
+            linear = Linear(TORCH, weight.float(), None if bias is None else bias.float())
+        else:
+            linear = self._linears.make(weight, bias)
+        correction = next(iter(module._buffers.values())) if kind.has_correction else None
+        return RowRouter(linear, kind.config, correction)
+
+    def _scaled_router(self, module: nn.Module) -> RowScaledRouter | None:
+        kind = recognise_scaled_router(module)
+        norm = self._replace_norm(module.get_submodule("norm"))
+        scale, expert_scale = _detached(module, "scale"), _detached(module, "per_expert_scale")
+        if kind is None or norm is None or scale is None or expert_scale is None:
+            return None
+        router = self._make_router(module.get_submodule("proj"), kind)
+        return RowScaledRouter(norm, scale, router, expert_scale, len(scale) ** -0.5)
+
+    def _experts(self, module: nn.Module) -> RowExperts | None:
+        kind = recognise_experts(module)
+        if kind is None:
+            return None
+        gate_up, down = _detached(module, "gate_up_proj"), _detached(module, "down_proj")
+        bias = _detached(module, "gate_up_proj_bias")
+        assert gate_up is not None
+        assert down is not None
+        if kind.is_transposed:
+            gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
+        if kind.is_interleaved:
+            gate_up, bias = gates_first(gate_up), None if bias is None else gates_first(bias)
+        experts = Experts.make(
+            self._linears,
+            gate_up.contiguous(),
+            down.contiguous(),
+            kind.activation,
+            gate_up_bias=bias,
+            down_bias=_detached(module, "down_proj_bias"),
+        )
+        return RowExperts(experts)
+
+
+def _detached(module: nn.Module, name: str) -> Tensor | None:
+    parameter = module._parameters.get(name)
+    return None if parameter is None else parameter.detach()

@@ -1,0 +1,110 @@
+"""Quantized experts load into transformers' modules, which keep those of a layer in one tensor."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.utils.quantization_config import Mxfp4Config
+
+from specdecode_engine.model.checkpoint import TensorError
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.model import TransformersModel
+from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
+from zoo.logits import TOLERANCE, worst_differences
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "num_experts_per_tok": 2,
+}
+
+
+def loaded(folder: Path) -> dict[str, Tensor]:
+    network, left_out = load_network(TransformersConfig.load(folder), torch.float32, CPU)
+    assert left_out == ()
+    tensors: dict[str, Tensor] = network.state_dict()
+    return tensors
+
+
+def assert_equal(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert tensors.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[name], tensor), name
+
+
+@pytest.fixture
+def qwen3_moe(tmp_path: Path) -> Path:
+    """A checkpoint with one linear map for each expert, as published."""
+    sizes = {**SIZES, "num_experts": 4, "moe_intermediate_size": 32}
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).save_pretrained(tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+@pytest.mark.parametrize("name", ["fp8-deepseek", "w4a16-group", "gptq"])
+def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path: Path) -> None:
+    plain = write_quantized(CASES[name], qwen3_moe, tmp_path / "quantized")
+    assert "model.layers.1.mlp.experts.3.down_proj.weight" in plain
+    save_file(plain, qwen3_moe / "model.safetensors", metadata={"format": "pt"})
+    assert_equal(loaded(tmp_path / "quantized"), loaded(qwen3_moe))
+    reference = Qwen3MoeForCausalLM.from_pretrained(qwen3_moe, dtype=torch.float32)
+    model = TransformersModel.load(TransformersConfig.load(tmp_path / "quantized"), device=CPU)
+    assert max(worst_differences(reference, model).values()) <= TOLERANCE
+
+
+def test_a_faulty_tensor_of_an_expert_is_named(qwen3_moe: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "quantized"
+    write_quantized(CASES["w4a16-group"], qwen3_moe, folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.experts.3.down_proj.weight_shape"
+    tensors[name] = torch.tensor([5, 5])
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        TensorError, match=r"experts\.3\.down_proj\.weight: weight_shape is \[5, 5\]"
+    ):
+        loaded(folder)
+
+
+def mxfp4(tensors: Stored) -> Stored:
+    """Put random MXFP4 numbers in place of all experts' matrices [experts, inputs, outputs]."""
+    stored: Stored = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name] = tensor
+            continue
+        experts, inputs, outputs = tensor.shape
+        shape = (experts, outputs, inputs // 32)
+        stored[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8)
+        stored[f"{name}_scales"] = torch.randint(116, 124, shape, dtype=torch.uint8)
+    return stored
+
+
+def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
+    model = GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=4))
+    model.save_pretrained(tmp_path)
+    tensors = mxfp4(load_file(tmp_path / "model.safetensors"))
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    keys = json.loads((tmp_path / "config.json").read_text())
+    keys["quantization_config"] = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
+    }
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    expected = GptOssForCausalLM.from_pretrained(
+        tmp_path, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
+    )
+    assert_equal(loaded(tmp_path), expected.state_dict())
+    ours = TransformersModel.load(TransformersConfig.load(tmp_path), device=CPU)
+    assert max(worst_differences(expected, ours).values()) <= TOLERANCE

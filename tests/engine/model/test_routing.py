@@ -1,0 +1,84 @@
+"""Experts and factors of rows, against plain Python, and in any batch."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.routing import RoutingConfig, route
+from specdecode_kernels import ExpertRouting
+from tests.unsteady_blas import under_unsteady_blas
+
+EXPERTS = 12
+CONFIGS = {
+    "softmax": RoutingConfig(top_k=3, scores="softmax"),
+    "normalized softmax": RoutingConfig(top_k=3, scores="softmax", is_normalized=True, scale=2.5),
+    "softmax of the best": RoutingConfig(top_k=3, scores="softmax_of_top_k"),
+    "sigmoid": RoutingConfig(top_k=1, scores="sigmoid"),
+    "groups": RoutingConfig(
+        top_k=3, scores="sigmoid", is_normalized=True, num_groups=4, top_groups=2, scale=1.5
+    ),
+    "sparsemixer": RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.3),
+}
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def routed_alone(logits: list[float], config: RoutingConfig, bias: list[float]) -> dict[int, float]:
+    """Route one row in plain Python; sparsemixer apart."""
+    total = sum(math.exp(logit) for logit in logits)
+    scores = [math.exp(logit) / total for logit in logits]
+    if config.scores == "sigmoid":
+        scores = [1 / (1 + math.exp(-logit)) for logit in logits]
+    biased = [score + more for score, more in zip(scores, bias, strict=True)]
+    size = len(logits) // config.num_groups
+    groups = [range(first, first + size) for first in range(0, len(logits), size)]
+    if config.num_groups > 1:
+        groups.sort(key=lambda group: -sum(sorted(biased[i] for i in group)[-2:]))
+    allowed = [i for group in groups[: config.top_groups] for i in group]
+    chosen = sorted(allowed, key=lambda i: -biased[i])[: config.top_k]
+    is_normalized = config.is_normalized or config.scores == "softmax_of_top_k"
+    divisor = sum(scores[i] for i in chosen) if is_normalized else 1.0
+    return {i: scores[i] / divisor * config.scale for i in chosen}
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "sparsemixer"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rows_are_routed_as_in_plain_python(name: str, has_bias: bool) -> None:
+    config, logits = CONFIGS[name], draw(40, EXPERTS)
+    has_effect = has_bias and config.scores != "softmax_of_top_k"  # which chooses by logits
+    bias = draw(EXPERTS) * 0.3 if has_effect else torch.zeros(EXPERTS)
+    routing = route(logits, config, bias if has_bias else None)
+    assert (routing.ids.dtype, routing.weights.dtype) == (torch.int32, torch.float32)
+    for row in range(40):
+        wanted = routed_alone(logits[row].tolist(), config, bias.tolist())
+        got = dict(zip(routing.ids[row].tolist(), routing.weights[row].tolist(), strict=True))
+        assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_sparsemixer_leaves_out_logits_that_are_far_below() -> None:
+    config = RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.1)
+    routing = route(torch.tensor([[2.0, 1.0, 1.9, 1.7]]), config)
+    assert routing.ids.tolist() == [[0, 2]]
+    near = math.exp(2.0) / (math.exp(2.0) + math.exp(1.9) + math.exp(1.7))
+    second = math.exp(1.9) / (math.exp(1.9) + math.exp(1.7))
+    assert routing.weights[0].tolist() == pytest.approx([near, second], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_row_is_routed_alike_in_any_batch(name: str) -> None:
+    logits, bias = draw(13, EXPERTS), draw(EXPERTS) * 0.3
+
+    def routed(first: int, last: int) -> ExpertRouting:
+        routing = under_unsteady_blas(lambda: route(logits[first:last], CONFIGS[name], bias))
+        assert isinstance(routing, ExpertRouting)
+        return routing
+
+    whole = routed(0, 13)
+    for first, last in ((0, 1), (4, 9), (12, 13)):
+        part = routed(first, last)
+        assert torch.equal(part.ids, whole.ids[first:last])
+        assert torch.equal(part.weights, whole.weights[first:last])

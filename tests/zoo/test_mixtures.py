@@ -1,0 +1,146 @@
+"""Routers and experts of transformers are recognised by what they compute, and replaced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextRouter
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts, GptOssTopKRouter
+from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
+from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
+from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
+
+from specdecode_engine.batch.rotary_tables import RotaryLimits
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.routing import RoutingConfig
+from specdecode_engine.model.transformers.mixture_recognition import (
+    recognise_experts,
+    recognise_router,
+)
+from specdecode_engine.model.transformers.modules import RowModule
+from specdecode_engine.model.transformers.replacement import Replacer
+from specdecode_kernels import GatedActivation, choose_backend
+from zoo.models import ZooModel, randomise
+
+CPU = torch.device("cpu")
+ONE_TABLE = RotaryLimits((16,), 16)
+PLAIN = Linears()
+PACKED = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
+
+ROUTERS: dict[str, tuple[Callable[[Any], nn.Module], RoutingConfig | None]] = {
+    "qwen3_moe": (
+        Qwen3MoeTopKRouter,
+        RoutingConfig(top_k=3, scores="softmax", is_normalized=True),
+    ),
+    "olmoe": (OlmoeTopKRouter, RoutingConfig(top_k=3, scores="softmax")),
+    "gpt_oss": (GptOssTopKRouter, None),
+    "glm4_moe": (
+        Glm4MoeTopkRouter,
+        RoutingConfig(
+            top_k=3, scores="sigmoid", is_normalized=True, scale=1.5, num_groups=4, top_groups=2
+        ),
+    ),
+    "minimax_m2": (
+        MiniMaxM2TopKRouter,
+        RoutingConfig(top_k=3, scores="sigmoid", is_normalized=True),
+    ),
+    "phimoe": (PhimoeTopKRouter, RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.01)),
+    "gemma4_moe": (Gemma4TextRouter, None),
+}
+
+
+def make_config(model: ZooModel) -> Any:
+    return AutoConfig.for_model(model.model_type, **model.keys)
+
+
+def replaced(module: nn.Module, linears: Linears = PLAIN) -> nn.Module:
+    parent = nn.Module()
+    parent.child = module
+    Replacer(linears, torch.float32, CPU, ONE_TABLE).replace_children(parent)
+    assert isinstance(parent.child, RowModule)
+    return parent.child
+
+
+def dense(ids: Tensor, weights: Tensor) -> Tensor:
+    """Factors of all experts, 0 for those that were not chosen."""
+    return torch.zeros(len(ids), 12).scatter(1, ids.long(), weights.float())
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_routers_choose_the_experts_of_transformers(name: str, models: dict[str, ZooModel]) -> None:
+    kind, config = ROUTERS[name]
+    router = kind(make_config(models[name])).eval()
+    randomise(router, seed=0)
+    if config is not None:
+        found = recognise_router(router)
+        assert found is not None
+        assert found.config == config
+    x = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
+    arguments = (x, torch.linspace(-0.2, 0.2, 8)) if name == "minimax_m2" else (x,)
+    with torch.no_grad():
+        _, weights, ids = router(*arguments)
+        _, got_weights, got_ids = replaced(router, PACKED)(*arguments)
+    torch.testing.assert_close(dense(got_ids, got_weights), dense(ids, weights))
+
+
+class FlatRouter(Qwen3MoeTopKRouter):
+    """Looks like a router of Qwen3-MoE and gives every expert the same factor."""
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits, weights, ids = super().forward(hidden_states)
+        return logits, torch.full_like(weights, 0.5), ids
+
+
+def test_a_router_of_another_kind_is_left_as_it_is(models: dict[str, ZooModel]) -> None:
+    assert recognise_router(FlatRouter(make_config(models["qwen3_moe"]))) is None
+    assert recognise_router(nn.LayerNorm(3)) is None
+
+
+def test_logits_stay_float32_where_the_router_computes_them_so(
+    models: dict[str, ZooModel],
+) -> None:
+    wide = Glm4MoeTopkRouter(make_config(models["glm4_moe"])).to(torch.bfloat16)
+    narrow = Qwen3MoeTopKRouter(make_config(models["qwen3_moe"])).to(torch.bfloat16)
+    x = torch.zeros(2, 64, dtype=torch.bfloat16)
+    assert replaced(wide)(x)[0].dtype == torch.float32
+    assert replaced(narrow)(x)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("linears", [PLAIN, PACKED], ids=["plain", "packed"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("qwen3_moe", Qwen3MoeExperts), ("gpt_oss", GptOssExperts)]
+)
+def test_experts_compute_what_those_of_transformers_do(
+    name: str, kind: Callable[[Any], nn.Module], linears: Linears, models: dict[str, ZooModel]
+) -> None:
+    config = make_config(models[name])
+    config._experts_implementation = "eager"
+    experts = kind(config)
+    randomise(experts, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 64, generator=generator) * 3  # far enough for limits
+    ids = torch.rand(30, 8, generator=generator).argsort(dim=1)[:, :3]
+    weights = torch.rand(30, 3, generator=generator)
+    with torch.no_grad():
+        wanted = experts(x, ids, weights)
+        got = replaced(experts, linears)(x, ids, weights)
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_gates_are_recognised_with_their_limits(models: dict[str, ZooModel]) -> None:
+    found = recognise_experts(GptOssExperts(make_config(models["gpt_oss"])))
+    assert found is not None
+    assert found.activation == GatedActivation("swigluoai", 1.702, 7.0)
+    assert (found.is_interleaved, found.is_transposed) == (True, True)
+
+
+def test_experts_with_another_gate_are_left_as_they_are(models: dict[str, ZooModel]) -> None:
+    experts: Any = Qwen3MoeExperts(make_config(models["qwen3_moe"]))
+    experts.act_fn = nn.Tanh()
+    assert recognise_experts(experts) is None
+    assert recognise_experts(nn.Linear(2, 2)) is None
