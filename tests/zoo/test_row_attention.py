@@ -232,8 +232,9 @@ def test_a_layer_that_adds_in_another_order_is_left_as_it_is(make_model: MakeMod
         normal = LlamaDecoderLayer.forward
         return 2 * normal(self, hidden_states, position_embeddings=position_embeddings)
 
-    whole = load(make_model("llama")[0], Linears())._layers[0]
-    layer = LlamaDecoderLayer(AutoConfig.for_model("llama", hidden_size=64), 0)
+    whole: Any = load(make_model("llama")[0], Linears())._layers[0]
+    config: Any = AutoConfig.for_model("llama", hidden_size=64)
+    layer = LlamaDecoderLayer(config, 0)
     layer._modules = {
         "self_attn": whole.attention,
         "mlp": whole.mlp,
