@@ -15,6 +15,7 @@ from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import ConfigError, ConfigFile
 from specdecode_engine.model.eagle_config import Eagle1Config
+from specdecode_engine.model.layers import Mlp
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.quantized.config import read_quantization
 from specdecode_engine.model.quantized.store import DequantizingStore, open_checkpoint
@@ -133,9 +134,10 @@ def test_biases_of_zeros_that_gptq_adds_are_harmless(
     TransformersModel.load(TransformersConfig.load(folder), device=CPU)
     biases[f"{PREFIX}.bias"][3] = 1
     save_file({**tensors, **biases}, folder / "model.safetensors")
-    biased = Llama.load(folder, device=CPU).layers[1].mlp.down.bias
-    assert biased is not None
-    assert biased.tolist() == biases[f"{PREFIX}.bias"].tolist()
+    mlp = Llama.load(folder, device=CPU).layers[1].mlp
+    assert isinstance(mlp, Mlp)
+    assert mlp.down.bias is not None
+    assert mlp.down.bias.tolist() == biases[f"{PREFIX}.bias"].tolist()
     with pytest.raises(TensorError, match=rf"holds, unused, {PREFIX}\.bias;"):
         TransformersModel.load(TransformersConfig.load(folder), device=CPU)
 
