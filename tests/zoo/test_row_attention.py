@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from specdecode_engine.model import layers
@@ -28,6 +29,7 @@ from specdecode_engine.model.transformers.modules import (
     RowRmsNorm,
 )
 from specdecode_engine.model.transformers.row_attention import RowAttention
+from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_kernels import DEFAULT_ATTENTION, choose_backend
 from tests.zoo.conftest import MakeModel
 from zoo.logits import PagedTexts
@@ -152,11 +154,11 @@ def test_no_module_of_the_native_implementation_is_used(make_model: MakeModel) -
     held = [value for module in model.network.modules() for value in vars(module).values()]
     assert any(isinstance(value, layers.Linear) for value in held)  # the maps themselves
     assert not any(isinstance(value, native) for value in held)
-    assert {type(layer).__name__ for layer in model._layers} == {"LlamaDecoderLayer"}
+    assert {type(layer).__name__ for layer in model._layers} == {"RowDecoderLayer"}
 
 
 def test_an_argument_that_was_not_recognised_is_refused(make_model: MakeModel) -> None:
-    module = load(make_model("llama")[0], Linears())._layers[1].self_attn
+    module = load(make_model("llama")[0], Linears())._layers[1].attention
     assert isinstance(module, RowAttention)
     module.is_checked = False
     rows = torch.zeros(1, 2, 64)
@@ -203,3 +205,42 @@ def test_modules_of_ours_call_hooks_only_while_there_are_any() -> None:
     handle.remove()
     norm(torch.ones(1, 2, 4))
     assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_whole"),
+    [("llama", True), ("qwen3", True), ("granite", False), ("olmo2", False), ("gemma2", False)],
+)
+def test_layers_of_the_usual_order_are_replaced_whole(
+    name: str, is_whole: bool, make_model: MakeModel
+) -> None:
+    """Granite scales what it adds, OLMo 2 norms it; Gemma 2 has an MLP of another kind."""
+    model = load(make_model(name)[0], Linears())
+    assert {isinstance(layer, RowDecoderLayer) for layer in model._layers} == {is_whole}
+
+
+def test_a_layer_that_adds_in_another_order_is_left_as_it_is(make_model: MakeModel) -> None:
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        past_key_values: Any = None,
+        use_cache: Any = None,
+        position_embeddings: Any = None,
+    ) -> Any:
+        normal = LlamaDecoderLayer.forward
+        return 2 * normal(self, hidden_states, position_embeddings=position_embeddings)
+
+    whole: Any = load(make_model("llama")[0], Linears())._layers[0]
+    config: Any = AutoConfig.for_model("llama", hidden_size=64)
+    layer = LlamaDecoderLayer(config, 0)
+    layer._modules = {
+        "self_attn": whole.attention,
+        "mlp": whole.mlp,
+        "input_layernorm": whole.input_norm,
+        "post_attention_layernorm": whole.mlp_norm,
+    }
+    assert recognise_layer(layer) is not None
+    layer.__class__ = type("Doubled", (LlamaDecoderLayer,), {"forward": forward})
+    assert recognise_layer(layer) is None

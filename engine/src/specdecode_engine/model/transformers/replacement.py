@@ -30,6 +30,7 @@ from specdecode_engine.model.transformers.recognition import (
     recognise_norm,
 )
 from specdecode_engine.model.transformers.row_attention import AttentionMaps, RowAttention
+from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 TABLE_BLOCK = 256
@@ -70,6 +71,9 @@ class Replacer:
                 parent._modules[name] = new
             elif not isinstance(child, RowModule):
                 self._replace_parts(child)
+                parts = recognise_layer(child)
+                if parts is not None:
+                    parent._modules[name] = RowDecoderLayer(self._linears.ops, parts, child)
 
     def _rotary_table(self, module: nn.Module) -> RotaryTable:
         wide = accumulation_dtype(self._dtype)
