@@ -91,6 +91,11 @@ def test_models_are_refused_by_op_and_module(make_model: MakeModel) -> None:
         TransformersModel.load(config, device=CPU)
 
 
+def test_chunked_attention_is_refused_by_its_layer_type(make_model: MakeModel) -> None:
+    with pytest.raises(UnsupportedModel, match="layer_types has chunked_attention"):
+        TransformersConfig.load(make_model("llama4_text")[0])
+
+
 def test_latent_attention_is_refused_by_its_key(make_model: MakeModel) -> None:
     with pytest.raises(UnsupportedModel, match="kv_lora_rank"):
         TransformersConfig.load(make_model("deepseek_v3")[0])

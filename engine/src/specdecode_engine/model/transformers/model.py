@@ -109,7 +109,7 @@ class TransformersModel:
         embedding = whole.get_input_embeddings().weight.detach()
         limits = make_rotary_limits(config.ropes, length)
         Replacer(linears or Linears(), dtype, device, limits).replace_children(whole)
-        base = whole.get_submodule(base_name(whole))
+        base = whole.get_submodule(whole.base_model_prefix)
         head = whole.get_output_embeddings()
         if not isinstance(head, RowLinear):
             raise UnsupportedModel(
@@ -253,7 +253,7 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     returned: its tanh would depend on the batch.
     """
     scorer: Any = copy.copy(whole)
-    scorer._modules = {**whole._modules, base_name(whole): _ReadyHiddenStates()}
+    scorer._modules = {**whole._modules, whole.base_model_prefix: _ReadyHiddenStates()}
     cap = getattr(whole.config, SOFTCAP, None)
     if cap is None:
         return scorer, None
@@ -262,12 +262,6 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     softcap = RowSoftcap(cap)
     scorer._modules["softcap"] = softcap
     return scorer, softcap
-
-
-def base_name(whole: Any) -> str:
-    """Name the child that is the model without its head; Llama 4's prefix names none."""
-    prefix: str = whole.base_model_prefix
-    return prefix if prefix in whole._modules else "model"
 
 
 def _decoder_layers(base: nn.Module, config: TransformersConfig) -> nn.ModuleList:
