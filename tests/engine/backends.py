@@ -16,8 +16,8 @@ def counted_launches() -> Iterator[LaunchCounter]:
     """Wrap the backends of the engines that are built meanwhile."""
     counter = LaunchCounter()
 
-    def choose(*arguments: Any) -> Choice:
-        choice = choose_backend(*arguments)
+    def choose(*arguments: Any, **named: Any) -> Choice:
+        choice = choose_backend(*arguments, **named)
         return choice._replace(backend=checked(counter.wrap(choice.backend)))
 
     with pytest.MonkeyPatch.context() as patch:

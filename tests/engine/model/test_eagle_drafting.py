@@ -18,6 +18,7 @@ from torch import Tensor
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.eagle import Eagle1Head
 from specdecode_engine.model.kv_cache import KVCache, KVView, PagedView, ScratchView
@@ -109,7 +110,7 @@ def test_a_random_head_changes_no_text(
 
 
 @dataclass
-class GraphCapturer:
+class RecordingHead:
     """A head that notes what it is given; it drafts like the one it wraps."""
 
     wrapped: Eagle1Head
@@ -121,6 +122,10 @@ class GraphCapturer:
     @property
     def config(self) -> Any:
         return self.wrapped.config
+
+    @property
+    def rotary_limits(self) -> RotaryLimits:
+        return self.wrapped.rotary_limits
 
     def fuse(self, features: Tensor) -> Tensor:
         return features
@@ -142,13 +147,13 @@ class GraphCapturer:
 
 
 @pytest.fixture
-def recorder(checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch) -> list[GraphCapturer]:
+def recorder(checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch) -> list[RecordingHead]:
     """Every head that the engine loads from now on, wrapped."""
-    made: list[GraphCapturer] = []
+    made: list[RecordingHead] = []
     load_head = Eagle1Head.load
 
-    def load(*args: Any, **options: Any) -> GraphCapturer:
-        made.append(GraphCapturer(load_head(*args, **options)))
+    def load(*args: Any, **options: Any) -> RecordingHead:
+        made.append(RecordingHead(load_head(*args, **options)))
         return made[-1]
 
     monkeypatch.setattr(Eagle1Head, "load", load)
@@ -157,7 +162,7 @@ def recorder(checkpoints: Any, head: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 @pytest.mark.parametrize("prompt", ["short", "long", "one"])
 def test_every_row_pairs_a_hidden_state_with_the_next_token(
-    checkpoints: Any, head: Path, recorder: list[GraphCapturer], prompt: str
+    checkpoints: Any, head: Path, recorder: list[RecordingHead], prompt: str
 ) -> None:
     """Chunks of 8 cut the long prompt in three; their last rows wait for the next one's token."""
     core = make_core(checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=4)
@@ -184,7 +189,7 @@ def hidden_states(target: Llama, ids: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("prompt", ["short", "long", "one"])
 def test_drafted_rows_follow_at_the_length_and_read_their_parent(
-    checkpoints: Any, head: Path, recorder: list[GraphCapturer], prompt: str
+    checkpoints: Any, head: Path, recorder: list[RecordingHead], prompt: str
 ) -> None:
     core = make_core(checkpoints.target, algorithm="EAGLE", draft_path=str(head), num_steps=4)
     run(core, {"r": PROMPTS[prompt]})
@@ -204,7 +209,7 @@ def test_drafted_rows_follow_at_the_length_and_read_their_parent(
             assert torch.equal(parent, read)
 
 
-class Oracle(GraphCapturer):
+class Oracle(RecordingHead):
     """Predicts a known text: row i predicts token i + 2."""
 
     text: Tensor
