@@ -10,10 +10,12 @@ from torch.nn import functional
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, TensorStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
+from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -114,6 +116,12 @@ class Llama:
     @property
     def device(self) -> torch.device:
         return self.embedding.device
+
+    @property
+    def mixtures(self) -> tuple[Experts, ...]:
+        """The experts of each layer that has some, from the first layer to the last."""
+        blocks = [layer.mlp for layer in self.layers]
+        return tuple(block.experts for block in blocks if isinstance(block, SparseMlp))
 
     def forward(
         self,

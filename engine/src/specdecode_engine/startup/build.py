@@ -37,6 +37,7 @@ from specdecode_engine.model.language_model import (
 )
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.quantized.config import Quantization
+from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
@@ -49,6 +50,7 @@ from specdecode_engine.startup.config import (
     CUDA,
     EAGLE_HEADS,
     OFF,
+    CannotServe,
     DraftConfig,
     EngineConfig,
     resolve,
@@ -116,9 +118,16 @@ def build(
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
     graph_config = plan_graphs(config, policy, free)
     weights = tensor_bytes(models.target), tensor_bytes(models.draft)
-    limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
+    routed = _routed_shape(config, models.target)
+    limits = plan_limits(
+        config,
+        *weights,
+        free,
+        graph_config.reserved_bytes,
+        routed_token_bytes=0 if routed is None else routed.token_bytes,
+    )
     limits = replace(limits, rotary_limits=models.rotary_limits)
-    context = _wire(config, models, limits, graph_config, clock)
+    context = _wire(config, models, limits, graph_config, routed, clock)
     compile_kernels(config, progress=progress)
     capture_all(context.graphs, boot.graphs.mode, progress)
     policy = _with_measured_costs(config, context, limits, policy, clock, progress)
@@ -205,6 +214,7 @@ def _wire(
     models: _Models,
     limits: Limits,
     graph_config: GraphConfig,
+    routed_shape: RoutedShape | None,
     clock: Callable[[], float],
 ) -> ModelContext:
     """Allocate caches, tables and the buffers of graphs, and put the parts together."""
@@ -222,7 +232,11 @@ def _wire(
     ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
     pool = _make_cache(config, config.target, limits, ops, windows)
-    verify = TargetForward(models.target, pool, config.aux_spec)
+    routed = None
+    if routed_shape is not None:
+        rows = limits.pages * limits.page_size
+        routed = RoutedExperts(models.target, routed_shape, rows, limits.page_size)
+    verify = TargetForward(models.target, pool, config.aux_spec, routed)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
     functions: dict[ForwardKind, DecodeFunction] = {
         ForwardKind.VERIFY: DecodeForward(VerifyLayout(table, rotary), verify)
@@ -243,8 +257,21 @@ def _wire(
         topk = max(shape.topk for shape in config.sizes.shapes.values())
         drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window, topk)
     return ModelContext(
-        ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec
+        ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec, routed
     )
+
+
+def _routed_shape(config: EngineConfig, target: LanguageModel) -> RoutedShape | None:
+    """Return what is kept of the experts of each token; None where they are not returned."""
+    if not config.boot.model.return_routed_experts:
+        return None
+    shape = RoutedShape.of(target)
+    if shape is None:
+        raise CannotServe(
+            f"model.return_routed_experts is set, and {config.boot.model.path} has no layers with "
+            "experts; set it to false, or leave out --enable-return-routed-experts"
+        )
+    return shape
 
 
 def _make_cache(

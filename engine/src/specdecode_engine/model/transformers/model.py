@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_cache import KVView
 from specdecode_engine.model.layers import Linear, Linears
 from specdecode_engine.model.llama import widened
@@ -16,6 +17,7 @@ from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.mixture_modules import RowExperts
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
@@ -167,6 +169,11 @@ class TransformersModel:
     @property
     def device(self) -> torch.device:
         return self.embedding.device
+
+    @property
+    def mixtures(self) -> tuple[Experts, ...]:
+        """The experts of each layer that has some, from the first layer to the last."""
+        return tuple(m.experts for m in self._layers.modules() if isinstance(m, RowExperts))
 
     def forward(
         self,
