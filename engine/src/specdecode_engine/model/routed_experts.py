@@ -70,6 +70,11 @@ class RoutedShape:
         """Bytes of the ids of one token."""
         return self.layers * self.top_k * self.dtype.itemsize
 
+    def facts(self) -> dict[str, object]:
+        """Return what is kept of each token: a field of /server_info."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {"layers": self.layers, "top_k": self.top_k, "dtype": dtype}
+
 
 class RoutedExperts:
     """Ids of experts of all cached tokens, written by the mixtures of one model.

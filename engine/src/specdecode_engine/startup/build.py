@@ -136,7 +136,7 @@ def build(
         config.sizes.shapes,
         frozenset(config.target.eos_token_ids),
         Stopwatch(config.device, clock),
-        _facts(config, models, limits, context.graphs.report()),
+        _facts(config, models, limits, routed, context.graphs.report()),
     )
 
 
@@ -333,7 +333,11 @@ def _with_measured_costs(
 
 
 def _facts(
-    config: EngineConfig, models: _Models, limits: Limits, graphs: GraphReport
+    config: EngineConfig,
+    models: _Models,
+    limits: Limits,
+    routed: RoutedShape | None,
+    graphs: GraphReport,
 ) -> dict[str, object]:
     kernels: dict[str, object] = {}
     for name, choice in config.kernels.items():
@@ -359,6 +363,7 @@ def _facts(
         "kv_pages": limits.pages,
         "kv_window_pages": limits.window_pages,
         "kv_cache_bytes": limits.kv_bytes,
+        **({} if routed is None else {"routed_experts": routed.facts()}),
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,
