@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from lossless.cases import Material, draw_case
 from lossless.compare import find_difference
-from lossless.families import make_family
+from lossless.families import EXPERTS, make_family
 from lossless.poison import build_poisoned
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_api.boot import EngineBoot
@@ -23,7 +23,7 @@ from specdecode_engine.startup.config import CannotServe
 
 RUNS = (("qwen3_moe", "float32"), ("qwen3_moe", "bfloat16"), ("gpt_oss", "float32"))
 SEED = 20
-CASES = 10
+CASES = 11
 TOP_K = 2
 LAYERS = {"qwen3_moe": 2, "gpt_oss": 3}  # the first layer of a Qwen3-MoE is dense here
 
