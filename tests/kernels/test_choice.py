@@ -182,10 +182,10 @@ def test_a_kind_of_layer_that_flashinfer_cannot_compile_is_a_reason(
 ) -> None:
     plan = BatchPrefillWithPagedKVCacheWrapper.plan
 
-    def refuse_softcaps(*arguments: Any, logits_soft_cap: float | None, **named: Any) -> None:
-        if logits_soft_cap is not None:
+    def refuse_softcaps(*arguments: Any, **named: Any) -> None:
+        if named["logits_soft_cap"] is not None:
             raise RuntimeError("no module for softcaps")
-        plan(*arguments, logits_soft_cap=logits_soft_cap, **named)
+        plan(*arguments, **named)
 
     monkeypatch.setattr(BatchPrefillWithPagedKVCacheWrapper, "plan", refuse_softcaps)
     layers = [AttentionParams(), AttentionParams(logit_softcap=30.0)]

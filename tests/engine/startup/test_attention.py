@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from specdecode_api.boot import EngineBoot
+from specdecode_api.boot import EngineBoot, ModelImplementation
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.attention import AttentionHeads, layer_params
 from specdecode_engine.startup.config import resolve
@@ -43,8 +43,11 @@ def gpu() -> Iterator[None]:
         yield
 
 
-def test_sinks_are_known_before_weights_are_read(gpt_oss: Path) -> None:
-    layers = layer_params(read_config(gpt_oss, "transformers"))
+@pytest.mark.parametrize("implementation", get_args(ModelImplementation))
+def test_sinks_are_known_before_weights_are_read(
+    gpt_oss: Path, implementation: ModelImplementation
+) -> None:
+    layers = layer_params(read_config(gpt_oss, implementation))
     assert [params.sliding_window for params in layers.values()] == [128, None]
     for params in layers.values():
         assert params.sinks is not None
@@ -52,10 +55,11 @@ def test_sinks_are_known_before_weights_are_read(gpt_oss: Path) -> None:
         assert params.sinks.shape == (64,)
 
 
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
 def test_layers_that_flashinfer_cannot_compute_get_triton_at_start(
-    gpt_oss: Path, gpu: None
+    gpt_oss: Path, implementation: str, gpu: None
 ) -> None:
-    (choice,) = choose(path=str(gpt_oss), implementation="transformers", dtype="bfloat16")
+    (choice,) = choose(path=str(gpt_oss), implementation=implementation, dtype="bfloat16")
     assert choice.backend.attention == "triton"
     assert choice.reason.endswith("flashinfer's paged kernels take no sinks")
 

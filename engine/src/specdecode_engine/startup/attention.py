@@ -50,8 +50,8 @@ class AttentionHeads:
 
 
 def _has_sinks(model: DraftConfig) -> bool:
-    """Whether layers have sinks: tensors, which no config.json of transformers declares."""
+    """Whether layers have sinks: through transformers, tensors that config.json does not name."""
     if not isinstance(model, TransformersConfig):
-        return False
+        return model.decoder.sinks
     network = make_network(model, torch.float32)
     return any(name.endswith(".sinks") for name, _ in network.named_parameters())
