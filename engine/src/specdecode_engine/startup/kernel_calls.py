@@ -121,7 +121,11 @@ def _layer_params(model: DraftConfig, shape: LayerShape) -> AttentionParams:
     No config.json declares sinks: they are tensors.
     """
     softcap = model.logit_softcap if isinstance(model, TransformersConfig) else None
-    return AttentionParams(sliding_window=shape.sliding_window, logit_softcap=softcap)
+    return AttentionParams(
+        sliding_window=shape.sliding_window,
+        attention_chunk_size=shape.attention_chunk_size,
+        logit_softcap=softcap,
+    )
 
 
 def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tuple[int, ...], int]]:

@@ -1,5 +1,6 @@
 """Modules that replace the routers and experts of transformers' mixtures."""
 
+import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts
@@ -59,3 +60,27 @@ class RowScaledRouter(RowModule):
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, weights, ids = self.router(self.norm(hidden) * self.scale * self.root)
         return logits, weights * self.expert_scale[ids.long()], ids
+
+
+class RowInputScaledMixture(RowModule):
+    """A mixture whose factors multiply what experts read, not what they return; and an expert that
+    every row uses (Llama 4).
+    """
+
+    def __init__(self, router: RowRouter, experts: Experts, shared: nn.Module) -> None:
+        super().__init__()
+        self.router = router
+        self.experts = experts
+        self.shared = shared
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Map rows [..., hidden] to [rows, hidden]; also return the router's logits."""
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        logits, weights, ids = self.router(rows)
+        scaled = rows[:, None] * weights[..., None].to(rows.dtype)
+        one = torch.ones_like(weights).view(-1, 1)
+        routed = self.experts(scaled.flatten(0, 1), ExpertRouting(ids.view(-1, 1), one))
+        first, *others = routed.view(scaled.shape).unbind(1)
+        for other in others:  # in their order
+            first = first + other
+        return self.shared(rows) + first, logits

@@ -32,6 +32,10 @@ class _Outputs:
     def __getattr__(self, _: str) -> None:
         return None
 
+    def __getitem__(self, index: int) -> Tensor:
+        """Return the first output, for heads that read it by its place."""
+        return (self.last_hidden_state,)[index]
+
 
 class _ReadyHiddenStates(nn.Module):
     """Stands for the base model where its output is known."""
@@ -101,15 +105,11 @@ class TransformersModel:
         weight = whole.get_input_embeddings().weight
         dtype, device = weight.dtype, weight.device
         state = ForwardState()
-        if attach(whole, state) != config.num_hidden_layers:
-            raise UnsupportedModel(
-                f"model type {config.model_type} does not have one attention module per layer; it "
-                "is not supported"
-            )
+        attach(whole, state, config.layer_map)
         embedding = whole.get_input_embeddings().weight.detach()
         limits = make_rotary_limits(config.ropes, length)
         Replacer(linears or Linears(), dtype, device, limits).replace_children(whole)
-        base = whole.get_submodule(whole.base_model_prefix)
+        base = whole.get_submodule(_base_name(whole))
         head = whole.get_output_embeddings()
         if not isinstance(head, RowLinear):
             raise UnsupportedModel(
@@ -253,7 +253,7 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     returned: its tanh would depend on the batch.
     """
     scorer: Any = copy.copy(whole)
-    scorer._modules = {**whole._modules, whole.base_model_prefix: _ReadyHiddenStates()}
+    scorer._modules = {**whole._modules, _base_name(whole): _ReadyHiddenStates()}
     cap = getattr(whole.config, SOFTCAP, None)
     if cap is None:
         return scorer, None
@@ -262,6 +262,12 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     softcap = RowSoftcap(cap)
     scorer._modules["softcap"] = softcap
     return scorer, softcap
+
+
+def _base_name(whole: Any) -> str:
+    """Name the child without the head; Llama 4's prefix is that of a larger model."""
+    prefix: str = whole.base_model_prefix
+    return prefix if prefix in whole._modules else "model"
 
 
 def _decoder_layers(base: nn.Module, config: TransformersConfig) -> nn.ModuleList:
