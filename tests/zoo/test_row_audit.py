@@ -1,5 +1,6 @@
 """Which ops may compute rows, and how a model that uses others is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def test_models_are_refused_by_op_and_module(make_model: MakeModel) -> None:
         TransformersModel.load(config, device=CPU)
 
 
+def test_a_value_of_the_wrong_type_is_refused_with_its_key(
+    tmp_path: Path, make_model: MakeModel
+) -> None:
+    """Early configurations of Llama 4 have a number there."""
+    keys = json.loads((make_model("llama4_text")[0] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(keys | {"attn_temperature_tuning": 4}))
+    with pytest.raises(UnsupportedModel, match="'attn_temperature_tuning' expected bool, got int"):
+        TransformersConfig.load(tmp_path)
+
+
 def test_latent_attention_is_refused_by_its_key(make_model: MakeModel) -> None:
     with pytest.raises(UnsupportedModel, match="kv_lora_rank"):
         TransformersConfig.load(make_model("deepseek_v3")[0])
@@ -139,8 +150,6 @@ def test_attention_that_would_be_incomplete_is_refused(
 
 
 def test_config_refuses_an_unsupported_quantization(tmp_path: Path, make_model: MakeModel) -> None:
-    import json
-
     keys = json.loads((make_model("qwen3")[0] / "config.json").read_text())
     keys["quantization_config"] = {"quant_method": "bitsandbytes"}
     (tmp_path / "config.json").write_text(json.dumps(keys))

@@ -34,6 +34,7 @@ SERVED = {
     "qwen3-30b-a3b": "native",
     "glm-4.7": "transformers",
     "minimax-m2.7": "transformers",
+    "llama-4-scout": "transformers",
 }
 
 REFUSED = {
