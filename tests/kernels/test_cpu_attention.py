@@ -202,7 +202,7 @@ def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(
     seen = torch.arange(prefix + 1, prefix + 1 + len(path))
     chain = AttentionMetadata(pages, 1, (len(path),), seen, prefix + len(path))
     k_pool, v_pool = (torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v))
-    params = AttentionParams(sinks=torch.ones(2), logit_softcap=3.0, **{name: limit})  # type: ignore[arg-type]
+    params = AttentionParams(sinks=torch.ones(2), logit_softcap=3.0, **{name: limit})
     wanted = cpu_backend().attend(q[list(path)], LayerKV(k_pool, v_pool), chain, None, params)
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]).bool()[None]
     tree_kv = TreeKV(k[None, prefix:], v[None, prefix:], mask)

@@ -258,7 +258,7 @@ def _heads(
         x = rotate(x, *angles)
     if rotation is Rotation.PAIRS:
         x = rotate(x[..., halves_of_pairs(head_dim)], *angles)
-        x = x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        x = torch.stack(x.chunk(2, dim=-1), dim=-1).flatten(-2)
     return _normed(norm, x[None])[0] if place is NormPlace.ROTATED_HEADS else x
 
 

@@ -75,7 +75,9 @@ def recognise_input_scaled(module: nn.Module) -> InputScaledKind | None:
     )
     shared, x = random_linear(_WIDTH, _WIDTH), random_tensor(_ROWS, _WIDTH)
     computed = _compute(module, tensors, shared, x)
-    for gate in _GATES if computed is not None else ():
+    if computed is None:
+        return None
+    for gate in _GATES:
         routing = RoutingConfig(top_k=top_k, scores="sigmoid_of_top_k")
         kind = InputScaledKind(routing, GatedActivation(gate))
         made = make_input_scaled(Linears(), tensors, kind, shared)

@@ -256,7 +256,7 @@ def _order_in_halves(linear: nn.Module | None, head_dim: int) -> None:
     assert isinstance(linear, nn.Linear)
     order = halves_of_pairs(head_dim).to(linear.weight.device)
     for name, parameter in linear.named_parameters():
-        heads = parameter.detach().unflatten(0, (-1, head_dim))
+        heads = parameter.detach().view(-1, head_dim, *parameter.shape[1:])
         linear._parameters[name] = nn.Parameter(heads[:, order].flatten(0, 1), requires_grad=False)
 
 
