@@ -144,9 +144,15 @@ def test_factors_of_llama_4_multiply_what_experts_read(
     mixture = Llama4TextMoe(config)
     randomise(mixture, seed=0)
     x = torch.randn(1, 30, 64, generator=torch.Generator().manual_seed(0))
+    recorded: list[Tensor] = []
     with torch.no_grad():
         wanted, wanted_logits = mixture(x)
-        got, logits = replaced(mixture, linears)(x)
+        ours: Any = replaced(mixture, linears)
+        ours.experts.record = recorded.append
+        got, logits = ours(x)
+    (ids,) = recorded
+    chosen = wanted_logits.topk(top_k, dim=1).indices
+    assert torch.equal(ids.long().sort(dim=1).values, chosen.sort(dim=1).values)
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(logits, wanted_logits, atol=1e-4, rtol=1e-4)
 

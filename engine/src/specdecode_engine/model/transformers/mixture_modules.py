@@ -1,6 +1,5 @@
 """Modules that replace the routers and experts of transformers' mixtures."""
 
-import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts
@@ -77,10 +76,5 @@ class RowInputScaledMixture(RowModule):
         """Map rows [..., hidden] to [rows, hidden]; also return the router's logits."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         logits, weights, ids = self.router(rows)
-        scaled = rows[:, None] * weights[..., None].to(rows.dtype)
-        one = torch.ones_like(weights).view(-1, 1)
-        routed = self.experts(scaled.flatten(0, 1), ExpertRouting(ids.view(-1, 1), one))
-        first, *others = routed.view(scaled.shape).unbind(1)
-        for other in others:  # in their order
-            first = first + other
-        return self.shared(rows) + first, logits
+        routed = self.experts.on_scaled_rows(rows, ExpertRouting(ids, weights))
+        return self.shared(rows) + routed, logits

@@ -16,7 +16,7 @@ from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
-from specdecode_engine.model.transformers.mixture_modules import RowExperts
+from specdecode_engine.model.transformers.mixture_modules import RowExperts, RowInputScaledMixture
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
@@ -154,7 +154,8 @@ class TransformersModel(LanguageModel):
 
     @property
     def mixtures(self) -> tuple[Experts, ...]:
-        return tuple(m.experts for m in self._layers.modules() if isinstance(m, RowExperts))
+        kinds = RowExperts | RowInputScaledMixture
+        return tuple(m.experts for m in self._layers.modules() if isinstance(m, kinds))
 
     def forward(
         self,
