@@ -23,7 +23,10 @@ def layer_params(model: DraftConfig) -> dict[LayerShape, AttentionParams]:
         sinks = torch.empty(heads, dtype=torch.float32, device="meta")
     return {
         shape: AttentionParams(
-            sliding_window=shape.sliding_window, logit_softcap=softcap, sinks=sinks
+            sliding_window=shape.sliding_window,
+            attention_chunk_size=shape.attention_chunk_size,
+            logit_softcap=softcap,
+            sinks=sinks,
         )
         for shape in model.layer_map.shapes
     }
