@@ -50,7 +50,7 @@ class ShadowCase:
 
     @property
     def returns_experts(self) -> bool:
-        """Whether every request asks for the experts of its tokens."""
+        """Whether every request has return_routed_experts."""
         return self.family in MIXTURES
 
     @property
