@@ -38,6 +38,7 @@ SERVED = {
     "gpt-oss-120b": "native",
     "glm-4.7": "transformers",
     "minimax-m2.7": "transformers",
+    "llama-4-scout": "transformers",
 }
 
 REFUSED = {

@@ -58,6 +58,9 @@ class EagleConfig:
         return self.decoder.layer_map(self.num_hidden_layers)
 
 
+DraftConfig = LanguageModelConfig | EagleConfig
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle1Config(EagleConfig):
     """Layers after one linear map; hidden state and vocabulary are the target's."""

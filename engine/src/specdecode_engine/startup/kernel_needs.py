@@ -10,9 +10,9 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config_file import DTYPES, ConfigFile
+from specdecode_engine.model.eagle_config import DraftConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.config import (
-    DraftConfig,
     EngineConfig,
     StepSizes,
     draft_shapes,
