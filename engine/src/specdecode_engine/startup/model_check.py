@@ -18,14 +18,12 @@ from specdecode_engine.model.checkpoint import Shape, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
+from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.kv_cache import kv_bytes
-from specdecode_engine.model.language_model import (
-    LanguageModelConfig,
-    implementation_of,
-    read_config,
-)
+from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -122,7 +120,7 @@ def _check_model(
     file = ConfigFile.open(folder / "config.json")
     checkpoint = open_checkpoint(folder) if has_tensors(folder) else None
     dtype = options.dtype or _declared_dtype(config, file)
-    dtype = dtype or _stored_dtype(checkpoint) or torch.float32
+    dtype = dtype or _stored_dtype(checkpoint) or _dtype_without_tensors(config)
     kv_dtype = options.kv_dtype or dtype
     if isinstance(config, TransformersConfig):
         parameters = _count_by_transformers(config, dtype)
@@ -203,6 +201,11 @@ def _stored_dtype(checkpoint: TensorStore | None) -> torch.dtype | None:
         return None
     types = [one.dtype for one in checkpoint.tensors.values() if one.dtype.is_floating_point]
     return types[0] if types else None
+
+
+def _dtype_without_tensors(config: DraftConfig) -> torch.dtype:
+    is_quantized = _quantization(config) is not None
+    return UNQUANTIZED_DTYPE if is_quantized else torch.float32
 
 
 def _refused(folder: Path, error: CheckpointError) -> ModelCheck:
