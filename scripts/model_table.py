@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdecode_engine.model.config import FAMILIES, Family, Windows
+from specdecode_engine.model.families import FAMILIES, Family, Windows
 from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
 
 ROOT = Path(__file__).resolve().parents[1]
