@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specdecode_engine.model.families import FAMILIES, Family, Windows
+from specdecode_engine.model.sparse_mlp import ExpertTensors
 from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,8 +27,18 @@ WINDOWS = {
     Windows.NONE: "none",
     Windows.ALL: "`sliding_window` in every layer",
     Windows.SWITCH: "`use_sliding_window`, by `layer_types` or from `max_window_layers` on",
+    Windows.ALTERNATE: "by `layer_types`, by default in every other layer",
+    Windows.PATTERN: "by `layer_types` or in all but every `sliding_window_pattern`-th layer",
+}
+EXPERTS = {
+    ExpertTensors.SEPARATE: "a mixture of experts in all layers but those under `mlp_only_layers`",
+    ExpertTensors.STACKED: "a mixture of experts with biases and a bounded gate in all layers",
 }
 
+GEMMA = (
+    "norms of 1 + weight, also after attention and the MLP, a gate of GELU, embeddings times "
+    "`sqrt(hidden_size)`, softcaps, `query_pre_attn_scalar`"
+)
 DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`"
 CACHE_TYPES = "weights' type, `fp8_e4m3`"
 
@@ -80,8 +91,20 @@ def _differences(family: Family) -> str:
         found.append("norms of query and key heads")
     if family.head_dim is not None:
         found.append(f"`head_dim` {family.head_dim} by default")
-    if family.has_experts:
-        found.append("a mixture of experts in all layers but those under `mlp_only_layers`")
+    if family.attention_bias:
+        found.append("`attention_bias` by default")
+    if family.sinks:
+        found.append("a sink for every query head")
+    if family.rope:
+        found.append(f"{family.rope['rope_type']} angles by default")
+    if family.experts is not None:
+        found.append(EXPERTS[family.experts])
+    if family.is_gemma:
+        found.append(GEMMA)
+    if family.has_local_rope:
+        found.append("angles of their own in layers with windows")
+    if family.text_section is not None:
+        found.append(f"the text model under `{family.text_section}`; tensors of images are skipped")
     return ", ".join(found) or "none"
 
 
