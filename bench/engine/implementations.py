@@ -90,7 +90,7 @@ def write_qwen3_moe(folder: Path, size: Size) -> Path:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(0)
-    mixture = {
+    mixture: dict[str, Any] = {
         "num_experts": EXPERTS,
         "num_experts_per_tok": EXPERTS_OF_A_TOKEN,
         "moe_intermediate_size": 3 * size.hidden // 8,

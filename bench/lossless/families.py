@@ -233,3 +233,4 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }
 FAMILIES = (LLAMA, *_CHANGES)
+MIXTURES = ("qwen3_moe",)

@@ -65,6 +65,14 @@ def folder(tmp_path: Path) -> Folder:
     return make
 
 
+ROUTED = {
+    "glm-4.7": 89 * 8,
+    "minimax-m2.7": 62 * 8,
+    "qwen3-30b-a3b": 48 * 8,
+}
+"""Bytes of the ids of experts of one token: layers with experts, times experts per token."""
+
+
 def only_target(target: Path, options: CheckOptions | None = None) -> PairCheck:
     return check_pair(target, None, options or CheckOptions())
 
@@ -89,6 +97,7 @@ def test_published_models_are_served_in_the_memory_of_their_parameters(
     assert not pair.target.has_tensors
     assert pair.target.dtype == torch.bfloat16
     assert pair.target.weight_bytes == meta_bytes(target)
+    assert pair.target.routed_bytes_per_token == ROUTED.get(name)
 
 
 def test_a_model_without_a_type_is_counted_in_that_of_its_kind(tmp_path: Path) -> None:
@@ -249,6 +258,17 @@ def test_the_command_prints_the_report(
     text = capsys.readouterr().out
     assert "implementation  native" in text
     assert text.endswith("can be served: yes\n")
+
+
+def test_the_command_prints_the_memory_of_ids_of_experts(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(folder("qwen3-30b-a3b"))
+    assert check([target]) == 0
+    assert "routed experts  384 bytes per token" in capsys.readouterr().out
+    assert check([target, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["target"]["routed_experts_bytes_per_token"] == 384
 
 
 def test_the_command_fails_with_the_reason(
