@@ -150,7 +150,7 @@ class Llama(LanguageModel):
 
 
 def rounded_scale(scale: float | None, dtype: torch.dtype) -> float | None:
-    """Round a factor of embeddings as transformers does: to float32, then to the model's type."""
+    """Cast a factor of embeddings as transformers does: to float32, then to the model's type."""
     return None if scale is None else torch.tensor(scale, dtype=torch.float32).to(dtype).item()
 
 
