@@ -14,11 +14,11 @@ from pathlib import Path
 from specdecode_engine.model.config import (
     AuxHiddenStates,
     DecoderConfig,
-    Family,
     parse_decoder,
     refuse_windows,
 )
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
