@@ -146,6 +146,15 @@ _FAMILIES = (
     replace(_EAGLE3, name="longrope-tree", family=LONGROPE, topk=2, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED, preempted_at_step=5),
     replace(_EAGLE3, name="experts-tree", family="qwen3_moe", topk=2, graphs="off"),
+    replace(_EAGLE3, name="gemma3", family="gemma3_text", requests=MIXED, preempted_at_step=5),
+    replace(
+        _EAGLE3,
+        name="gemma2-tree",
+        family="gemma2",
+        topk=2,
+        dtype="bfloat16",
+        head_dim=FLASHINFER_DIM,
+    ),
     replace(_EAGLE3, name="sinks", family="gpt_oss", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="sinks-tree", family="gpt_oss", topk=2, graphs="off"),
 )
