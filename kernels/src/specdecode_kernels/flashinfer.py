@@ -17,7 +17,7 @@ Written against flashinfer-python 0.6.13: `BatchPrefillWithPagedKVCacheWrapper` 
 attention/prefill.cuh. Not run on a GPU.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -63,15 +63,27 @@ class Heads:
 
 
 def with_flashinfer(
-    backend: Backend, device: torch.device, dtype: torch.dtype, dim: int, kv_dtype: torch.dtype
+    backend: Backend,
+    device: torch.device,
+    dtype: torch.dtype,
+    dim: int,
+    kv_dtype: torch.dtype,
+    layers: Collection[AttentionParams] = (DEFAULT_ATTENTION,),
 ) -> Backend:
-    """Attend by FlashInfer as far as it serves, else by `backend`, after one call on the device.
+    """Attend by FlashInfer as far as it serves, else by `backend`.
+
+    FlashInfer compiles kernels for windows and softcaps of their own: a call on the device is made
+    for each kind of layer.
+
+    Args:
+        layers: parameters of their attention.
 
     Raises:
         Exception: FlashInfer cannot be imported, or cannot compile, plan or run for these types.
     """
     attention = FlashInferAttention(backend, device, dim)
-    _call_once(attention, device, dtype, dim, kv_dtype)
+    for params in _one_of_each_kind(layers):
+        _call_once(attention, device, dtype, dim, kv_dtype, params)
     return replace(backend, attention="flashinfer", attend=attention.attend)
 
 
@@ -236,12 +248,20 @@ def _heads(q: Tensor, kv: LayerKV, params: AttentionParams) -> Heads:
     )
 
 
+def _one_of_each_kind(layers: Iterable[AttentionParams]) -> Iterable[AttentionParams]:
+    """Return parameters of one layer for each module that FlashInfer compiles."""
+    own = [one for one in layers if one.attention_chunk_size is None]
+    kinds = {(one.sliding_window is None, one.logit_softcap is None): one for one in own}
+    return kinds.values()
+
+
 def _call_once(
     attention: FlashInferAttention,
     device: torch.device,
     dtype: torch.dtype,
     dim: int,
     kv_dtype: torch.dtype,
+    params: AttentionParams,
 ) -> None:
     """Attend to one row, which compiles the kernels where they are not, and wait for it."""
     ones = torch.ones(1, 1, dtype=torch.int64, device=device)
@@ -249,7 +269,7 @@ def _call_once(
     metadata = AttentionMetadata(ones - 1, 1, (1,), ones[0], 1, causal_bounds=bounds)
     row = torch.zeros(1, 1, dim, dtype=dtype, device=device)
     cache = row.to(kv_dtype)
-    attention.attend(row, LayerKV(cache, cache), metadata, None)
+    attention.attend(row, LayerKV(cache, cache), metadata, None, params)
     torch.cuda.synchronize(device)
 
 
