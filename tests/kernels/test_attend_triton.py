@@ -132,6 +132,7 @@ def test_float8_pools_are_read_by_their_scales(
 def shapes(draw: st.DrawFn) -> Shape:
     tree_rows = draw(st.sampled_from((0, 1, 17)))
     count = draw(st.integers(1, 9))
+    has_chunks, reach = draw(st.booleans()), draw(st.sampled_from((None, 1, 5, 40)))
     lens = st.just(count) if draw(st.booleans()) else st.integers(0, 9)
     return Shape(
         qo_lens=tuple(draw(st.lists(lens, min_size=1, max_size=3))),
@@ -148,11 +149,8 @@ def shapes(draw: st.DrawFn) -> Shape:
         params=AttentionParams(
             scale=draw(st.sampled_from((None, 0.3))),
             logit_softcap=draw(st.sampled_from((None, 2.0))),
-            **{
-                draw(st.sampled_from(("sliding_window", "attention_chunk_size"))): draw(
-                    st.sampled_from((None, 1, 5, 40))
-                )
-            },
+            sliding_window=None if has_chunks else reach,
+            attention_chunk_size=reach if has_chunks else None,
         ),
         has_sinks=draw(st.booleans()),
     )
