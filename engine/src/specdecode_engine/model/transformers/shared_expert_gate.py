@@ -37,7 +37,7 @@ class RowSharedGateMixture(RowModule):
         rows = hidden.reshape(-1, hidden.shape[-1])
         _, weights, ids = self.router(rows)
         share = by_row(torch.sigmoid, self.shared_gate(rows))
-        mixed = self.experts(rows, ids, weights) + share * self.shared(rows)
+        mixed: Tensor = self.experts(rows, ids, weights) + share * self.shared(rows)
         return mixed.view(hidden.shape)
 
 
