@@ -14,6 +14,7 @@ from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
 from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
+from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
@@ -29,6 +30,7 @@ from specdecode_engine.model.transformers.mixture_recognition import (
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.replacement import Replacer
+from specdecode_engine.model.transformers.shared_expert_gate import has_shared_expert_gate
 from specdecode_kernels import GatedActivation, choose_backend
 from tests.zoo.conftest import MakeModel
 from zoo.models import ZooModel, randomise
@@ -171,6 +173,35 @@ def test_factors_of_llama_4_multiply_what_experts_read(
     assert torch.equal(ids.long().sort(dim=1).values, chosen.sort(dim=1).values)
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(logits, wanted_logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("linears", [PLAIN, PACKED], ids=["plain", "packed"])
+def test_gates_of_shared_experts_are_those_of_transformers(
+    linears: Linears, models: dict[str, ZooModel]
+) -> None:
+    config = make_config(models["qwen2_moe"])
+    config._experts_implementation = "eager"
+    mixture = Qwen2MoeSparseMoeBlock(config)
+    randomise(mixture, seed=0)
+    x = torch.randn(1, 30, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = mixture(x)
+        ours = replaced(mixture, linears)
+        torch.testing.assert_close(ours(x), wanted, atol=1e-4, rtol=1e-4)
+        alone = ours(x[:, 7:8])
+    assert torch.equal(alone, ours(x)[:, 7:8])
+
+
+def test_a_shared_expert_with_another_gate_is_not_recognised(models: dict[str, ZooModel]) -> None:
+    class Doubled(Qwen2MoeSparseMoeBlock):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            mixed: Tensor = super().forward(hidden_states)
+            return 2 * mixed
+
+    mixture: Any = Doubled(make_config(models["qwen2_moe"]))
+    assert not has_shared_expert_gate(mixture)
+    mixture.__class__ = Qwen2MoeSparseMoeBlock
+    assert has_shared_expert_gate(mixture)
 
 
 def test_a_mixture_that_scales_otherwise_is_not_recognised(models: dict[str, ZooModel]) -> None:
