@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.layer_map import LayerShape
+from specdecode_engine.model.sparse_mlp import SILU, SparseMlpConfig
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.startup.config import DraftConfig
 from specdecode_engine.startup.kernel_needs import KernelNeeds
@@ -21,6 +23,8 @@ from specdecode_kernels import (
     AttentionParams,
     Backend,
     DraftedNodes,
+    ExpertRouting,
+    ExpertWeights,
     LayerKV,
     PenaltyParamsBatch,
     SamplingParamsBatch,
@@ -88,10 +92,26 @@ def _layer_calls(
     if decoder.qk_norm:
         yield from _qk_norm_calls(needs, name, model, ops)
     yield f"layers of the {name}", lambda: ops.silu_and_mul(gate, up)
+    if isinstance(model, LlamaConfig) and model.sparse_mlp is not None:
+        call = partial(_experts, model.sparse_mlp, x, ops)
+        yield f"experts of the {name}", call
     for shape in model.layer_map.shapes:
         new = _qkv(needs, model, shape, rows)[1:]
         call = partial(ops.store_kv, _layer_kv(needs, shape), _empty(rows), *new)
         yield f"KV cache of the {name}", call
+
+
+def _experts(config: SparseMlpConfig, x: Tensor, ops: Backend) -> None:
+    experts, inner, hidden = config.num_experts, config.moe_intermediate_size, x.shape[1]
+    weights = ExpertWeights(
+        _empty(experts, 2 * inner, hidden, dtype=x.dtype),
+        _empty(experts, hidden, inner, dtype=x.dtype),
+    )
+    chosen = len(x), config.routing.top_k
+    routing = ExpertRouting(
+        _empty(*chosen, dtype=torch.int32), _empty(*chosen, dtype=torch.float32)
+    )
+    ops.experts(x, routing, weights, SILU)
 
 
 def _qk_norm_calls(
