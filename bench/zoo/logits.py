@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lossless.poison import poison
-from specdecode_engine.model.kv_cache import KVCache, PagedView
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
 from zoo.near_ties import NearTies

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdecode_engine.model.checkpoint import TensorError
-from specdecode_engine.model.language_model import implementation_of, read_config
+from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel

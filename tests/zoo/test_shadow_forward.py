@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.kv_cache import PagedView
+from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lossless.poison import poison
 from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.kv_cache import KVCache, PagedView
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv_views import PagedView
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
 
 torch.set_num_threads(1)

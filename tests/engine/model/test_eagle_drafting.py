@@ -21,7 +21,8 @@ from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.eagle import Eagle1Head
-from specdecode_engine.model.kv_cache import KVCache, KVView, PagedView, ScratchView
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
 from specdecode_engine.model.llama import Llama
 from specdecode_kernels import AttentionMetadata
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from lossless.poison import poison
 from specdecode_engine.model.config import AuxHiddenStates
-from specdecode_engine.model.kv_cache import DraftScratch, KVCache, ScratchView, kv_bytes
+from specdecode_engine.model.draft_scratch import DraftScratch
+from specdecode_engine.model.kv_cache import KVCache, kv_bytes
+from specdecode_engine.model.kv_views import ScratchView
 from specdecode_engine.model.layer_map import LayerMap, LayerShape
 from specdecode_engine.model.llama import Llama
 from specdecode_kernels import DEFAULT_ATTENTION, AttentionMetadata

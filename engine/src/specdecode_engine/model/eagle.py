@@ -19,10 +19,9 @@ from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Checkpoint
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
-from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
-from specdecode_engine.model.llama import widened
+from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows, widened
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights
 

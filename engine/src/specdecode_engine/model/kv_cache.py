@@ -1,18 +1,13 @@
-"""Keys and values: the paged pool of all requests, a draft's scratch, and views of both.
-
-A view is how one forward pass sees them: for every layer it writes its own rows, then attends.
-"""
+"""Keys and values of all requests: pages, of which layers with a window may have fewer."""
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_kernels import (
-    DEFAULT_ATTENTION,
     TORCH,
     AttentionMetadata,
     AttentionParams,
@@ -85,7 +80,7 @@ class KVCache:
         )
         counts = [windows.pages if windows and own else pages for own in self._in_windows]
         rows = [(count * page_size,) for count in counts]
-        self.groups = _make_groups(layer_map, rows, dtype, device)
+        self.groups = make_groups(layer_map, rows, dtype, device)
         # Views, created once: every layer of every forward pass uses its own.
         self._layers = tuple(
             LayerKV(self.groups[group].k[index], self.groups[group].v[index], scale or KvScale())
@@ -187,143 +182,7 @@ def kv_bytes(layer_map: LayerMap, rows: int, dtype: torch.dtype) -> int:
     return layer_map.entries_per_token * rows * dtype.itemsize
 
 
-class DraftScratch:
-    """Keys and values of drafted tokens, by index in the batch; kept out of the pool.
-
-    They are never rounded to the pool's type: nothing reads them after the step.
-    """
-
-    def __init__(
-        self,
-        layer_map: LayerMap,
-        batch: int,
-        rows: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        # [layers, batch, rows, kv_heads, dim]
-        self.groups = _make_groups(
-            layer_map, [(batch, rows)] * len(layer_map.shapes), dtype, device
-        )
-        # [batch, rows, kv_heads, dim] of each layer
-        self._layers = tuple(
-            (self.groups[group].k[index], self.groups[group].v[index])
-            for group, index in layer_map.places
-        )
-        self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
-        # [batch, 1, rows] bool, for query rows that see all there is
-        self.all_shown = torch.ones((batch, 1, rows), dtype=torch.bool, device=device)
-
-    def store(
-        self, layer: int, first: int, batch: int, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Keep k and v [batch * n, kv_heads, dim] of a layer in rows first .. first + n - 1.
-
-        Returns:
-            Keys and values of all rows up to the newest, [batch, first + n, kv_heads, dim].
-        """
-        keys, values = self._layers[layer]
-        end = first + k.shape[0] // batch
-        if self._stores[layer]:
-            keys[:batch, first:end] = k.view(batch, -1, *k.shape[1:])
-            values[:batch, first:end] = v.view(batch, -1, *v.shape[1:])
-        return keys[:batch, :end], values[:batch, :end]
-
-
-class KVView(Protocol):
-    """The cache as one batch of query rows sees it, the same for every layer."""
-
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        params: AttentionParams = DEFAULT_ATTENTION,
-    ) -> Tensor:
-        """Write this layer's k and v where they belong, then attend; all [rows, heads, dim].
-
-        The head size of v, and of what is returned, may differ from that of q and k.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PagedView:
-    """Every query row has a pool row of its own.
-
-    Without `ancestry` a row sees what `layout` shows of the pool, its own row included: prefill and
-    verifying chains. With it the rows are the nodes of trees: `layout` shows the committed prefix,
-    and the nodes of one request see one another by `ancestry`.
-    """
-
-    pool: KVCache
-    slot_mapping: Tensor  # [rows] i64: the pool row of each query row
-    layout: AttentionMetadata
-    ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
-    node_rows: Tensor | None = None  # [batch, nodes] i64: rows of the nodes, if not all have one
-    _placed: tuple[PlacedRows, PlacedRows] = field(init=False)
-
-    def __post_init__(self) -> None:
-        placed = self.pool.place(self.slot_mapping, self.layout)
-        object.__setattr__(self, "_placed", placed)
-
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        params: AttentionParams = DEFAULT_ATTENTION,
-    ) -> Tensor:
-        slot_mapping, layout = self._placed[self.pool.in_windows(layer)]
-        self.pool.store(layer, slot_mapping, k, v)
-        if self.ancestry is None:
-            return self.pool.attend(layer, q, layout, None, params)
-        # A chain reads its own rows from the pool. A tree must see the same numbers.
-        k, v = self.pool.as_stored(layer, slot_mapping, k, v)
-        tree_kv = TreeKV(self._by_node(k), self._by_node(v), self.ancestry)
-        return self.pool.attend(layer, q, layout, tree_kv, params)
-
-    def _by_node(self, rows: Tensor) -> Tensor:
-        """Arrange rows [rows, heads, dim] as [batch, nodes, heads, dim]."""
-        if self.node_rows is not None:
-            return rows[self.node_rows]
-        assert self.ancestry is not None
-        return rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScratchView:
-    """One step of drafting: query rows are kept in the scratch, from row `first` on.
-
-    `layout` describes the committed prefix in the pool. `mask` selects the scratch rows, up to the
-    newest, that each query row sees; without it, a chain's single query row sees all of them.
-    """
-
-    pool: KVCache
-    scratch: DraftScratch
-    first: int
-    layout: AttentionMetadata
-    mask: Tensor | None = None  # [batch, queries, first + queries] bool
-
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        params: AttentionParams = DEFAULT_ATTENTION,
-    ) -> Tensor:
-        batch = len(self.layout.qo_lens)
-        k, v = self.scratch.store(layer, self.first, batch, k, v)
-        mask = self.mask
-        if mask is None:
-            mask = self.scratch.all_shown[:batch, :, : k.shape[1]]
-        return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask), params)
-
-
-def _make_groups(
+def make_groups(
     layer_map: LayerMap, rows: Items[tuple[int, ...]], dtype: torch.dtype, device: torch.device
 ) -> tuple[KVGroup, ...]:
     """Allocate what every owner of keys and values stores, [layers, *rows, kv_heads, dim].

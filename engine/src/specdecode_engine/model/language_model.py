@@ -1,71 +1,67 @@
-"""A language model of either implementation: native, or the modules of transformers."""
+"""A language model as an engine computes it: token ids in, hidden states and logits out."""
 
-from pathlib import Path
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from specdecode_api.boot import ModelImplementation
-from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.config import FAMILIES, LlamaConfig
-from specdecode_engine.model.config_file import ConfigFile
-from specdecode_engine.model.layers import Linears
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.batch.rotary_tables import RotaryLimits
+from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.layers import Linear, widened
 from specdecode_engine.model.transformers.config import TransformersConfig
-from specdecode_engine.model.transformers.model import TransformersModel
 
-LanguageModel = Llama | TransformersModel
 LanguageModelConfig = LlamaConfig | TransformersConfig
 
 
-def read_config(folder: Path, implementation: ModelImplementation = "auto") -> LanguageModelConfig:
-    """Read a checkpoint's config for one implementation; auto prefers the native one.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LanguageModel(ABC):
+    """A decoder-only model with its weights; holds no state between forwards.
 
-    Raises:
-        CheckpointError: the implementation cannot compute the model; the message has the reason.
+    It is a target, or a STANDALONE draft. Keys and values are the caller's.
     """
-    file = ConfigFile.open(folder / "config.json")
-    if implementation == "auto":
-        names = file.get("architectures")
-        is_native = isinstance(names, list) and len(names) == 1 and names[0] in FAMILIES
-        implementation = "native" if is_native else "transformers"
-    if implementation == "native":
-        return LlamaConfig.read(file)
-    return TransformersConfig.load(folder)
 
+    config: LanguageModelConfig
+    embedding: Tensor  # [vocab, hidden]
+    head: Linear  # [vocab, hidden]
+    rotary_limits: RotaryLimits
+    skipped_tensors: tuple[str, ...] = ()  # of images and sounds, left out of the checkpoint
 
-def implementation_of(config: LanguageModelConfig) -> ModelImplementation:
-    """Return which implementation a config was read for."""
-    return "native" if isinstance(config, LlamaConfig) else "transformers"
+    @property
+    def context_length(self) -> int:
+        """Tokens of the longest text."""
+        return self.rotary_limits.context_length
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
 
-def load_model(
-    folder: Path,
-    config: LanguageModelConfig,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    context_length: int,
-    progress: bool,
-    open_store: OpenStore | None,
-    linears: Linears,
-) -> LanguageModel:
-    """Load a checkpoint with the implementation that its config was read for.
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
 
-    Args:
-        open_store: opens the tensors of a native model; transformers reads the files itself.
-        linears: makes the linear maps.
-    """
-    if isinstance(config, TransformersConfig):
-        return TransformersModel.load(
-            config, dtype=dtype, device=device, context_length=context_length, linears=linears
-        )
-    return Llama.load(
-        folder,
-        config=config,
-        dtype=dtype,
-        device=device,
-        context_length=context_length,
-        progress=progress,
-        open_store=open_store,
-        linears=linears,
-    )
+    @abstractmethod
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        kv: KVView,
+        aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the rows `ids` [rows] i64 through all layers.
+
+        Args:
+            positions: [rows] i64, in the rotary table of each row's text; see `RotaryLimits`.
+
+        Returns:
+            Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
+            hidden states [rows, width] of `aux_spec`; None where it selects nothing.
+
+        Raises:
+            ValueError: `aux_spec` names a layer that the model does not have.
+        """
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
+        return widened(self.head(hidden))

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.kv_views import KVView
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
     TORCH,
@@ -27,6 +28,11 @@ def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
     """
     rows = angles.index_select(1, positions.clamp(max=angles.shape[1] - 1))
     return rows[0], rows[1]
+
+
+def widened(logits: Tensor) -> Tensor:
+    """Give logits the type in which sampling computes."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

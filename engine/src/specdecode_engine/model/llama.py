@@ -10,8 +10,9 @@ from torch.nn import functional
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, TensorStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
-from specdecode_engine.model.kv_cache import KVView
-from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows
+from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.layers import DecoderLayer, Linears, Norm, rotary_rows
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
@@ -20,16 +21,13 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Llama:
-    """A decoder-only model with its weights; holds no state between passes."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Llama(LanguageModel):
+    """A model of Llama's shape, computed by our layers."""
 
     config: LlamaConfig
-    embedding: Tensor  # [vocab, hidden]
     layers: tuple[DecoderLayer, ...]
     norm: Norm
-    head: Linear
-    rotary_limits: RotaryLimits
     angles: Tensor  # [2, rows of the rotary tables, head_dim / 2]: cosines and sines
 
     @classmethod
@@ -102,19 +100,6 @@ class Llama:
             angles=angles,
         )
 
-    @property
-    def context_length(self) -> int:
-        """Tokens of the longest text."""
-        return self.rotary_limits.context_length
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.device
-
     def forward(
         self,
         ids: Tensor,
@@ -122,15 +107,6 @@ class Llama:
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the rows `ids` through all layers.
-
-        Args:
-            positions: [rows] i64, in the rotary table of each row's text; see `RotaryLimits`.
-
-        Returns:
-            Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
-            hidden states [rows, width] of `aux_spec`; None where it selects nothing.
-        """
         x = functional.embedding(ids, self.embedding)  # [rows, hidden]
         rotary = rotary_rows(self.angles, positions)
         collected: list[Tensor] = []
@@ -146,21 +122,12 @@ class Llama:
             return normed, normed
         return normed, torch.cat(collected, dim=-1) if collected else None
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
-        return widened(self.head(hidden))
-
 
 def stored_dtype(store: TensorStore) -> torch.dtype:
     """Return the type of a checkpoint's embedding, for a config.json that declares none."""
     embedding = store.tensors.get(EMBEDDING)
     # Without an embedding, loading the checkpoint names what is missing.
     return torch.float32 if embedding is None else embedding.dtype
-
-
-def widened(logits: Tensor) -> Tensor:
-    """Give logits the type in which sampling computes."""
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def llama_shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape]]:

@@ -19,6 +19,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
+from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
@@ -28,16 +29,11 @@ from specdecode_engine.model.forward import (
     VerifyLayout,
     draft_forwards,
 )
-from specdecode_engine.model.kv_cache import DraftScratch, KVCache, WindowPool
-from specdecode_engine.model.language_model import (
-    LanguageModel,
-    LanguageModelConfig,
-    implementation_of,
-    load_model,
-)
+from specdecode_engine.model.implementations import implementation_of, load_model
+from specdecode_engine.model.kv_cache import KVCache, WindowPool
+from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.quantized.config import Quantization
-from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -353,7 +349,7 @@ def _quantizations(config: EngineConfig) -> dict[str, object]:
 
 def _skipped_tensors(target: LanguageModel) -> dict[str, object]:
     """Return how many tensors of other kinds of input the checkpoint has."""
-    names = target.skipped_tensors if isinstance(target, TransformersModel) else ()
+    names = target.skipped_tensors
     return {"skipped_tensors": len(names)} if names else {}
 
 

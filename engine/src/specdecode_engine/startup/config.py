@@ -22,7 +22,8 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import DTYPES, DraftMismatch
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
 from specdecode_engine.model.eagle_config import EagleConfig
-from specdecode_engine.model.language_model import LanguageModelConfig, read_config
+from specdecode_engine.model.implementations import read_config
+from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.device import choose_device, device_name

@@ -11,7 +11,7 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config_file import DTYPES, ConfigFile
 from specdecode_engine.model.eagle_config import EAGLE3_ARCHITECTURES
-from specdecode_engine.model.language_model import read_config
+from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.config import (
     DraftConfig,
     EngineConfig,

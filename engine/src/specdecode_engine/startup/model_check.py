@@ -18,12 +18,9 @@ from specdecode_engine.model.checkpoint import Shape, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
+from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.kv_cache import kv_bytes
-from specdecode_engine.model.language_model import (
-    LanguageModelConfig,
-    implementation_of,
-    read_config,
-)
+from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.transformers.config import TransformersConfig

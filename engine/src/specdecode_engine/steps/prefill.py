@@ -10,7 +10,7 @@ from torch.nn import functional
 from specdecode_engine.batch.request_table import Rows, StagedSpans
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_engine.model.kv_cache import PagedView
+from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest, score_prompts

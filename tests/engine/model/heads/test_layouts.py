@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.model.kv_cache import DraftScratch, ScratchView
+from specdecode_engine.model.draft_scratch import DraftScratch
+from specdecode_engine.model.kv_views import ScratchView
 from specdecode_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdecode_api.boot import ModelImplementation
-from specdecode_engine.model.language_model import load_model, read_config
+from specdecode_engine.model.implementations import load_model, read_config
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.quantized import weight
 from specdecode_engine.model.quantized.store import open_checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from specdecode_engine.model.config_file import CheckpointError
-from specdecode_engine.model.kv_cache import KVView
+from specdecode_engine.model.kv_views import KVView
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
 
 IMPLEMENTATION = "specdecode_paged"

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
-from specdecode_engine.model.kv_cache import KVView
-from specdecode_engine.model.layers import Linear, Linears
-from specdecode_engine.model.llama import widened
+from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.layers import Linear, Linears, widened
 from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
@@ -40,18 +39,14 @@ class _ReadyHiddenStates(nn.Module):
         return _Outputs(inputs_embeds)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TransformersModel:
-    """A decoder-only model with its weights; holds no state between passes."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TransformersModel(LanguageModel):
+    """A model computed by transformers' modules, with our attention and ops in their place."""
 
     config: TransformersConfig
     network: nn.Module  # the model without its head
     scorer: nn.Module | None  # the head and what the model computes after it; None: nothing
     softcap: RowSoftcap | None  # of logits
-    embedding: Tensor  # [vocab, hidden]
-    head: Linear
-    rotary_limits: RotaryLimits
-    skipped_tensors: tuple[str, ...]  # of images and sounds, left out of the checkpoint
     _state: ForwardState
     _layers: nn.ModuleList
     _collected: dict[int, Tensor]  # outputs of hooked layers in the current forward
@@ -155,19 +150,6 @@ class TransformersModel:
         if is_promised:
             audit.check(self.config.model_type)
 
-    @property
-    def context_length(self) -> int:
-        """Tokens of the longest text."""
-        return self.rotary_limits.context_length
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.device
-
     def forward(
         self,
         ids: Tensor,
@@ -175,15 +157,6 @@ class TransformersModel:
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the rows `ids` through all layers.
-
-        Args:
-            positions: [rows] i64, in the rotary table of each row's text; see `RotaryLimits`.
-
-        Returns:
-            Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
-            hidden states [rows, width] of `aux_spec`; None where it selects nothing.
-        """
         for number in set(aux_spec.layers) - self._hooked:
             self._collect_output_of(number)
         self._state.view = kv
@@ -218,7 +191,6 @@ class TransformersModel:
         return torch.cat([self._collected[layer][0] for layer in aux_spec.layers], dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
         with torch.no_grad():
             logits = widened(self._scores(hidden))
         return logits if self.softcap is None else self.softcap(logits)

@@ -1,0 +1,69 @@
+"""Which implementation reads and computes a checkpoint: native, or the modules of transformers."""
+
+from pathlib import Path
+
+import torch
+
+from specdecode_api.boot import ModelImplementation
+from specdecode_engine.model.checkpoint import OpenStore
+from specdecode_engine.model.config import FAMILIES, LlamaConfig
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.model import TransformersModel
+
+
+def read_config(folder: Path, implementation: ModelImplementation = "auto") -> LanguageModelConfig:
+    """Read a checkpoint's config for one implementation; auto prefers the native one.
+
+    Raises:
+        CheckpointError: the implementation cannot compute the model; the message has the reason.
+    """
+    file = ConfigFile.open(folder / "config.json")
+    if implementation == "auto":
+        names = file.get("architectures")
+        is_native = isinstance(names, list) and len(names) == 1 and names[0] in FAMILIES
+        implementation = "native" if is_native else "transformers"
+    if implementation == "native":
+        return LlamaConfig.read(file)
+    return TransformersConfig.load(folder)
+
+
+def implementation_of(config: LanguageModelConfig) -> ModelImplementation:
+    """Return which implementation a config was read for."""
+    return "native" if isinstance(config, LlamaConfig) else "transformers"
+
+
+def load_model(
+    folder: Path,
+    config: LanguageModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    context_length: int,
+    progress: bool,
+    open_store: OpenStore | None,
+    linears: Linears,
+) -> LanguageModel:
+    """Load a checkpoint with the implementation that its config was read for.
+
+    Args:
+        open_store: opens the tensors of a native model; transformers reads the files itself.
+        linears: makes the linear maps.
+    """
+    if isinstance(config, TransformersConfig):
+        return TransformersModel.load(
+            config, dtype=dtype, device=device, context_length=context_length, linears=linears
+        )
+    return Llama.load(
+        folder,
+        config=config,
+        dtype=dtype,
+        device=device,
+        context_length=context_length,
+        progress=progress,
+        open_store=open_store,
+        linears=linears,
+    )
