@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specdecode_engine.model.config import FAMILIES, Family, Windows
+from specdecode_engine.model.sparse_mlp import ExpertTensors
 from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +27,11 @@ WINDOWS = {
     Windows.NONE: "none",
     Windows.ALL: "`sliding_window` in every layer",
     Windows.SWITCH: "`use_sliding_window`, by `layer_types` or from `max_window_layers` on",
+    Windows.ALTERNATE: "by `layer_types`, by default in every other layer",
+}
+EXPERTS = {
+    ExpertTensors.SEPARATE: "a mixture of experts in all layers but those under `mlp_only_layers`",
+    ExpertTensors.STACKED: "a mixture of experts with biases and a bounded gate in all layers",
 }
 
 DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`"
@@ -80,8 +86,14 @@ def _differences(family: Family) -> str:
         found.append("norms of query and key heads")
     if family.head_dim is not None:
         found.append(f"`head_dim` {family.head_dim} by default")
-    if family.has_experts:
-        found.append("a mixture of experts in all layers but those under `mlp_only_layers`")
+    if family.attention_bias:
+        found.append("`attention_bias` by default")
+    if family.sinks:
+        found.append("a sink for every query head")
+    if family.rope:
+        found.append(f"{family.rope['rope_type']} angles by default")
+    if family.experts is not None:
+        found.append(EXPERTS[family.experts])
     return ", ".join(found) or "none"
 
 

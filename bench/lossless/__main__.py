@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
-from lossless.families import FAMILIES, LLAMA, make_family
+from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
 from lossless.grammars import Constraints
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
@@ -124,7 +124,14 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     if family != LLAMA:
         target = make_family(family, target, folder / family)
         drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
-    return Models(target, drafts, options.dtype, options.attention_backend, options.kv_cache_dtype)
+    return Models(
+        target,
+        drafts,
+        options.dtype,
+        options.attention_backend,
+        options.kv_cache_dtype,
+        returns_experts=family in MIXTURES,
+    )
 
 
 def _compare_cases(

@@ -1,5 +1,7 @@
 """Where two answers to the same request differ."""
 
+import numpy as np
+
 from lossless.run import Answer
 from specdecode_engine.batch.request import TokenLogprobs
 
@@ -35,6 +37,8 @@ def find_difference(
         )
     if speculative.finish_reason != plain.finish_reason:
         return f"finish: plain {plain.finish_reason}, speculative {speculative.finish_reason}"
+    if difference := _expert_difference(plain, speculative):
+        return difference
     records = (plain.prompt_logprobs, speculative.prompt_logprobs)
     of_prompt, of_answer = PROMPT_TOLERANCE[dtype], TOLERANCE[dtype]
     if by_kernels:
@@ -42,6 +46,18 @@ def find_difference(
     if difference := _logprob_difference(*records, of_prompt):
         return f"prompt: {difference}"
     return _logprob_difference(plain.logprobs, speculative.logprobs, of_answer)
+
+
+def _expert_difference(plain: Answer, speculative: Answer) -> str | None:
+    left, right = plain.routed_experts, speculative.routed_experts
+    if left is None or right is None:
+        return None if left is right else "the experts of one answer are missing"
+    if left.shape != right.shape:
+        return f"experts: plain {left.shape}, speculative {right.shape}"
+    if np.array_equal(left, right):
+        return None
+    row, layer, place = np.argwhere(left != right)[0].tolist()
+    return f"expert {place} of mixture {layer} of token {row} differs"
 
 
 def _first_difference(left: list[int], right: list[int]) -> int:

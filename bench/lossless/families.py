@@ -26,6 +26,8 @@ SHORT_TEXT = 40
 EXPERTS = 5
 EXPERT_NOISE = 0.3
 """Of the width of an MLP's weights: experts differ, and two together still do its work."""
+ALPHA = 1.702
+"""Of the sigmoid in the gate of gpt-oss."""
 HEAD_NORM = 2.0
 """Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
 
@@ -97,6 +99,61 @@ def _to_qwen3_moe(keys: Keys, tensors: Tensors, generator: torch.Generator) -> N
     }
 
 
+def _to_gpt_oss(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Sinks, biases, windows in every other layer, YaRN, and experts each close to the MLP before.
+
+    silu(g) is alpha * (g / alpha) * sigmoid(alpha * (g / alpha)), and an up projection with a bias
+    of -1 loses the 1 that the gate adds to it.
+    """
+    for number in range(keys["num_hidden_layers"]):
+        attention = f"model.layers.{number}.self_attn"
+        sinks = _normal(keys["num_attention_heads"], torch.float32, generator)
+        tensors[f"{attention}.sinks"] = sinks.to(tensors["model.norm.weight"].dtype)
+        for part in "qkvo":
+            weight = tensors[f"{attention}.{part}_proj.weight"]
+            bias = _normal(weight.shape[0], weight.dtype, generator)
+            tensors[f"{attention}.{part}_proj.bias"] = bias * 0.05
+        _stack_experts(f"model.layers.{number}.mlp", keys["hidden_size"], tensors, generator)
+    keys |= {
+        "attention_bias": True,
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": keys["max_position_embeddings"] / SHORT_TEXT,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": SHORT_TEXT,
+        },
+    }
+
+
+def _stack_experts(mlp: str, hidden: int, tensors: Tensors, generator: torch.Generator) -> None:
+    """Put a router and stacked experts in place of the three maps of an MLP."""
+    maps = [tensors.pop(f"{mlp}.{part}_proj.weight") for part in ("gate", "up", "down")]
+    dtype = maps[0].dtype
+
+    def stacked(weight: Tensor) -> Tensor:
+        noise = torch.randn(EXPERTS, *weight.shape, generator=generator) * weight.float().std()
+        return weight.float() + EXPERT_NOISE * noise
+
+    gate, up, down = (stacked(weight) for weight in maps)
+    gate_up = torch.stack((gate / ALPHA, up), dim=2).flatten(1, 2)  # alternating rows
+    biases = 0.05 * torch.randn(EXPERTS, gate_up.shape[1], generator=generator)
+    biases[:, 1::2] -= 1
+    made = {
+        "router.weight": torch.randn(EXPERTS, hidden, generator=generator) * hidden**-0.5,
+        "router.bias": 0.05 * torch.randn(EXPERTS, generator=generator),
+        "experts.gate_up_proj": gate_up.mT,
+        "experts.gate_up_proj_bias": biases,
+        "experts.down_proj": (down * ALPHA).mT,
+        "experts.down_proj_bias": 0.05 * torch.randn(EXPERTS, hidden, generator=generator),
+    }
+    tensors.update({f"{mlp}.{name}": one.to(dtype).contiguous() for name, one in made.items()})
+
+
 def _add_head_norms(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     dtype = tensors["model.norm.weight"].dtype
     for number in range(keys["num_hidden_layers"]):
@@ -127,6 +184,8 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     "qwen2": ("Qwen2ForCausalLM", _to_qwen2),
     "qwen3": ("Qwen3ForCausalLM", _to_qwen3),
     "qwen3_moe": ("Qwen3MoeForCausalLM", _to_qwen3_moe),
+    "gpt_oss": ("GptOssForCausalLM", _to_gpt_oss),
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }
 FAMILIES = (LLAMA, *_CHANGES)
+MIXTURES = ("qwen3_moe",)

@@ -1,4 +1,7 @@
-"""Engines for tests, with NaN in the KV cache so that a read of an unwritten row shows."""
+"""Engines for tests, with NaN in the KV cache so that a read of an unwritten row shows.
+
+Where experts are kept, unwritten ids are ones that no router chooses.
+"""
 
 from dataclasses import replace
 
@@ -27,6 +30,9 @@ def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineC
         config = replace(config, boot=boot.model_copy(update={"memory": memory}))
     core = build(config)
     poison(core.context.pool)
+    if core.context.routed is not None:
+        ids = core.context.routed.ids
+        ids.fill_(torch.iinfo(ids.dtype).max)
     drafter = core.context.drafter
     for part in vars(drafter).values() if drafter else ():
         if isinstance(part, KVCache):

@@ -4,13 +4,21 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from lossless.cases import Case, CaseRequest
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.batch.request import FinishReason, Output, Request, TokenLogprobs
+from specdecode_engine.batch.request import (
+    ExpertIds,
+    FinishReason,
+    Output,
+    Request,
+    TokenLogprobs,
+)
 from specdecode_engine.engine import EngineCore
 
 IDLE_STEPS = 8
@@ -27,6 +35,7 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    routed_experts: ExpertIds | None = None
 
     def take(self, output: Output) -> None:
         """Append one output."""
@@ -34,6 +43,9 @@ class Answer:
         self.logprobs += output.logprobs or ()
         self.prompt_logprobs += output.prompt_logprobs or ()
         self.finish_reason = output.finish_reason
+        pieces = self.routed_experts, output.routed_experts
+        known = [piece for piece in pieces if piece is not None]
+        self.routed_experts = np.concatenate(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,7 @@ class Models:
     kv_cache_dtype: str = "auto"
     device: str = "cpu"
     implementation: str = "auto"  # of the target
+    returns_experts: bool = False  # of every token, for every request
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
@@ -100,6 +113,7 @@ def _build(
             "path": str(models.target),
             "dtype": models.dtype,
             "implementation": models.implementation,
+            "return_routed_experts": models.returns_experts,
         },
         "speculation": speculation,
         "memory": memory | {"kv_cache_dtype": models.kv_cache_dtype},
@@ -137,7 +151,7 @@ def run_case(
             core.preempt(core.scheduler.running[step % len(core.scheduler.running)])
         for number, request in enumerate(requests):
             if request.arrives_at_step == step:
-                core.submit(_request(str(number), request))
+                core.submit(_request(str(number), request, core.context.routed is not None))
             if request.aborted_at_step == step and answers[number].finish_reason is None:
                 core.abort(str(number))
                 answers[number].finish_reason = FinishReason.ABORT
@@ -149,9 +163,15 @@ def run_case(
     raise AssertionError(f"no end after {MOST_STEPS} steps")
 
 
-def _request(name: str, request: CaseRequest) -> Request:
-    grammar, limit = request.grammar, request.max_steps
-    return Request(name, request.prompt_ids, request.sampling, grammar, max_steps=limit)
+def _request(name: str, request: CaseRequest, returns_experts: bool) -> Request:
+    return Request(
+        name,
+        request.prompt_ids,
+        request.sampling,
+        request.grammar,
+        max_steps=request.max_steps,
+        return_routed_experts=returns_experts,
+    )
 
 
 def run_alone(core: EngineCore, request: CaseRequest) -> Answer:

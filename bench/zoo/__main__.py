@@ -12,7 +12,11 @@ from pathlib import Path
 
 import torch
 
+from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.implementations import implementation_of, read_config
+from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.engine.checkpoints import make_checkpoints
@@ -79,17 +83,21 @@ class _Check:
         reference = self._model.make(target)
         texts = draw_texts(reference)
         self.redrawn = texts.redrawn
-        model = load_alone(target)
-        for way, difference in worst_differences(reference, model, texts).items():
-            if not difference <= TOLERANCE:
-                return f"{way}: logits differ by {difference:.1e} of the largest"
-        return self._texts(target) if lossless else ""
+        if lossless:
+            self._model.make(self._folder / "draft", change=DRAFT_NOISE)
+        for implementation in implementations_of(target):
+            model = load_alone(target, implementation)
+            for way, difference in worst_differences(reference, model, texts).items():
+                if not difference <= TOLERANCE:
+                    return f"{implementation}, {way}: logits differ by {difference:.1e} of the most"
+            result = self._texts(target, implementation) if lossless else ""
+            if result:
+                return f"{implementation}, {result}"
+        return ""
 
-    def _texts(self, target: Path) -> str:
-        draft = self._folder / "draft"
-        self._model.make(draft, change=DRAFT_NOISE)
-        drafts = {"STANDALONE": draft, "EAGLE3": self._eagle3}
-        models, plain = plain_engine(target, drafts)
+    def _texts(self, target: Path, implementation: ModelImplementation) -> str:
+        drafts = {"STANDALONE": self._folder / "draft", "EAGLE3": self._eagle3}
+        models, plain = plain_engine(target, drafts, implementation)
         material = make_material(self._model.vocab)
         for algorithm in drafts:
             difference = find_mismatch(models, algorithm, plain, material, self._seed)
@@ -98,10 +106,18 @@ class _Check:
         return ""
 
 
-def load_alone(folder: Path) -> TransformersModel:
+def implementations_of(folder: Path) -> tuple[ModelImplementation, ...]:
+    """Return the implementations that can compute a model: transformers, and perhaps our own."""
+    first = implementation_of(read_config(folder))
+    return ("transformers",) if first == "transformers" else ("transformers", first)
+
+
+def load_alone(folder: Path, implementation: ModelImplementation = "transformers") -> LanguageModel:
     """Load a model outside of an engine."""
-    config = TransformersConfig.load(folder)
-    return TransformersModel.load(config, device=torch.device("cpu"))
+    config, device = read_config(folder, implementation), torch.device("cpu")
+    if isinstance(config, TransformersConfig):
+        return TransformersModel.load(config, device=device)
+    return Llama.load(folder, config=config, device=device)
 
 
 def _parser() -> argparse.ArgumentParser:

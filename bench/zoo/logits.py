@@ -12,7 +12,7 @@ from torch.nn import functional
 from lossless.poison import poison
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
 from zoo.near_ties import NearTies
 
@@ -36,7 +36,7 @@ class PagedTexts:
     @classmethod
     def make(
         cls,
-        model: TransformersModel,
+        model: LanguageModel,
         page_size: int,
         ops: Backend = TORCH,
         texts: int = TEXTS,
@@ -139,7 +139,7 @@ def draw_texts(reference: Any) -> DrawnTexts:
 
 
 def worst_differences(
-    reference: Any, model: TransformersModel, texts: DrawnTexts | None = None
+    reference: Any, model: LanguageModel, texts: DrawnTexts | None = None
 ) -> dict[str, float]:
     """Return the largest difference of each way to compute, in parts of the largest logit."""
     texts = texts or draw_texts(reference)
@@ -163,7 +163,7 @@ def _ways() -> Iterator[tuple[str, int, list[list[tuple[int, int, int]]]]]:
 
 
 def compute_spans(
-    model: TransformersModel,
+    model: LanguageModel,
     page_size: int,
     ids: Tensor,
     steps: list[list[tuple[int, int, int]]],
@@ -186,7 +186,7 @@ def compute_spans(
     return logits
 
 
-def compute_tree(model: TransformersModel, texts: DrawnTexts) -> Tensor:
+def compute_tree(model: LanguageModel, texts: DrawnTexts) -> Tensor:
     """Compute the nodes of the tree in one forward: [nodes, vocab]."""
     depths, mask = TORCH.build_tree_mask(torch.tensor([PARENTS]), 3)
     paged = PagedTexts.make(model, 4)
@@ -196,7 +196,7 @@ def compute_tree(model: TransformersModel, texts: DrawnTexts) -> Tensor:
     return model.logits(model.forward(texts.nodes, positions, view)[0])
 
 
-def tables_difference(reference: Any, model: TransformersModel, ids: Tensor) -> float:
+def tables_difference(reference: Any, model: LanguageModel, ids: Tensor) -> float:
     """Compare a batch of a short and of a long text, each with the rotary table of its length."""
     short = model.rotary_limits.limits[0]
     cuts = [0, 9, 2 * short // 3, *range(short - 3, short + 1)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from lossless.cases import Material, draw_case
 from lossless.compare import find_difference
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
+from specdecode_api.boot import ModelImplementation
 from specdecode_engine.batch.request import FinishReason
 from specdecode_engine.engine import EngineCore
 
@@ -38,7 +39,9 @@ def make_material(vocab: int) -> Material:
     return Material(prompts, vocab)
 
 
-def plain_engine(target: Path, drafts: dict[str, Path]) -> tuple[Models, EngineCore]:
+def plain_engine(
+    target: Path, drafts: dict[str, Path], implementation: ModelImplementation = "transformers"
+) -> tuple[Models, EngineCore]:
     """Build the engine that answers are compared with."""
-    models = Models(target, drafts, "float32", implementation="transformers")
+    models = Models(target, drafts, "float32", implementation=implementation)
     return models, build_plain(models)

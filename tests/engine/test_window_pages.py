@@ -13,6 +13,7 @@ import pytest
 from lossless.families import make_family
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_api.metrics.core import KV_WINDOW_PAGES
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from tests.engine.checkpoints import Checkpoints
@@ -103,10 +104,12 @@ def test_text_is_the_same_in_fewer_window_pages(
     assert limits.window == WINDOW
     assert limits.window_pages < limits.pages
     requests = make_requests(windowed.vocab)
+    assert core.snapshot()[KV_WINDOW_PAGES] == limits.window_pages - 1
     for turn in range(2):
         assert run(core, requests, preempted_at_step=4 + turn) == plain
     scheduler = core.scheduler
     assert scheduler.windows is not None
+    assert core.snapshot()[KV_WINDOW_PAGES, "used"] == 0, "no request is left"
     assert scheduler.preempted_total >= 2
     assert scheduler.cache.hit_tokens > 0
     without = [page for page in scheduler.cache.check() if not scheduler.windows._attached[page]]

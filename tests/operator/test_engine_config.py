@@ -11,6 +11,7 @@ from specdecode_operator.resource import ResourceError
 REACHED_ONLY_HERE = {
     ("cpu_affinity",): "0-3,8",
     ("model", "implementation"): "transformers",
+    ("model", "return_routed_experts"): True,
     ("memory", "max_total_tokens"): 4096,
     ("server", "max_body_bytes"): 65536,
     ("server", "request_headers_timeout_seconds"): 5.0,

@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.zoo.conftest import MakeModel
-from zoo.logits import LENGTH, TOLERANCE, PagedTexts, tables_difference, worst_differences
+from zoo.logits import LENGTH, PREFIX, TOLERANCE, PagedTexts, tables_difference, worst_differences
 
 CPU = torch.device("cpu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
+NATIVE = ("gpt_oss", "qwen3_moe")
 MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe")
 
 
@@ -21,6 +23,21 @@ def test_logits_are_those_of_transformers(name: str, make_model: MakeModel) -> N
     found = worst_differences(reference, model)
     ways = {"prefill", "decode, pages of 1", "decode, pages of 16", "tree"}
     assert set(found) == (ways | {"two rotary tables"} if name == "phi3" else ways)
+    assert all(difference <= TOLERANCE for difference in found.values()), found
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_logits_of_the_native_implementation_are_those_of_transformers(
+    name: str, make_model: MakeModel
+) -> None:
+    """gpt-oss: texts longer than three windows, and past the positions before YaRN's stretching."""
+    folder, reference = make_model(name)
+    if name == "gpt_oss":
+        config = reference.config
+        assert 3 * config.sliding_window < PREFIX
+        assert config.rope_parameters["original_max_position_embeddings"] < PREFIX
+    found = worst_differences(reference, Llama.load(folder, device=CPU))
+    assert set(found) == {"prefill", "decode, pages of 1", "decode, pages of 16", "tree"}
     assert all(difference <= TOLERANCE for difference in found.values()), found
 
 

@@ -79,6 +79,8 @@ class EngineCore:
     def submit(self, request: Request) -> None:
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use; choose another")
+        if request.return_routed_experts and self.context.routed is None:
+            raise ValueError("experts are not kept; start the engine with return_routed_experts")
         self._sequences[request.request_id] = self.scheduler.add(request, self.eos_token_ids)
 
     def abort(self, request_id: str) -> None:
@@ -288,7 +290,7 @@ class EngineCore:
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence, token_ids, logprobs, _ = result
+        sequence, token_ids, logprobs, _, experts = result
         count, reason, stop_token_id = sequence.check_stop(token_ids)
         kept = token_ids[:count]
         fault = self._follow_grammar(sequence, kept)
@@ -296,6 +298,8 @@ class EngineCore:
             self._finish(sequence, FinishReason.ERROR)
             name = sequence.request.request_id
             return Output(name, (), finish_reason=FinishReason.ERROR, grammar_fault=fault)
+        if experts is not None and step.decision is not None:
+            experts = experts[:count]
         self._append(step, sequence, kept)
         if reason is not None:
             self._finish(sequence, reason)
@@ -314,6 +318,7 @@ class EngineCore:
             None,
             sequence.admitted_s,
             sequence.cached_tokens,
+            experts,
         )
 
     def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:

@@ -29,15 +29,23 @@ EXPERTS: dict[str, object] = {
     "moe_intermediate_size": 50,
     "mlp_only_layers": [0],
 }
+SINKS: dict[str, object] = {
+    "architectures": ["GptOssForCausalLM"],
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "sliding_window": 40,
+}
 
 
-@pytest.fixture(params=["plain", "packed", "packed qwen3_moe"])
+@pytest.fixture(params=["plain", "packed", "packed qwen3_moe", "packed gpt_oss"])
 def model(
     request: pytest.FixtureRequest, tmp_path: Path, config: dict[str, object], write: Any
 ) -> Llama:
-    """A random Llama or Qwen3-MoE, wide enough that sums have an order."""
+    """A random Llama, Qwen3-MoE or gpt-oss, wide enough that sums have an order."""
     if "qwen3" in request.param:
         config |= EXPERTS
+    if "gpt_oss" in request.param:
+        config |= SINKS
     sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
     config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 160}
     shapes, _ = llama_shapes(LlamaConfig.load(write(tmp_path, config, {})))

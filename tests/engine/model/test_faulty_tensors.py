@@ -24,6 +24,11 @@ FAMILIES: dict[str, dict[str, object]] = {
         "moe_intermediate_size": 7,
         "decoder_sparse_step": 2,
     },
+    "gpt_oss": {
+        "architectures": ["GptOssForCausalLM"],
+        "num_local_experts": 3,
+        "num_experts_per_tok": 2,
+    },
 }
 Tensors = dict[str, Tensor]
 

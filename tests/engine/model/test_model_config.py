@@ -3,9 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError
@@ -94,6 +96,8 @@ def test_qwen3_has_norms_of_heads_and_a_head_dim_of_its_own(
 
 MISTRAL = {"architectures": ["MistralForCausalLM"]}
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 16}
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "num_local_experts": 4}
+SLIDING = "sliding_attention"
 SWITCHED = {**QWEN, "use_sliding_window": True}
 
 
@@ -110,6 +114,11 @@ SWITCHED = {**QWEN, "use_sliding_window": True}
         ({**SWITCHED, "max_window_layers": 0}, (16,) * 4),
         ({**SWITCHED, "max_window_layers": 3}, (None, None, None, 16)),
         ({**SWITCHED, "layer_types": ["sliding_attention", "full_attention"] * 2}, (16, None) * 2),
+        (GPT_OSS, (128, None) * 2),
+        (
+            {**GPT_OSS, "sliding_window": 8, "layer_types": ["full_attention"] * 3 + [SLIDING]},
+            (None, None, None, 8),
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -150,11 +159,39 @@ def test_layers_with_experts(
     assert parsed.sparse_mlp.num_experts == 4
 
 
+def test_gpt_oss_has_the_defaults_of_transformers(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
+    ours = load(tmp_path, {**config, **GPT_OSS, "head_dim": None})
+    theirs: Any = transformers.GptOssConfig()
+    decoder, mixture = ours.decoder, ours.sparse_mlp
+    assert mixture is not None
+    assert ours.rope.parameters == theirs.rope_parameters
+    assert decoder.head_dim == theirs.head_dim
+    assert decoder.qkv_bias == decoder.output_bias == theirs.attention_bias
+    assert decoder.sinks
+    assert mixture.routing.top_k == theirs.num_experts_per_tok
+    assert mixture.activation[1:] == (theirs.swiglu_alpha, theirs.swiglu_limit)
+    assert mixture.sparse_layers == {0, 1, 2, 3}
+
+
+def test_the_base_of_angles_has_a_default_where_other_parameters_have_none(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
+    yarn = {"rope_type": "yarn", "factor": 2.0}
+    assert load(tmp_path, {**config, **GPT_OSS, "rope_scaling": yarn}).rope.theta == 150_000.0
+    assert load(tmp_path, {**config, "rope_scaling": yarn}).rope.theta == 10_000.0
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({**MOE, "num_experts_per_tok": 5}, "num_experts_per_tok is 5; the layers have 4 experts"),
     ({**MOE, "num_experts": None}, "num_experts is missing; it must be a positive integer"),
     ({**MOE, "mlp_only_layers": "1"}, "mlp_only_layers is '1'; it must be a list of numbers"),
     ({**MOE, "use_sliding_window": True}, "use_sliding_window is True; this architecture has no"),
+    ({**GPT_OSS, "num_local_experts": 2}, "num_experts_per_tok is missing; the layers have 2"),
+    ({**GPT_OSS, "num_local_experts": None}, "num_local_experts is missing; it must be a positive"),
+    ({**GPT_OSS, "swiglu_limit": 0}, "swiglu_limit is 0; it must be positive"),
+    ({**GPT_OSS, "layer_types": [SLIDING]}, "it must name full_attention or sliding_attention"),
     ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported"),
     ({"architectures": None}, "architectures is missing; supported"),
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),

@@ -170,6 +170,47 @@ def test_random_qwen3_moes(seed: int, tmp_path: Path, texts: Any) -> None:
     check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
 
 
+def draw_gpt_oss(seed: int) -> transformers.GptOssConfig:
+    """Draw sizes and switches; windows are shorter than half of the texts."""
+    chance = random.Random(seed)
+    kv_heads, shared = chance.choice((1, 2)), chance.choice((1, 2, 4))
+    num_experts, layers = chance.choice((2, 5, 8)), chance.randint(2, 4)
+    yarn = {**ROPE["yarn"], "beta_fast": 32.0, "beta_slow": 1.0, "truncate": seed % 2 == 0}
+    return transformers.GptOssConfig(
+        vocab_size=chance.randint(20, 90),
+        hidden_size=chance.choice((10, 24, 36)),
+        intermediate_size=chance.randint(5, 20),
+        num_hidden_layers=layers,
+        num_attention_heads=kv_heads * shared,
+        num_key_value_heads=kv_heads,
+        head_dim=chance.choice((6, 8, 10)),
+        sliding_window=chance.choice((1, 4, 9)),
+        layer_types=None if seed % 3 else ["full_attention", *["sliding_attention"] * (layers - 1)],
+        max_position_embeddings=100,
+        num_local_experts=num_experts,
+        num_experts_per_tok=chance.randint(1, min(4, num_experts)),
+        swiglu_alpha=chance.choice((1.702, 1.0)),
+        swiglu_limit=chance.choice((7.0, 0.5)),
+        attention_bias=seed % 4 != 3,
+        tie_word_embeddings=chance.random() < 0.4,
+        rope_parameters={"rope_theta": 150_000.0, "rope_type": "default" if seed == 1 else "yarn"}
+        | ({} if seed == 1 else yarn),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_gpt_osses(seed: int, tmp_path: Path, texts: Any) -> None:
+    config = draw_gpt_oss(seed)
+    model = randomised(transformers.GptOssForCausalLM(config), seed)
+    model.set_experts_implementation("eager")
+    model.save_pretrained(tmp_path, max_shard_size="2KB" if seed % 2 else "5GB")
+    ours = Llama.load(tmp_path, device=CPU)
+    assert all(type(layer.mlp) is SparseMlp for layer in ours.layers)
+    assert all(layer.attention.params.sinks is not None for layer in ours.layers)
+    assert len(set(ours.config.sliding_windows)) == 2
+    check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
+
+
 SMALL: dict[str, Any] = {
     "vocab_size": 50,
     "hidden_size": 24,

@@ -54,6 +54,25 @@ def add(scheduler: Scheduler, prompt: list[int], answer: int) -> Sequence:
     return scheduler.add(Request(str(id(prompt)), tuple(prompt), sampling))
 
 
+def assert_counted(scheduler: Scheduler) -> None:
+    """Every window page has one state; all that running requests can use is reserved or used."""
+    windows = scheduler.windows
+    if windows is None:
+        return
+    free, reserved, used = windows.counts
+    assert min(free, reserved, used) >= 0
+    assert free + reserved + used == windows.total
+    users = [page for page, count in enumerate(windows._users) if count]
+    assert used == len(users)
+    if scheduler.running:
+        return
+    if windows.total == scheduler.pages.total:
+        assert (reserved, used) == (0, 0), "there is one for every page"
+        return
+    limits = scheduler.limits
+    assert (reserved, used) == (-(-limits.chunk_tokens // limits.page_size), 0)
+
+
 @dataclass
 class NaiveDevice:
     """Rows of the pool and of the window pool, each with the text up to the token it belongs to.
@@ -92,6 +111,7 @@ class NaiveDevice:
             before, self.pending = self.pending, []
         self.commit(before)
         self.scheduler.check()
+        assert_counted(self.scheduler)
 
     @property
     def lookahead(self) -> int:
@@ -227,6 +247,8 @@ def test_a_request_waits_until_its_window_pages_are_free() -> None:
         add(scheduler, [1, 0] * 12, 6)
     device.step()
     assert (len(scheduler.running), len(scheduler.waiting)) == (1, 1)
+    assert scheduler.windows is not None
+    assert scheduler.windows.counts.free < scheduler.windows.counts.reserved, "hence it waits"
     assert scheduler.available_pages > 30
     device.run()
     for _ in range(2):

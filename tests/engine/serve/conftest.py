@@ -309,9 +309,13 @@ def free_port() -> int:
 
 
 def real_server(
-    speculation: dict[str, object], *, context_length: int = 256, **server: object
+    speculation: dict[str, object],
+    *,
+    context_length: int = 256,
+    folder: Path = EXAMPLES / "target",
+    return_routed_experts: bool = False,
+    **server: object,
 ) -> RunningServer:
-    folder = EXAMPLES / "target"
     boot = EngineBoot.model_validate(
         {
             "model": {
@@ -319,6 +323,7 @@ def real_server(
                 "served_name": "echo",
                 "dtype": "float32",
                 "context_length": context_length,
+                "return_routed_experts": return_routed_experts,
             },
             "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
             "speculation": speculation,

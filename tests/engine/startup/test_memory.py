@@ -29,6 +29,14 @@ def test_bytes_reserved_for_graphs_are_taken_off_the_cache() -> None:
     assert any(line.startswith("CUDA graphs") for line in plan.lines())
 
 
+def test_ids_of_experts_are_counted_with_the_pages() -> None:
+    plan = plan_memory(replace(DEMAND, routed_page_bytes=50), None, 0.5)
+    assert plan.pages == 30
+    assert plan.kv_bytes == 30 * DEMAND.page_bytes
+    assert any(line.startswith("routed experts") for line in plan.lines())
+    assert not any(line.startswith("routed") for line in plan_memory(DEMAND, None, 0.5).lines())
+
+
 def test_what_they_leave_may_be_too_little() -> None:
     demand = replace(DEMAND, graph_bytes=8_500)
     with pytest.raises(NotEnoughMemory, match=r"lower .* or graphs\.max_bytes"):

@@ -32,6 +32,7 @@ SERVED = {
     "qwen3-8b": "native",
     "gemma-3-1b": "transformers",
     "qwen3-30b-a3b": "native",
+    "gpt-oss-20b": "native",
     "glm-4.7": "transformers",
     "minimax-m2.7": "transformers",
 }
@@ -62,6 +63,14 @@ def folder(tmp_path: Path) -> Folder:
     return make
 
 
+ROUTED = {
+    "glm-4.7": 89 * 8,
+    "minimax-m2.7": 62 * 8,
+    "qwen3-30b-a3b": 48 * 8,
+}
+"""Bytes of the ids of experts of one token: layers with experts, times experts per token."""
+
+
 def only_target(target: Path, options: CheckOptions | None = None) -> PairCheck:
     return check_pair(target, None, options or CheckOptions())
 
@@ -85,14 +94,19 @@ def test_published_models_are_served_in_the_memory_of_their_parameters(
     assert not pair.target.has_tensors
     assert pair.target.dtype == torch.bfloat16
     assert pair.target.weight_bytes == meta_bytes(target)
+    assert pair.target.routed_bytes_per_token == ROUTED.get(name)
 
 
-def test_a_model_without_a_type_is_counted_in_float32(folder: Folder) -> None:
-    """As gpt-oss, whose tensors have the type."""
-    target = folder("gpt-oss-20b")
-    checked = only_target(target).target
-    assert (checked.implementation, checked.dtype) == ("transformers", torch.float32)
-    assert checked.weight_bytes == 2 * meta_bytes(target)
+def test_a_model_without_a_type_is_counted_in_that_of_its_kind(tmp_path: Path) -> None:
+    """Quantized weights were made of bfloat16; the type of plain ones is in the tensors alone."""
+    keys = json.loads((CONFIGS / "gpt-oss-20b.json").read_text())
+    assert "dtype" not in keys
+    assert "torch_dtype" not in keys
+    del keys["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    checked = only_target(tmp_path).target
+    assert checked.dtype == torch.float32
+    assert checked.weight_bytes == 2 * meta_bytes(tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -115,7 +129,7 @@ def test_the_memory_of_quantized_weights_is_that_after_dequantization(folder: Fo
 
 
 def test_every_configuration_is_tested() -> None:
-    used = {*SERVED, *REFUSED, "gpt-oss-20b", "llama-3.3-70b", "qwen3-32b"}
+    used = {*SERVED, *REFUSED, "llama-3.3-70b", "qwen3-32b"}
     heads = {"specforge-qwen3-4b-eagle3", "specforge-qwen3-32b-eagle3"}
     assert {file.stem for file in CONFIGS.glob("*.json")} == used | heads
     origins = (CONFIGS / "README.md").read_text()
@@ -241,6 +255,17 @@ def test_the_command_prints_the_report(
     text = capsys.readouterr().out
     assert "implementation  native" in text
     assert text.endswith("can be served: yes\n")
+
+
+def test_the_command_prints_the_memory_of_ids_of_experts(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(folder("qwen3-30b-a3b"))
+    assert check([target]) == 0
+    assert "routed experts  384 bytes per token" in capsys.readouterr().out
+    assert check([target, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["target"]["routed_experts_bytes_per_token"] == 384
 
 
 def test_the_command_fails_with_the_reason(

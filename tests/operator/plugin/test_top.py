@@ -73,10 +73,23 @@ def test_an_engines_text_is_read_in_full():
     assert (read.at_s, read.num_steps) == (5.0, 3)
     assert (read.running_requests, read.waiting_requests) == (2, 1)
     assert (read.kv_pages_free, read.kv_pages_used) == (75, 25)
+    assert (read.window_pages_free, read.window_pages_used) == (0, 0)
     assert (read.hit_tokens, read.queried_tokens) == (110, 300)
     assert read.totals.emitted_tokens == 960
     assert [(each.bound, each.num_steps) for each in read.ranges] == [(1, 3), (8, 1)]
     assert [each.totals.steps for each in read.ranges] == [180, 20]
+
+
+@pytest.mark.parametrize(("pages", "shown"), [((5, 35, 10), "90%"), ((45, 3, 2), "25%")])
+def test_the_kv_column_is_of_the_fuller_pool(paint, pages, shown):
+    states = (("free",), ("reserved",), ("used",))
+    windows = {core.KV_WINDOW_PAGES: dict(zip(states, pages, strict=True))}
+    read = sample(CoreSnapshot(AFTER.values | windows), 5.0)
+    assert (read.window_pages_free, read.window_pages_used) == (pages[0], pages[1] + pages[2])
+    painted = paint(
+        draw_top([Fleet("default", "chat", "NONE, no draft", (Engine("a", now=read),))])
+    )
+    assert shown in painted
 
 
 def test_every_figure_of_a_rate():

@@ -141,6 +141,8 @@ _FAMILIES = (
     replace(_EAGLE3, name="longrope-tree", family=LONGROPE, topk=2, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED, preempted_at_step=5),
     replace(_EAGLE3, name="experts-tree", family="qwen3_moe", topk=2, graphs="off"),
+    replace(_EAGLE3, name="sinks", family="gpt_oss", requests=MIXED, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="sinks-tree", family="gpt_oss", topk=2, graphs="off"),
 )
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
@@ -192,6 +194,7 @@ _IN_UNIT_TESTS = (
     "catch-up",
     "windows",
     "experts",
+    "sinks",
     "eagle3-bf16",
     "eagle3-fp8",
     "verify-rows-chain",

@@ -42,6 +42,11 @@ class ModelBoot(FileRecord):
         le=10_000_000,
         description="Maximum prompt plus output in tokens; the model's own maximum if null.",
     )
+    return_routed_experts: bool = Field(
+        default=False,
+        description="Keep the experts of every cached token, so that requests may ask for them "
+        "with return_routed_experts; for mixtures of experts only.",
+    )
 
 
 AttentionBackendName = Literal["auto", "torch", "triton", "flashinfer"]

@@ -47,6 +47,12 @@ RUNNING_REQUESTS = gauge("running_requests", "Running requests.")
 WAITING_REQUESTS = gauge("waiting_requests", "Requests waiting for a slot or for KV cache.")
 CACHE_PAGES = gauge("prefix_cache_pages", "Pages in the prefix cache.")
 KV_PAGES = gauge("kv_pages", "Pages of the KV cache by state.", "state")
+KV_WINDOW_PAGES = gauge(
+    "kv_window_pages",
+    "Pages of layers with a sliding window by state: used, reserved for running requests, free; "
+    "only of models with such layers.",
+    "state",
+)
 NUM_STEPS = gauge("num_steps", "Draft steps of the latest decode step.")
 NUM_DRAFT_TOKENS = gauge(
     "num_draft_tokens", "Nodes verified in the latest decode step, root included."
@@ -85,8 +91,8 @@ CORE = (
     DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, VERIFIED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS,
     PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
     CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS,
-    RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, NUM_STEPS, NUM_DRAFT_TOKENS,
-    ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
+    RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_WINDOW_PAGES,
+    NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
 )  # fmt: skip
 GRAPHS = (
     GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES,

@@ -3,9 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specdecode_engine.grammar import Grammar
+
+ExpertIds = NDArray[np.integer[Any]]
+"""Ids of the experts of consecutive tokens: [tokens, layers with experts, top_k]."""
 
 
 class FinishReason(StrEnum):
@@ -57,6 +63,8 @@ class Request:
     that off as long as anything else may follow. `label` is what the user marked the request with;
     it only sorts what is counted. `max_steps` is the most draft tokens that one step may accept
     for the request: 0 turns speculation off, None sets no limit. The output does not depend on it.
+    `return_routed_experts` returns the experts of every token that was computed; the engine must
+    have been started for it.
     """
 
     request_id: str
@@ -65,6 +73,7 @@ class Request:
     grammar: Grammar | None = None
     label: str = ""
     max_steps: int | None = None
+    return_routed_experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,8 @@ class Output(NamedTuple):
     the hash of the table that was in force when the step was launched. `decode_steps` is 1 after
     a decode step and 0 after prefill, `drafted` and `accepted` count its draft tokens. `admitted_s`
     is when the request left the queue, in seconds of `time.monotonic`; `cached_tokens` counts the
-    prompt tokens that the prefix cache had then.
+    prompt tokens that the prefix cache had then. `routed_experts`, if requested, has the experts
+    of the prompt's tokens with the first token, then of the token before each that is added.
     """
 
     request_id: str
@@ -104,6 +114,7 @@ class Output(NamedTuple):
     grammar_fault: str | None = None
     admitted_s: float | None = None
     cached_tokens: int = 0
+    routed_experts: ExpertIds | None = None
 
 
 class RequestRefused(Exception):

@@ -150,6 +150,7 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
         "dtype": _name(model.dtype),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_cache_dtype": _name(model.kv_dtype),
+        "routed_experts_bytes_per_token": model.routed_bytes_per_token,
         "context_length": model.context_length,
         "has_tensors": model.has_tensors,
         "reason": model.reason,
@@ -172,6 +173,10 @@ def _model_lines(role: str, model: "ModelCheck") -> list[str]:
     if model.weight_bytes is None or model.kv_bytes_per_token is None:
         return lines
     quantization = [f"  quantization    {model.quantization}, read as {_name(model.dtype)}"]
+    routed = (
+        f"  routed experts  {model.routed_bytes_per_token} bytes per token with "
+        "--enable-return-routed-experts"
+    )
     source = "config.json and headers" if model.has_tensors else "config.json; no tensors found"
     return [
         *lines,
@@ -180,6 +185,7 @@ def _model_lines(role: str, model: "ModelCheck") -> list[str]:
         f"in {_name(model.dtype)} ({source})",
         *(quantization if model.quantization is not None else ()),
         f"  KV cache        {model.kv_bytes_per_token} bytes per token in {_name(model.kv_dtype)}",
+        *([routed] if model.routed_bytes_per_token is not None else ()),
         f"  context length  {model.context_length} tokens",
     ]
 

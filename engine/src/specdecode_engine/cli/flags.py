@@ -70,6 +70,8 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
      "Disable CUDA graphs and run every forward pass eagerly"),
     ("--enable-prompt-tokens-details", "server.prompt_tokens_details", True,
      "Report in usage how many prompt tokens were read from the prefix cache"),
+    ("--enable-return-routed-experts", "model.return_routed_experts", True,
+     "Keep the experts of every cached token for requests with return_routed_experts"),
 )  # fmt: skip
 
 

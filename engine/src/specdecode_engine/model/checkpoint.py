@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 HARMLESS = "rotary_emb.inv_freq"  # older exports store what every loader recomputes
-FLOATING = (".weight", ".bias")
+FLOATING = (".weight", ".bias", "_proj", "_proj_bias", ".sinks")  # ends of names of parameters
 NAMED = 8  # tensors that an error lists by name
 
 DTYPES = {

@@ -5,7 +5,7 @@ the family in transformers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -15,10 +15,20 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig, parse_rope
-from specdecode_engine.model.sparse_mlp import SparseMlpConfig
+from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 
 DEFAULT_WINDOW = 4096
 DEFAULT_MAX_WINDOW_LAYERS = 28
+GPT_OSS_WINDOW = 128
+GPT_OSS_ROPE: Mapping[str, object] = {
+    "rope_type": "yarn",
+    "rope_theta": 150_000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 
 
 class Windows(Enum):
@@ -27,6 +37,7 @@ class Windows(Enum):
     NONE = "none"  # a window is refused
     ALL = "all"  # sliding_window holds for every layer
     SWITCH = "switch"  # use_sliding_window; then layer_types, or layers from max_window_layers on
+    ALTERNATE = "alternate"  # layer_types; by default every other layer from the first on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +45,13 @@ class Family:
     """How a model family differs from Llama."""
 
     always_qkv_bias: bool = False
+    attention_bias: bool = False  # default
     qk_norm: bool = False
+    sinks: bool = False
     windows: Windows = Windows.NONE
     head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
-    has_experts: bool = False
+    rope: Mapping[str, object] = field(default_factory=dict)  # defaults of rope_parameters
+    experts: ExpertTensors | None = None  # of a mixture
 
 
 LLAMA = Family()
@@ -46,7 +60,15 @@ FAMILIES: Mapping[str, Family] = {
     "MistralForCausalLM": Family(windows=Windows.ALL),
     "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
     "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
-    "Qwen3MoeForCausalLM": Family(qk_norm=True, has_experts=True),
+    "Qwen3MoeForCausalLM": Family(qk_norm=True, experts=ExpertTensors.SEPARATE),
+    "GptOssForCausalLM": Family(
+        attention_bias=True,
+        sinks=True,
+        windows=Windows.ALTERNATE,
+        head_dim=64,
+        rope=GPT_OSS_ROPE,
+        experts=ExpertTensors.STACKED,
+    ),
 }
 """By the name under `architectures`."""
 
@@ -65,6 +87,7 @@ class DecoderConfig:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool = False  # RMSNorm over head_dim of every query and key head, before RoPE
+    sinks: bool = False  # one more logit of every query head, without a value
 
     def layer_map(self, layers: int, windows: Sequence[int | None] = ()) -> LayerMap:
         """Return where `layers` such layers keep their keys and values.
@@ -108,14 +131,16 @@ class LlamaConfig:
             vocab_size=config.integer("vocab_size"),
             num_hidden_layers=layers,
             decoder=decoder,
-            rope=parse_rope(config, decoder.head_dim),
+            rope=parse_rope(config, decoder.head_dim, family.rope),
             sliding_windows=windows,
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
             eos_token_ids=read_eos_token_ids(config),
             dtype=config.dtype(),
             quantization=read_quantization(config),
-            sparse_mlp=SparseMlpConfig.read(config, layers) if family.has_experts else None,
+            sparse_mlp=SparseMlpConfig.read(config, layers, family.experts)
+            if family.experts is not None
+            else None,
         )
 
     def sparse_mlp_of(self, layer: int) -> SparseMlpConfig | None:
@@ -167,7 +192,7 @@ def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"it must divide num_attention_heads {heads}")
     head_dim = _head_dim(config, family, hidden_size, heads)
-    attention_bias = config.switch("attention_bias", False)
+    attention_bias = config.switch("attention_bias", family.attention_bias)
     return DecoderConfig(
         hidden_size=hidden_size,
         intermediate_size=config.integer("intermediate_size"),
@@ -179,6 +204,7 @@ def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
         output_bias=attention_bias and not family.always_qkv_bias,
         mlp_bias=config.switch("mlp_bias", False),
         qk_norm=family.qk_norm,
+        sinks=family.sinks,
     )
 
 
@@ -195,10 +221,13 @@ def _sliding_windows(config: ConfigFile, windows: Windows, layers: int) -> tuple
     if windows is Windows.NONE:
         refuse_windows(config)
         return (None,) * layers
+    if windows is Windows.ALTERNATE:
+        by_default = [(SLIDING, FULL)[number % 2] for number in range(layers)]
+        return _windows_by_type(config, by_default, GPT_OSS_WINDOW)
     if windows is Windows.SWITCH and config.switch("use_sliding_window", False):
-        width = config.integer("sliding_window", DEFAULT_WINDOW)
-        types = _layer_types(config, layers)
-        return tuple(width if kind == SLIDING else None for kind in types)
+        first = config.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS, least=0)
+        by_default = [FULL if number < first else SLIDING for number in range(layers)]
+        return _windows_by_type(config, by_default, DEFAULT_WINDOW)
     _refuse_layer_types(config)
     is_full = "sliding_window" in config.keys and config.get("sliding_window") is None
     if windows is Windows.SWITCH or is_full:
@@ -206,14 +235,16 @@ def _sliding_windows(config: ConfigFile, windows: Windows, layers: int) -> tuple
     return (config.integer("sliding_window", DEFAULT_WINDOW),) * layers
 
 
-def _layer_types(config: ConfigFile, layers: int) -> tuple[str, ...]:
-    types = config.get("layer_types")
-    if types is None:
-        first = config.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS, least=0)
-        return tuple(FULL if number < first else SLIDING for number in range(layers))
+def _windows_by_type(
+    config: ConfigFile, default: Sequence[str], width: int
+) -> tuple[int | None, ...]:
+    """Return the window of each layer, by `layer_types` or, without it, by default types."""
+    types = default if config.get("layer_types") is None else config.get("layer_types")
+    layers = len(default)
     if not isinstance(types, list) or len(types) != layers or {*map(str, types)} - {FULL, SLIDING}:
         raise config.error("layer_types", f"it must name {FULL} or {SLIDING} for {layers} layers")
-    return tuple(types)
+    width = config.integer("sliding_window", width)
+    return tuple(width if kind == SLIDING else None for kind in types)
 
 
 def _refuse_layer_types(config: ConfigFile) -> None:

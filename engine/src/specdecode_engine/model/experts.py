@@ -1,5 +1,6 @@
 """The experts of one layer of a mixture, as a plain record that holds weights and can be called."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,13 +9,18 @@ from specdecode_engine.model.layers import Linears
 from specdecode_kernels import Backend, ExpertRouting, ExpertWeights, GatedActivation
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Experts:
-    """Gated feed-forward blocks of which every row uses some."""
+    """Gated feed-forward blocks of which every row uses some.
+
+    `record` receives the ids [rows, top_k] i32 of every call; it is set once, after loading, where
+    the experts of tokens are returned.
+    """
 
     ops: Backend
     weights: ExpertWeights
     activation: GatedActivation
+    record: Callable[[Tensor], None] | None = None
 
     @classmethod
     def make(
@@ -36,6 +42,8 @@ class Experts:
 
     def __call__(self, x: Tensor, routing: ExpertRouting) -> Tensor:
         """Map [rows, hidden] to [rows, hidden]."""
+        if self.record is not None:
+            self.record(routing.ids)
         return self.ops.experts(x, routing, self.weights, self.activation)
 
 

@@ -22,6 +22,7 @@ from specdecode_engine.model.eagle import EagleHead
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
 from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.routed_experts import RoutedExperts, forward_target
 from specdecode_kernels import AttentionMetadata
 
 DraftNetwork = LanguageModel | EagleHead[Any]
@@ -128,12 +129,15 @@ class TargetForward:
     target: LanguageModel
     pool: KVCache
     aux_spec: AuxHiddenStates
+    routed: RoutedExperts | None = None
 
     def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
         assert inputs.slot_mapping is not None
         nodes = inputs.mask, inputs.node_rows
-        view = PagedView(self.pool, inputs.slot_mapping, inputs.layout, *nodes)
-        hidden, aux = self.target.forward(inputs.ids, inputs.positions, view, self.aux_spec)
+        slots = inputs.slot_mapping
+        view = PagedView(self.pool, slots, inputs.layout, *nodes)
+        rows = inputs.ids, inputs.positions, view, self.aux_spec
+        hidden, aux = forward_target(self.target, self.routed, slots, *rows)
         return ForwardOutputs(self.target.logits(hidden), aux)
 
 

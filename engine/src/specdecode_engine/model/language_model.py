@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.layers import Linear, widened
 from specdecode_engine.model.transformers.config import TransformersConfig
@@ -40,6 +41,11 @@ class LanguageModel(ABC):
     @property
     def device(self) -> torch.device:
         return self.embedding.device
+
+    @property
+    def mixtures(self) -> tuple[Experts, ...]:
+        """The experts of each layer that has some, from the first layer to the last."""
+        return ()
 
     @abstractmethod
     def forward(

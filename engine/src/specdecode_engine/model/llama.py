@@ -10,11 +10,13 @@ from torch.nn import functional
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, TensorStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.layers import DecoderLayer, Linears, Norm, rotary_rows
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
+from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -99,6 +101,11 @@ class Llama(LanguageModel):
             rotary_limits=limits,
             angles=angles,
         )
+
+    @property
+    def mixtures(self) -> tuple[Experts, ...]:
+        blocks = [layer.mlp for layer in self.layers]
+        return tuple(block.experts for block in blocks if isinstance(block, SparseMlp))
 
     def forward(
         self,

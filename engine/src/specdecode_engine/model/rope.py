@@ -11,6 +11,7 @@ turned again, and a text is the same whatever it shares a batch with.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -75,13 +76,20 @@ def make_rotary_limits(ropes: Iterable[RopeConfig], context_length: int) -> Rota
     return RotaryLimits(tuple(ascending[:needed]), context_length)
 
 
-def parse_rope(config: ConfigFile, head_dim: int) -> RopeConfig:
-    """Read either spelling; refuse kinds that we do not compute."""
+def parse_rope(
+    config: ConfigFile, head_dim: int, default: Mapping[str, object] = MappingProxyType({})
+) -> RopeConfig:
+    """Read either spelling; refuse kinds that we do not compute.
+
+    Args:
+        default: the parameters of a config.json that has none; the base holds for others too.
+    """
     config.refuse("partial_rotary_factor", 1.0, "rotating a part of each head is not supported")
     section = config.section("rope_parameters") or config.section("rope_scaling")
-    top_theta = config.real("rope_theta", DEFAULT_THETA)
+    by_default = ConfigFile(config.file, default, "rope_parameters.")
+    top_theta = config.real("rope_theta", by_default.real("rope_theta", DEFAULT_THETA))
     if section is None:
-        section = ConfigFile(config.file, {}, "rope_parameters.")
+        section = by_default
     section.refuse("partial_rotary_factor", 1.0, "rotating a part of each head is not supported")
     key = "rope_type" if section.get("rope_type") is not None else "type"
     kind = section.get(key) or "default"

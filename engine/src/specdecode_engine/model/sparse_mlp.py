@@ -1,7 +1,8 @@
 """The feed-forward block of a mixture of experts: its sizes, its tensors, and what it computes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from torch import Tensor
 
@@ -14,52 +15,114 @@ from specdecode_kernels import GatedActivation
 
 DEFAULT_TOP_K = 8
 SILU = GatedActivation("silu")
+GPT_OSS_GATE = GatedActivation("swigluoai")
+GPT_OSS_TOP_K = 4
+
+
+class ExpertTensors(Enum):
+    """How a checkpoint stores a router and its experts."""
+
+    SEPARATE = "separate"  # one linear map for each projection of each expert, as Qwen3-MoE
+    # all experts in one tensor, [experts, inputs, outputs] with gates and ups alternating, and
+    # biases of everything, as gpt-oss
+    STACKED = "stacked"
 
 
 @dataclass(frozen=True, slots=True)
 class SparseMlpConfig:
-    """Experts of the sparse layers of a Qwen3-MoE; names as in config.json where it has them."""
+    """Experts of the sparse layers of a mixture; names as in config.json where it has them."""
 
     num_experts: int
     moe_intermediate_size: int
     routing: RoutingConfig
     sparse_layers: frozenset[int]  # the others have a dense MLP
+    activation: GatedActivation = SILU
+    tensors: ExpertTensors = ExpertTensors.SEPARATE
 
     @classmethod
-    def read(cls, config: ConfigFile, layers: int) -> "SparseMlpConfig":
-        """Read the keys of Qwen3-MoE; the defaults are those of transformers."""
-        # transformers 5 also writes the count under the name that other families use.
-        key = "num_experts" if config.get("num_local_experts") is None else "num_local_experts"
-        num_experts = config.integer(key)
-        top_k = config.integer("num_experts_per_tok", DEFAULT_TOP_K)
-        if top_k > num_experts:
-            raise config.error("num_experts_per_tok", f"the layers have {num_experts} experts")
-        is_normalized = config.switch("norm_topk_prob", False)
-        return cls(
-            num_experts=num_experts,
-            moe_intermediate_size=config.integer("moe_intermediate_size"),
-            routing=RoutingConfig(top_k=top_k, scores="softmax", is_normalized=is_normalized),
-            sparse_layers=_sparse_layers(config, layers),
-        )
+    def read(cls, config: ConfigFile, layers: int, tensors: ExpertTensors) -> "SparseMlpConfig":
+        """Read the keys of the family that stores its experts so.
+
+        The defaults are those of transformers.
+        """
+        return _READERS[tensors](config, layers)
 
     def shapes(self, prefix: str, hidden_size: int) -> dict[str, Shape]:
         """Name the tensors of one block."""
-        inner = self.moe_intermediate_size
-        shapes: dict[str, Shape] = {f"{prefix}.gate.weight": (self.num_experts, hidden_size)}
+        experts, inner = self.num_experts, self.moe_intermediate_size
+        shapes: dict[str, Shape] = {self.router_name(prefix) + ".weight": (experts, hidden_size)}
+        if self.tensors is ExpertTensors.STACKED:
+            return shapes | {
+                self.router_name(prefix) + ".bias": (experts,),
+                f"{prefix}.experts.gate_up_proj": (experts, hidden_size, 2 * inner),
+                f"{prefix}.experts.gate_up_proj_bias": (experts, 2 * inner),
+                f"{prefix}.experts.down_proj": (experts, inner, hidden_size),
+                f"{prefix}.experts.down_proj_bias": (experts, hidden_size),
+            }
         for gate, up in self.gate_up_names(prefix):
             shapes |= {gate: (inner, hidden_size), up: (inner, hidden_size)}
         return shapes | dict.fromkeys(self.down_names(prefix), (hidden_size, inner))
 
+    def router_name(self, prefix: str) -> str:
+        """Name the router's map, without `.weight`."""
+        is_stacked = self.tensors is ExpertTensors.STACKED
+        return f"{prefix}.{'router' if is_stacked else 'gate'}"
+
     def gate_up_names(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Yield the names of the gate and of the up projection of each expert."""
+        """Yield the names of the gate and of the up projection of each separate expert."""
         for number in range(self.num_experts):
             expert = f"{prefix}.experts.{number}"
             yield f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"
 
     def down_names(self, prefix: str) -> Iterator[str]:
-        """Yield the name of the down projection of each expert."""
+        """Yield the name of the down projection of each separate expert."""
         for number in range(self.num_experts):
             yield f"{prefix}.experts.{number}.down_proj.weight"
+
+
+def _read_qwen3_moe(config: ConfigFile, layers: int) -> SparseMlpConfig:
+    # transformers 5 also writes the count under the name that other families use.
+    key = "num_experts" if config.get("num_local_experts") is None else "num_local_experts"
+    num_experts = config.integer(key)
+    return SparseMlpConfig(
+        num_experts=num_experts,
+        moe_intermediate_size=config.integer("moe_intermediate_size"),
+        routing=RoutingConfig(
+            top_k=_top_k(config, num_experts, DEFAULT_TOP_K),
+            scores="softmax",
+            is_normalized=config.switch("norm_topk_prob", False),
+        ),
+        sparse_layers=_sparse_layers(config, layers),
+    )
+
+
+def _read_gpt_oss(config: ConfigFile, layers: int) -> SparseMlpConfig:
+    num_experts = config.integer("num_local_experts")
+    alpha = config.real("swiglu_alpha", GPT_OSS_GATE.alpha)
+    limit = config.real("swiglu_limit", GPT_OSS_GATE.limit)
+    return SparseMlpConfig(
+        num_experts=num_experts,
+        moe_intermediate_size=config.integer("intermediate_size"),
+        routing=RoutingConfig(
+            top_k=_top_k(config, num_experts, GPT_OSS_TOP_K), scores="softmax_of_top_k"
+        ),
+        sparse_layers=frozenset(range(layers)),
+        activation=GatedActivation(GPT_OSS_GATE.kind, alpha, limit),
+        tensors=ExpertTensors.STACKED,
+    )
+
+
+_READERS: Mapping[ExpertTensors, Callable[[ConfigFile, int], SparseMlpConfig]] = {
+    ExpertTensors.SEPARATE: _read_qwen3_moe,
+    ExpertTensors.STACKED: _read_gpt_oss,
+}
+
+
+def _top_k(config: ConfigFile, num_experts: int, default: int) -> int:
+    top_k = config.integer("num_experts_per_tok", default)
+    if top_k > num_experts:
+        raise config.error("num_experts_per_tok", f"the layers have {num_experts} experts")
+    return top_k
 
 
 def _sparse_layers(config: ConfigFile, layers: int) -> frozenset[int]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from specdecode_engine.model.checkpoint import Shape, TensorStore
 from specdecode_engine.model.config import DecoderConfig
-from specdecode_engine.model.experts import Experts
+from specdecode_engine.model.experts import Experts, gates_first
 from specdecode_engine.model.layers import (
     Attention,
     DecoderLayer,
@@ -26,7 +26,7 @@ from specdecode_engine.model.layers import (
     Norm,
     QkNorm,
 )
-from specdecode_engine.model.sparse_mlp import SILU, SparseMlp, SparseMlpConfig
+from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlp, SparseMlpConfig
 from specdecode_kernels import AttentionParams, Backend
 
 
@@ -59,6 +59,7 @@ def decoder_shapes(
     heads: dict[str, Shape] = {
         f"{attention}.{part}_norm.weight": (config.head_dim,) for part in "qk"
     }
+    sinks: dict[str, Shape] = {f"{attention}.sinks": (config.num_attention_heads,)}
     return {
         **(before if input_norm else {}),
         f"{prefix}.post_attention_layernorm.weight": (hidden,),
@@ -67,6 +68,7 @@ def decoder_shapes(
         **linear_shapes(f"{attention}.v_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.o_proj", hidden, q_size, config.output_bias),
         **(heads if config.qk_norm else {}),
+        **(sinks if config.sinks else {}),
         **(sparse_mlp.shapes(mlp, hidden) if sparse_mlp else _dense_mlp_shapes(mlp, config)),
     }
 
@@ -199,7 +201,10 @@ class Weights:
             q_heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
-            params=AttentionParams(sliding_window=window),
+            params=AttentionParams(
+                sliding_window=window,
+                sinks=self.take(f"{prefix}.sinks").float() if config.sinks else None,
+            ),
         )
 
     def qk_norm(self, prefix: str, config: DecoderConfig) -> QkNorm:
@@ -218,18 +223,34 @@ class Weights:
 
     def sparse_mlp(self, prefix: str, config: SparseMlpConfig) -> SparseMlp:
         """Read a mixture of experts, with the weights of all experts in one tensor."""
+        is_stacked = config.tensors is ExpertTensors.STACKED
+        return SparseMlp(
+            router=self.linear(config.router_name(prefix)),
+            routing=config.routing,
+            experts=self._stacked_experts(f"{prefix}.experts", config)
+            if is_stacked
+            else self._separate_experts(prefix, config),
+        )
+
+    def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
         gate_up = self.take(*chain.from_iterable(config.gate_up_names(prefix)))
         down = self.take(*config.down_names(prefix))
         each = config.num_experts
-        return SparseMlp(
-            router=self.linear(f"{prefix}.gate"),
-            routing=config.routing,
-            experts=Experts.make(
-                self.linears,
-                gate_up.view(each, -1, gate_up.shape[1]),
-                down.view(each, -1, down.shape[1]),
-                SILU,
-            ),
+        return Experts.make(
+            self.linears,
+            gate_up.view(each, -1, gate_up.shape[1]),
+            down.view(each, -1, down.shape[1]),
+            config.activation,
+        )
+
+    def _stacked_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
+        return Experts.make(
+            self.linears,
+            gates_first(self.take(f"{prefix}.gate_up_proj").mT),
+            self.take(f"{prefix}.down_proj").mT.contiguous(),
+            config.activation,
+            gate_up_bias=gates_first(self.take(f"{prefix}.gate_up_proj_bias")),
+            down_bias=self.take(f"{prefix}.down_proj_bias"),
         )
 
 

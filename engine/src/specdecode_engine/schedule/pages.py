@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class PageAllocator:
@@ -83,6 +84,14 @@ class WindowLimits:
         return 1 + running * self.per_sequence + self.per_step
 
 
+class WindowPageCounts(NamedTuple):
+    """Window pages by state; together all but window page 0."""
+
+    free: int  # a request that waits can use them
+    reserved: int  # running requests and the chunk of a step can come to use them
+    used: int  # a row of a running request sees them
+
+
 class WindowPages:
     """Attaches window pages to the pages of sequences and of the prefix cache.
 
@@ -104,9 +113,8 @@ class WindowPages:
         self._limits = limits
         self._page_size = limits.page_size
         self._window = limits.window
-        self._unreserved = self.total - limits.per_step
-        if window_pages >= pages:
-            self._unreserved = pages * limits.per_sequence  # more than all sequences can reserve
+        self._reserves = window_pages < pages
+        self._unreserved = self.total - (limits.per_step if self._reserves else 0)
         self._reserved: dict[int, int] = {}
         self._attached = [0] * pages  # window page of each page; 0: none
         self._users = [0] * pages  # sequences that use the page's window page
@@ -114,6 +122,12 @@ class WindowPages:
         self._idle: OrderedDict[int, None] = OrderedDict()  # pages whose window page nobody uses
         self._spans: dict[int, tuple[int, int]] = {}  # first and end of the pages a holder uses
         self._changed: set[int] = set()
+
+    @property
+    def counts(self) -> WindowPageCounts:
+        used = self.total - len(self._free) - len(self._idle)
+        free = min(self.total - used, self._unreserved)
+        return WindowPageCounts(free, self.total - used - free, used)
 
     def usable(self, pages: Items[int]) -> int:
         """Return how many leading pages of a prefix can be reused.
@@ -219,7 +233,7 @@ class WindowPages:
             raise AssertionError("a window page is idle and in use, or neither")
 
     def _needed(self, pages: int) -> int:
-        return min(pages, self._limits.per_sequence)
+        return min(pages, self._limits.per_sequence) if self._reserves else 0
 
     def _first_seen(self, row: int) -> int:
         """Index of the first page that a row sees."""

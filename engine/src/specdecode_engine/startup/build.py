@@ -34,6 +34,7 @@ from specdecode_engine.model.kv_cache import KVCache, WindowPool
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.quantized.config import Quantization
+from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -45,6 +46,7 @@ from specdecode_engine.startup.config import (
     CUDA,
     EAGLE_HEADS,
     OFF,
+    CannotServe,
     DraftConfig,
     EngineConfig,
     resolve,
@@ -112,9 +114,16 @@ def build(
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
     graph_config = plan_graphs(config, policy, free)
     weights = tensor_bytes(models.target), tensor_bytes(models.draft)
-    limits = plan_limits(config, *weights, free, graph_config.reserved_bytes)
+    routed = _routed_shape(config, models.target)
+    limits = plan_limits(
+        config,
+        *weights,
+        free,
+        graph_config.reserved_bytes,
+        routed_token_bytes=0 if routed is None else routed.token_bytes,
+    )
     limits = replace(limits, rotary_limits=models.rotary_limits)
-    context = _wire(config, models, limits, graph_config, clock)
+    context = _wire(config, models, limits, graph_config, routed, clock)
     compile_kernels(config, progress=progress)
     capture_all(context.graphs, boot.graphs.mode, progress)
     policy = _with_measured_costs(config, context, limits, policy, clock, progress)
@@ -127,7 +136,7 @@ def build(
         config.sizes.shapes,
         frozenset(config.target.eos_token_ids),
         Stopwatch(config.device, clock),
-        _facts(config, models, limits, context.graphs.report()),
+        _facts(config, models, limits, routed, context.graphs.report()),
     )
 
 
@@ -201,6 +210,7 @@ def _wire(
     models: _Models,
     limits: Limits,
     graph_config: GraphConfig,
+    routed_shape: RoutedShape | None,
     clock: Callable[[], float],
 ) -> ModelContext:
     """Allocate caches, tables and the buffers of graphs, and put the parts together."""
@@ -218,7 +228,11 @@ def _wire(
     ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
     pool = _make_cache(config, config.target, limits, ops, windows)
-    verify = TargetForward(models.target, pool, config.aux_spec)
+    routed = None
+    if routed_shape is not None:
+        rows = limits.pages * limits.page_size
+        routed = RoutedExperts(models.target, routed_shape, rows, limits.page_size)
+    verify = TargetForward(models.target, pool, config.aux_spec, routed)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
     functions: dict[ForwardKind, DecodeFunction] = {
         ForwardKind.VERIFY: DecodeForward(VerifyLayout(table, rotary), verify)
@@ -239,8 +253,21 @@ def _wire(
         topk = max(shape.topk for shape in config.sizes.shapes.values())
         drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window, topk)
     return ModelContext(
-        ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec
+        ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec, routed
     )
+
+
+def _routed_shape(config: EngineConfig, target: LanguageModel) -> RoutedShape | None:
+    """Return what is kept of the experts of each token; None where they are not returned."""
+    if not config.boot.model.return_routed_experts:
+        return None
+    shape = RoutedShape.of(target)
+    if shape is None:
+        raise CannotServe(
+            f"model.return_routed_experts is set, and {config.boot.model.path} has no layers with "
+            "experts; set it to false, or leave out --enable-return-routed-experts"
+        )
+    return shape
 
 
 def _make_cache(
@@ -306,7 +333,11 @@ def _with_measured_costs(
 
 
 def _facts(
-    config: EngineConfig, models: _Models, limits: Limits, graphs: GraphReport
+    config: EngineConfig,
+    models: _Models,
+    limits: Limits,
+    routed: RoutedShape | None,
+    graphs: GraphReport,
 ) -> dict[str, object]:
     kernels: dict[str, object] = {}
     for name, choice in config.kernels.items():
@@ -332,6 +363,7 @@ def _facts(
         "kv_pages": limits.pages,
         "kv_window_pages": limits.window_pages,
         "kv_cache_bytes": limits.kv_bytes,
+        **({} if routed is None else {"routed_experts": routed.facts()}),
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,

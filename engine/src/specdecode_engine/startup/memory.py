@@ -46,6 +46,12 @@ class MemoryDemand:
     window_page_bytes: int = 0  # one page of the target's layers with a sliding window
     most_window_pages: int = 0  # that all running requests can use
     fewest_window_pages: int = 0  # that one request can use
+    routed_page_bytes: int = 0  # ids of the experts of the tokens of one page
+
+    @property
+    def all_page_bytes(self) -> int:
+        """What one page takes besides its window page."""
+        return self.page_bytes + self.routed_page_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,12 @@ class MemoryPlan:
             f"scratch and logits   {_mib(demand.fixed_bytes)}",
             f"CUDA graphs          {_mib(demand.graph_bytes)}",
             f"key-value cache      {_mib(self.kv_bytes)}  {self._page_counts()}, {rows} tokens",
+            *self._routed_line(),
         )
+
+    def _routed_line(self) -> tuple[str, ...]:
+        num_bytes = self.pages * self.demand.routed_page_bytes
+        return (f"routed experts       {_mib(num_bytes)}",) if num_bytes else ()
 
     def _page_counts(self) -> str:
         if not self.demand.window_page_bytes:
@@ -85,8 +96,13 @@ def plan_limits(
     draft_weight_bytes: int,
     available_bytes: int,
     graph_bytes: int,
+    *,
+    routed_token_bytes: int = 0,
 ) -> Limits:
     """Fit the KV cache and all buffers into the memory that is available after the weights.
+
+    Args:
+        routed_token_bytes: what is kept of the experts of one cached token.
 
     Raises:
         NotEnoughMemory: the message contains the sizes and the smallest change that fits.
@@ -111,6 +127,7 @@ def plan_limits(
             most_window_pages=0 if windows is None else windows.suffice_for(running),
             fewest_window_pages=0 if windows is None else windows.suffice_for(1),
             most_rows=most_rows if limit is None else min(most_rows, limit),
+            routed_page_bytes=routed_token_bytes * boot.memory.page_size,
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
         return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
@@ -207,7 +224,7 @@ def plan_memory(
     pages, window_pages = _split(demand, budget)
     fewest = 1 + -(-demand.fewest_rows // demand.page_size)
     if pages < fewest:
-        page_bytes = demand.page_bytes + demand.window_page_bytes
+        page_bytes = demand.all_page_bytes + demand.window_page_bytes
         needed = taken + fewest * page_bytes
         raise NotEnoughMemory(
             f"the key-value cache gets {_mib(max(budget, 0))} for {fewest} pages of "
@@ -223,7 +240,7 @@ def _split(demand: MemoryDemand, budget: int) -> tuple[int, int]:
 
     What is left of the budget goes to further window pages, up to one for every page.
     """
-    page, window = demand.page_bytes, demand.window_page_bytes
+    page, window = demand.all_page_bytes, demand.window_page_bytes
     most = 1 + -(-demand.most_rows // demand.page_size)
     if not window:
         return min(budget // page, most), 0

@@ -23,6 +23,8 @@ from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
+from specdecode_engine.model.routed_experts import RoutedShape
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -48,6 +50,7 @@ class ModelCheck:
     dtype: torch.dtype | None = None
     kv_bytes_per_token: int | None = None  # keys and values of all layers
     kv_dtype: torch.dtype | None = None
+    routed_bytes_per_token: int | None = None  # of the ids of experts; None without experts
     context_length: int | None = None
     has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json,
     # which is done for the native implementation only
@@ -119,12 +122,15 @@ def _check_model(
     file = ConfigFile.open(folder / "config.json")
     checkpoint = open_checkpoint(folder) if has_tensors(folder) else None
     dtype = options.dtype or _declared_dtype(config, file)
-    dtype = dtype or _stored_dtype(checkpoint) or torch.float32
+    dtype = dtype or _stored_dtype(checkpoint) or _dtype_without_tensors(config)
     kv_dtype = options.kv_dtype or dtype
     if isinstance(config, TransformersConfig):
-        parameters = _count_by_transformers(config, dtype)
+        network = make_network(config, dtype)
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+        routed = RoutedShape.of(TransformersModel.of_network(config, network, AUDITED_POSITIONS))
     else:
         parameters = _count(config, checkpoint, target)
+        routed = None if isinstance(config, EagleConfig) else RoutedShape.read(config)
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
@@ -136,6 +142,7 @@ def _check_model(
         dtype=dtype,
         kv_bytes_per_token=kv_bytes(config.layer_map, 1, kv_dtype),
         kv_dtype=kv_dtype,
+        routed_bytes_per_token=None if routed is None else routed.token_bytes,
         context_length=config.rope.trained_positions,
         has_tensors=checkpoint is not None and not isinstance(config, TransformersConfig),
     )
@@ -162,14 +169,6 @@ def _count(
     return sum(
         math.prod(shape) for name, shape in stored.items() if name not in eagle_weights.ID_MAPS
     )
-
-
-def _count_by_transformers(config: TransformersConfig, dtype: torch.dtype) -> int:
-    """Count the parameters of transformers' model on the meta device, and audit it there."""
-    network = make_network(config, dtype)
-    count: int = sum(parameter.numel() for parameter in network.parameters())
-    TransformersModel.of_network(config, network, AUDITED_POSITIONS)
-    return count
 
 
 def _shapes(
@@ -200,6 +199,11 @@ def _stored_dtype(checkpoint: TensorStore | None) -> torch.dtype | None:
         return None
     types = [one.dtype for one in checkpoint.tensors.values() if one.dtype.is_floating_point]
     return types[0] if types else None
+
+
+def _dtype_without_tensors(config: DraftConfig) -> torch.dtype:
+    is_quantized = _quantization(config) is not None
+    return UNQUANTIZED_DTYPE if is_quantized else torch.float32
 
 
 def _refused(folder: Path, error: CheckpointError) -> ModelCheck:

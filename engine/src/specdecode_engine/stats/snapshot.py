@@ -107,6 +107,7 @@ def take_snapshot(
         **{each: {(): value} for each, value in single.items()},
         core.OUT_OF_MEMORY_STEPS: {(k,): n for k, n in counters.out_of_memory.items()},
         core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
+        core.KV_WINDOW_PAGES: _window_pages(scheduler),
         **_totals(_DECODE, [((), counters.decode)]),
         **_range_values(states, counters),
         **_totals(_STEPS, _named(counters.buckets)),
@@ -115,6 +116,13 @@ def take_snapshot(
         **graph_values(graphs),
     }
     return CoreSnapshot(values, states, str(latest.reason) if latest else "", graphs)
+
+
+def _window_pages(scheduler: Scheduler) -> Values:
+    """Return the window pages by state; nothing for a model whose layers have none."""
+    if scheduler.windows is None:
+        return {}
+    return {(state,): count for state, count in scheduler.windows.counts._asdict().items()}
 
 
 def graph_values(report: GraphReport) -> dict[MetricSpec, Values]:

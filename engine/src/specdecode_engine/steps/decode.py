@@ -23,6 +23,7 @@ from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.prefill import StagedPrefill, prefill
+from specdecode_engine.steps.routed_experts import RoutedRequest
 from specdecode_kernels import Backend
 
 
@@ -34,6 +35,7 @@ class StagedDecode:
     req_indices: Tensor  # [B] i64
     sampling: SamplingBatch
     logprobs: LogprobRequest | None
+    routed: RoutedRequest | None
     num_verify_rows: tuple[int, ...]  # nodes that each sequence verifies, root included
     verify: VerifyRows | None  # None: all nodes of every draft
     limits: Tensor | None
@@ -51,6 +53,7 @@ class StagedDecode:
             staging.put(req_indices),
             context.sampler.stage(req_indices),
             LogprobRequest.stage(sequences, staging),
+            RoutedRequest.stage(sequences, staging),
             counts,
             VerifyRows.stage(counts, shape.num_tokens, staging),
             _stage_limits(sequences, shape, staging),
@@ -119,7 +122,10 @@ def decode(
     if staged.logprobs is not None:
         logprobs = staged.logprobs.select(gather_accepted(context.ops, logits, path), tokens)
     drafted = 0 if draft is None else shape.num_tokens - 1
-    steps[-1].send_tokens(staged.sequences, tokens, accepted, drafted, logprobs)
+    routed = None
+    if staged.routed is not None:
+        routed = staged.routed.select(context, batch, tokens.shape[1])
+    steps[-1].send_tokens(staged.sequences, tokens, accepted, drafted, logprobs, routed)
 
 
 def _by_node(rows: Tensor, batch_size: int, selected: VerifyRows | None) -> Tensor:
@@ -190,7 +196,10 @@ def _commit(
     """
     if path is not None:
         # The path's rows move to the front, where a chain would have put them.
-        context.pool.compact(context.table.pages, batch.req_indices, batch.lengths, path)
+        moves = context.table.pages, batch.req_indices, batch.lengths, path
+        context.pool.compact(*moves)
+        if context.routed is not None:
+            context.routed.compact(*moves)
     context.table.append(batch, tokens, emitted)
     if context.drafter is None:
         return

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.adaptive.policy import Decision
-from specdecode_engine.batch.request import TokenLogprobs
+from specdecode_engine.batch.request import ExpertIds, TokenLogprobs
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
+from specdecode_engine.steps.routed_experts import RoutedRows
 from specdecode_engine.steps.timing import Timing
 
 
@@ -23,6 +24,7 @@ class SequenceResult(NamedTuple):
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None
     verified: int  # drafted tokens that the target verified
+    routed_experts: ExpertIds | None = None  # of the prompt, or of the token before each token
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class InFlightStep:
     _most: tuple[int, ...] = ()  # tokens that each sequence can get
     _result: Tensor | None = None  # [B, path_length + 1] i64, on the host: tokens, number accepted
     _logprobs: LogprobRows | None = None
+    _routed: RoutedRows | None = None
     _scored: tuple[ScoredPrompt, ...] = ()
     _arrival: "torch.cuda.Event | None" = None
 
@@ -60,6 +63,7 @@ class InFlightStep:
         accepted: Tensor,
         drafted: int,
         logprobs: LogprobRows | None,
+        routed: RoutedRows | None = None,
     ) -> None:
         """Start the copy of the tokens to the host and note on the sequences what is in flight.
 
@@ -76,6 +80,7 @@ class InFlightStep:
         self.sequences, self.drafted = sequences, drafted
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
+        self._routed = routed.map(_start_copy) if routed else None
         self._record_arrival(tokens)
 
     def send_prompt_logprobs(self, scored: tuple[ScoredPrompt, ...]) -> None:
@@ -100,16 +105,18 @@ class InFlightStep:
             prompt.collect()
         if self._result is None:
             return []
-        records = self._logprobs.records() if self._logprobs else [None] * len(self.sequences)
+        nothing = [None] * len(self.sequences)
+        records = self._logprobs.records() if self._logprobs else nothing
+        routed = self._routed.records() if self._routed else nothing
         results: list[SequenceResult] = []
         counts = self.num_verify_rows or (1,) * len(self.sequences)
-        columns = self.sequences, self._result.tolist(), records, counts, self._most
-        for sequence, row, logprobs, count, most in zip(*columns, strict=True):
+        columns = self.sequences, self._result.tolist(), records, routed, counts, self._most
+        for sequence, row, logprobs, experts, count, most in zip(*columns, strict=True):
             sequence.in_flight_tokens -= most
             sequence.in_flight_steps -= 1
             if sequence.finish_reason is None:
                 token_ids = tuple(row[: row[-1] + 1])
-                results.append(SequenceResult(sequence, token_ids, logprobs, count - 1))
+                results.append(SequenceResult(sequence, token_ids, logprobs, count - 1, experts))
         return results
 
 

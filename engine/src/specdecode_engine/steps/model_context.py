@@ -9,6 +9,7 @@ from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.routed_experts import RoutedExperts
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_kernels import Backend
@@ -27,6 +28,7 @@ class ModelContext:
     graphs: GraphCache
     drafter: Drafter | None
     aux_spec: AuxHiddenStates  # the target's hidden states that the drafter reads
+    routed: RoutedExperts | None = None  # where the target's experts are kept, if they are returned
 
     @property
     def staging(self) -> StagingBuffer:

@@ -11,10 +11,12 @@ from specdecode_engine.batch.request_table import Rows, StagedSpans
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_views import PagedView
+from specdecode_engine.model.routed_experts import forward_target
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest, score_prompts
 from specdecode_engine.steps.model_context import ModelContext
+from specdecode_engine.steps.routed_experts import routed_prompts
 from specdecode_kernels import AttentionMetadata, CausalBounds
 
 
@@ -111,7 +113,8 @@ def _run_target(
         slot_mapping = torch.cat([slot_mapping, nodes.slot_mapping])
         metadata = _concatenate(metadata, nodes.layout, split=len(rows.positions))
     view = PagedView(context.pool, slot_mapping, metadata)
-    return context.target.forward(ids, positions, view, context.aux_spec)
+    arguments = ids, positions, view, context.aux_spec
+    return forward_target(context.target, context.routed, slot_mapping, *arguments)
 
 
 def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -> AttentionMetadata:
@@ -155,7 +158,8 @@ def _sample_first_tokens(
     none_accepted = torch.zeros_like(ending.req_indices)
     context.sampler.commit(ending.sampling, tokens, none_accepted + 1)
     logprobs = None if ending.logprobs is None else ending.logprobs.select(logits, tokens)
-    step.send_tokens(ending.sequences, tokens, none_accepted, 0, logprobs)
+    routed = routed_prompts(context, ending.sequences)
+    step.send_tokens(ending.sequences, tokens, none_accepted, 0, logprobs, routed)
 
 
 def _req_index(chunk: PrefillChunk) -> int:

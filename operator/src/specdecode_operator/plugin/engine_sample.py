@@ -20,7 +20,8 @@ _READ: Final = frozenset(
     each.sample
     for each in (
         core.NUM_STEPS, core.RUNNING_REQUESTS, core.WAITING_REQUESTS,
-        core.KV_PAGES, core.CACHE_QUERIED_TOKENS, core.CACHE_HIT_TOKENS,
+        core.KV_PAGES, core.KV_WINDOW_PAGES,
+        core.CACHE_QUERIED_TOKENS, core.CACHE_HIT_TOKENS,
         speculation.RANGE_NUM_STEPS, *(each for both in _TOTALS.values() for each in both),
     )
 )  # fmt: skip
@@ -57,6 +58,8 @@ class EngineSample:
     waiting_requests: int
     kv_pages_free: float
     kv_pages_used: float
+    window_pages_free: float  # 0 without sliding windows
+    window_pages_used: float  # those reserved for running requests included
     queried_tokens: float
     hit_tokens: float
     totals: Totals
@@ -70,6 +73,7 @@ def read(text: str, at_s: float) -> EngineSample:
         ValueError: the text is invalid, or not from an engine.
     """
     values = _values(text)
+    windows = values.get(core.KV_WINDOW_PAGES.sample, {})
 
     def value(metric: MetricSpec, label: str = "") -> float:
         return values[metric.sample][label]
@@ -82,6 +86,8 @@ def read(text: str, at_s: float) -> EngineSample:
             waiting_requests=int(value(core.WAITING_REQUESTS)),
             kv_pages_free=value(core.KV_PAGES, "free"),
             kv_pages_used=value(core.KV_PAGES, "used"),
+            window_pages_free=windows.get("free", 0.0),
+            window_pages_used=windows.get("used", 0.0) + windows.get("reserved", 0.0),
             queried_tokens=value(core.CACHE_QUERIED_TOKENS),
             hit_tokens=value(core.CACHE_HIT_TOKENS),
             totals=Totals(**{name: value(whole) for name, (whole, _) in _TOTALS.items()}),

@@ -1,6 +1,6 @@
 """Draws the current metrics of engines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -80,9 +80,6 @@ def _figures(engines: Sequence[Engine]) -> list[str]:
         return ["–"] * 9
     pairs = _pairs(engines)
     done = rates.engine_rates(pairs) if pairs else None
-    free, used = (
-        sum(getattr(s, f"kv_pages_{state}") for s in samples) for state in ("free", "used")
-    )
     return [
         _steps(sorted({sample.num_steps for sample in samples})),
         number(done.accept_length if done else None, 2),
@@ -91,9 +88,19 @@ def _figures(engines: Sequence[Engine]) -> list[str]:
         share(done.kept if done else None),
         str(sum(sample.running_requests for sample in samples)),
         str(sum(sample.waiting_requests for sample in samples)),
-        share(used / (free + used) if free + used else None),
+        share(max(_kv_use(samples), default=None)),
         share(rates.hit_share(pairs)),
     ]
+
+
+def _kv_use(samples: Sequence[EngineSample]) -> Iterator[float]:
+    """Yield the used share of pages, and of those for sliding windows; requests wait for both."""
+    for pages in ("kv_pages", "window_pages"):
+        free, used = (
+            sum(getattr(s, f"{pages}_{state}") for s in samples) for state in ("free", "used")
+        )
+        if free + used:
+            yield used / (free + used)
 
 
 def _ranges(ranges: Sequence[RangeRates]) -> Table:

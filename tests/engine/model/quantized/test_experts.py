@@ -12,6 +12,8 @@ from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3M
 from transformers.utils.quantization_config import Mxfp4Config
 
 from specdecode_engine.model.checkpoint import TensorError
+from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -92,6 +94,7 @@ def mxfp4(tensors: Stored) -> Stored:
 
 
 def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
+    """Both implementations; the native one has equal bits of every expert's weights."""
     model = GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=4))
     model.save_pretrained(tmp_path)
     tensors = mxfp4(load_file(tmp_path / "model.safetensors"))
@@ -107,4 +110,15 @@ def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
     )
     assert_equal(loaded(tmp_path), expected.state_dict())
     ours = TransformersModel.load(TransformersConfig.load(tmp_path), device=CPU)
-    assert max(worst_differences(expected, ours).values()) <= TOLERANCE
+    native = Llama.load(tmp_path, device=CPU, dtype=torch.float32)
+    for implementation in (ours, native):
+        assert max(worst_differences(expected, implementation).values()) <= TOLERANCE
+    theirs, mlp = expected.model.layers[1].mlp.experts, native.layers[1].mlp
+    assert isinstance(mlp, SparseMlp)
+    gate_up, down = mlp.experts.weights.gate_up, mlp.experts.weights.down
+    assert isinstance(gate_up, Tensor)
+    assert isinstance(down, Tensor)
+    assert torch.equal(down, theirs.down_proj.mT)
+    gates, ups = gate_up.chunk(2, dim=1)
+    assert torch.equal(gates, theirs.gate_up_proj.mT[:, ::2])
+    assert torch.equal(ups, theirs.gate_up_proj.mT[:, 1::2])

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import (
@@ -17,7 +16,12 @@ from specdecode_engine.model.checkpoint import (
 )
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
-from specdecode_engine.model.quantized.weight import MISFIT, Headers, QuantizedWeight
+from specdecode_engine.model.quantized.weight import (
+    MISFIT,
+    UNQUANTIZED_DTYPE,
+    Headers,
+    QuantizedWeight,
+)
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +92,7 @@ def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
     """Describe a weight by its scales' type: the one that it was quantized from."""
     stored = [source.tensors[name] for name in weight.parts.values()]
     wide = [one.dtype for one in stored if one.dtype.is_floating_point and one.dtype.itemsize > 1]
-    return StoredTensor(stored[0].file, weight.shape, wide[0] if wide else torch.bfloat16)
+    return StoredTensor(stored[0].file, weight.shape, wide[0] if wide else UNQUANTIZED_DTYPE)
 
 
 def _refuse_left_over(

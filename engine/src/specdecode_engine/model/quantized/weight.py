@@ -11,6 +11,8 @@ from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorError
 
+UNQUANTIZED_DTYPE = torch.bfloat16
+"""The type of plain weights where neither config.json nor the scales have one."""
 CHUNK_ELEMENTS = 1 << 18  # plain values that are dequantized at once: 1 MiB in float32
 INCOMPLETE = "the files are incomplete, download them again"
 MISFIT = "take tensors and config.json from the same checkpoint"

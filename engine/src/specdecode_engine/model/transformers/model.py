@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.layers import Linear, Linears, widened
@@ -15,6 +16,7 @@ from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.mixture_modules import RowExperts
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
@@ -149,6 +151,10 @@ class TransformersModel(LanguageModel):
             ) from error
         if is_promised:
             audit.check(self.config.model_type)
+
+    @property
+    def mixtures(self) -> tuple[Experts, ...]:
+        return tuple(m.experts for m in self._layers.modules() if isinstance(m, RowExperts))
 
     def forward(
         self,

@@ -76,6 +76,13 @@ async def generate(
         log.debug("ignored unknown fields: %s", sorted(body.model_extra))
     if body.model not in (None, service.served_name):
         raise errors.model_not_found(str(body.model), service.served_name)
+    if body.return_routed_experts and not service.boot.model.return_routed_experts:
+        raise errors.invalid(
+            "return_routed_experts",
+            "the experts of tokens are not kept here; remove return_routed_experts, or, for a "
+            "mixture of experts, start the engine with --enable-return-routed-experts "
+            "(model.return_routed_experts)",
+        )
     call = await asyncio.to_thread(prepare, body, service)
     grammar = await service.grammars.compile(*call.constraint) if call.constraint else None
     rules = BodyRules()
@@ -151,7 +158,8 @@ def _admit(
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
             name = f"{request_id}-{len(requests)}" if requests else request_id
-            requests.append(Request(name, prompt_ids, sampling, grammar, label, max_steps))
+            asks = bool(body.return_routed_experts)
+            requests.append(Request(name, prompt_ids, sampling, grammar, label, max_steps, asks))
     return tuple(requests)
 
 

@@ -68,6 +68,7 @@ class ChatFormatter(ChoiceFormatter):
             "logprobs": self._logprobs(whole.scored),
             "finish_reason": _finish_reason(whole),
             **whole.error_field,
+            **whole.routed_experts_field,
         }
 
     def chunk_choice(self, new: OutputProcessor) -> dict[str, Any]:
@@ -77,6 +78,7 @@ class ChatFormatter(ChoiceFormatter):
             "logprobs": self._logprobs(new.scored),
             "finish_reason": _finish_reason(new),
             **new.error_field,
+            **new.routed_experts_field,
         }
 
     def _message(self, whole: OutputProcessor) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class CompletionFormatter(ChoiceFormatter):
             "logprobs": self._logprobs(whole.scored) if self._has_logprobs else None,
             "finish_reason": whole.finish_reason,
             **whole.error_field,
+            **whole.routed_experts_field,
             **self._prompt_logprobs(whole),
         }
 

@@ -7,8 +7,10 @@ message, and stop strings are found in its content, across tokens.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
-from specdecode_engine.batch.request import FinishReason, Output, TokenLogprobs
+from specdecode_engine.batch.request import ExpertIds, FinishReason, Output, TokenLogprobs
+from specdecode_engine.serve.openai.routed_experts import routed_experts_object
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
     ContentParser,
@@ -81,6 +83,7 @@ class OutputProcessor:
         self._keeps_stop = keeps_stop
         self.prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
         self._text_offset = len(echo)
+        self._routed: list[ExpertIds] = []
 
     @property
     def text(self) -> str:
@@ -115,8 +118,26 @@ class OutputProcessor:
         message = f"the grammar could not be followed: {self.grammar_fault}; simplify it"
         return {"error": {"message": message, "type": "server_error", "code": "grammar_failed"}}
 
+    @property
+    def has_routed_experts(self) -> bool:
+        """Whether the end of the choice has the experts of its tokens."""
+        return bool(self._routed) and self.finish_reason is not None
+
+    @property
+    def routed_experts_field(self) -> dict[str, dict[str, Any]]:
+        """The field `routed_experts` of a choice that has ended, if it was requested.
+
+        It has the prompt's tokens and the generated ones but the last, which no forward computed.
+        """
+        if not self.has_routed_experts:
+            return {}
+        tokens = len(self._prompt_ids) + max(self.completion_tokens, 1) - 1
+        return {"routed_experts": routed_experts_object(self._routed, tokens)}
+
     def push(self, output: Output) -> None:
         """Process the next output of the engine."""
+        if output.routed_experts is not None:
+            self._routed.append(output.routed_experts)
         self.grammar_fault = output.grammar_fault
         self.cached_tokens = self.cached_tokens or output.cached_tokens
         self.decode_steps += output.decode_steps

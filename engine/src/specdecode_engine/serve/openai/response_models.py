@@ -81,6 +81,14 @@ class PromptLogprob(BaseModel):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
+class RoutedExpertsResponse(BaseModel):
+    """Experts of each token that was computed: the prompt's and all generated but the last."""
+
+    data: str = Field(description="base64 of a little-endian array in C order")
+    shape: list[int] = Field(description="tokens, layers with experts, experts per token")
+    dtype: Literal["uint8", "int16", "int32"]
+
+
 class CompletionLogprobs(BaseModel):
     """Parallel lists, one item per token."""
 
@@ -98,6 +106,7 @@ class CompletionChoice(BaseModel):
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReasonText | None
     error: ChoiceError | None = None
+    routed_experts: RoutedExpertsResponse | None = None
     prompt_logprobs: PromptLogprobs | None = None
 
 
@@ -167,6 +176,7 @@ class ChatChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: FinishReasonText | None
     error: ChoiceError | None = None
+    routed_experts: RoutedExpertsResponse | None = None
 
 
 class ChatResponse(BaseModel):
@@ -189,6 +199,7 @@ class ChatChunkChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: FinishReasonText | None
     error: ChoiceError | None = None
+    routed_experts: RoutedExpertsResponse | None = None
 
 
 class ChatChunk(BaseModel):

@@ -208,6 +208,10 @@ class ResponsesBody(GenerationBody):
             raise field_error(field, "logprobs are available from /v1/chat/completions only")
         if self.prompt_logprobs is not None:
             raise field_error("prompt_logprobs", "it is available from /v1/chat/completions only")
+        if self.return_routed_experts:
+            raise field_error(
+                "return_routed_experts", "it is available from /v1/chat/completions only"
+            )
         if self.truncation not in (None, "disabled"):
             raise field_error("truncation", 'only "disabled" is supported; shorten input')
         if self.response_format is not None:

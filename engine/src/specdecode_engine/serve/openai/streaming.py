@@ -114,7 +114,7 @@ class StreamingReply(Response):
         def encode() -> bytes:
             return _encode(self._formatter.whole(choices, self._usage())).encode()
 
-        return await _format(encode, sum(choice.num_scored for choice in choices))
+        return await _format(encode, in_thread=_takes_long(*choices))
 
     async def _send_events(self, outputs: RequestStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
@@ -139,7 +139,7 @@ class StreamingReply(Response):
             def encode(choice: OutputProcessor = choice) -> bytes:
                 return self._encode(formatter.events(choice))
 
-            part = await _format(encode, len(choice.scored))
+            part = await _format(encode, in_thread=_takes_long(choice))
             choice.clear()
             await _send_part(send, first + part)
             first = b""
@@ -167,7 +167,8 @@ class StreamingReply(Response):
                 choice.prompt_logprobs = output.prompt_logprobs
             elif output.prompt_logprobs is not None:
                 add_echo = partial(choice.add_echo, output.prompt_logprobs)
-                await _format(add_echo, len(output.prompt_logprobs))
+                is_long = len(output.prompt_logprobs) > MAX_SCORED_ON_LOOP
+                await _format(add_echo, in_thread=is_long)
                 yield choice
             self._process(output, choice, outputs)
             if choice.deltas or choice.scored or choice.finish_reason:
@@ -215,9 +216,15 @@ class StreamingReply(Response):
         return sum(choice.cached_tokens for choice in first_choices)
 
 
-async def _format(work: Callable[[], T], num_scored: int) -> T:
-    """Format log-probabilities: many of them in a thread, which delays no other response."""
-    return work() if num_scored <= MAX_SCORED_ON_LOOP else await asyncio.to_thread(work)
+def _takes_long(*choices: OutputProcessor) -> bool:
+    """Whether formatting choices takes over a millisecond."""
+    scored = sum(choice.num_scored for choice in choices)
+    return scored > MAX_SCORED_ON_LOOP or any(choice.has_routed_experts for choice in choices)
+
+
+async def _format(work: Callable[[], T], *, in_thread: bool) -> T:
+    """Format what may take long; a thread delays no other response."""
+    return await asyncio.to_thread(work) if in_thread else work()
 
 
 async def _run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
