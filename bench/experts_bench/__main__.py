@@ -32,8 +32,8 @@ CPU = torch.device("cpu")
 SILU = GatedActivation("silu")
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROWS = (1, 8, 64, 512)
-MOST_ROWS_TIMED = 256
-"""In one block of calls: fewer calls for more rows."""
+RUNS = 3
+"""Of which the least counts, as for the machine's rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,7 @@ def compare(layer: MixtureLayer, rounds: int, machine: Limits) -> dict[int, dict
     for _ in range(rounds + 1):
         rates = machine.measure()
         for rows, of in calls.items():
-            times = max(1, min(8, MOST_ROWS_TIMED // rows))
-            op, maps, router = (_block_ms(call, times) for call in (of.op, of.maps, of.router))
+            op, maps, router = _least_ms(of.op, of.maps, of.router)
             limit = layer.limit_ms(of.rows_by_expert, rates)
             found[rows].append((op, limit / op, maps / op, router / op))
     names = ("op_ms", "of_limit", "of_maps", "router_share")
@@ -138,11 +137,15 @@ def compare(layer: MixtureLayer, rounds: int, machine: Limits) -> dict[int, dict
     }
 
 
-def _block_ms(call: Callable[[], object], calls: int) -> float:
-    start = time.process_time()
-    for _ in range(calls):
-        call()
-    return (time.process_time() - start) / calls * 1000
+def _least_ms(*calls: Callable[[], object]) -> list[float]:
+    """Return the least CPU time of each of several calls, which take turns."""
+    times_ms: list[list[float]] = [[] for _ in calls]
+    for _ in range(RUNS):
+        for call, measured in zip(calls, times_ms, strict=True):
+            start = time.process_time()
+            call()
+            measured.append((time.process_time() - start) * 1000)
+    return [min(measured) for measured in times_ms]
 
 
 def main(arguments: list[str] | None = None, sizes: MixtureSizes = DEFAULT) -> int:
