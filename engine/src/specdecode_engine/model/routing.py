@@ -58,7 +58,7 @@ def route(
     factors = scores.gather(1, ids)
     if config.is_normalized:
         factors = factors / (_sum_in_order(factors) + SMALLEST_SUM)
-    return ExpertRouting(ids.int(), factors * config.scale)
+    return ExpertRouting(ids.int(), factors if config.scale == 1.0 else factors * config.scale)
 
 
 def _for_choice(scores: Tensor, config: RoutingConfig, correction_bias: Tensor | None) -> Tensor:
@@ -93,7 +93,7 @@ def _softmax(logits: Tensor) -> Tensor:
 
 def _sum_in_order(factors: Tensor) -> Tensor:
     """Add the columns of [rows, n] from the first to the last: [rows, 1]."""
-    total = factors[:, :1]
-    for column in range(1, factors.shape[1]):
-        total = total + factors[:, column : column + 1]
-    return total
+    total, *others = factors.unbind(1)
+    for column in others:
+        total = total + column
+    return total[:, None]

@@ -14,7 +14,7 @@ from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.eagle_config import EagleConfig
 from specdecode_engine.model.layer_map import LayerShape
-from specdecode_engine.model.sparse_mlp import SILU, SparseMlpConfig
+from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.startup.config import DraftConfig
 from specdecode_engine.startup.kernel_needs import KernelNeeds
@@ -103,15 +103,18 @@ def _layer_calls(
 
 def _experts(config: SparseMlpConfig, x: Tensor, ops: Backend) -> None:
     experts, inner, hidden = config.num_experts, config.moe_intermediate_size, x.shape[1]
+    has_bias = config.tensors is ExpertTensors.STACKED
     weights = ExpertWeights(
         _empty(experts, 2 * inner, hidden, dtype=x.dtype),
         _empty(experts, hidden, inner, dtype=x.dtype),
+        _empty(experts, 2 * inner, dtype=x.dtype) if has_bias else None,
+        _empty(experts, hidden, dtype=x.dtype) if has_bias else None,
     )
     chosen = len(x), config.routing.top_k
     routing = ExpertRouting(
         _empty(*chosen, dtype=torch.int32), _empty(*chosen, dtype=torch.float32)
     )
-    ops.experts(x, routing, weights, SILU)
+    ops.experts(x, routing, weights, config.activation)
 
 
 def _qk_norm_calls(

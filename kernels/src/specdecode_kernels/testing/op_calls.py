@@ -56,18 +56,16 @@ def call_experts(
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
     experts, width, inner = 4, 32, 16
+    pack = ops.pack_weight or (lambda weight: weight)
     weights = ExpertWeights(
-        normal(experts, 2 * inner, width),
-        normal(experts, width, inner),
+        pack(normal(experts, 2 * inner, width)),
+        pack(normal(experts, width, inner)),
         normal(experts, 2 * inner) if has_bias else None,
         normal(experts, width) if has_bias else None,
     )
     ids = torch.tensor([[2, 0], [0, 1], [2, 1]], dtype=torch.int32, device=device)
     factors = torch.tensor([[0.7, 0.3], [0.5, 0.5], [0.9, 0.2]], device=device)
     routing, activation = ExpertRouting(ids, factors), GatedActivation(kind)
-    if ops.pack_weight is not None:
-        packed = [ops.pack_weight(one) for one in (weights.gate_up, weights.down)]
-        weights = ExpertWeights(*packed, weights.gate_up_bias, weights.down_bias)
     return ops.experts(normal(3, width), routing, weights, activation)
 
 

@@ -23,7 +23,7 @@ class PairBlocks(NamedTuple):
 
     pairs: Tensor  # [blocks, rows of a block] i32
     experts: Tensor  # [blocks] i32
-    count: Tensor  # [1] i32; the blocks after these hold anything
+    used: Tensor  # [1] i32, how many blocks; those after them hold anything
 
 
 @triton.jit(do_not_specialize=("pairs",))
@@ -68,7 +68,7 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> PairBlocks:
     """Sort ids [rows, top_k] i32, contiguous, into blocks of `rows` pairs."""
     pairs = ids.numel()
     most = most_blocks(pairs, num_experts, rows)
-    sorted_pairs, experts, count = (
+    sorted_pairs, experts, used = (
         torch.empty(shape, dtype=torch.int32, device=ids.device)
         for shape in ((most, rows), most, 1)
     )
@@ -76,13 +76,13 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> PairBlocks:
         ids,
         sorted_pairs,
         experts,
-        count,
+        used,
         pairs,
         ROWS=rows,
         EXPERTS=triton.next_power_of_2(num_experts),
         CHUNK=CHUNK,
     )
-    return PairBlocks(sorted_pairs, experts, count)
+    return PairBlocks(sorted_pairs, experts, used)
 
 
 def most_blocks(pairs: int, num_experts: int, rows: int) -> int:
