@@ -188,4 +188,5 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }
 FAMILIES = (LLAMA, *_CHANGES)
-MIXTURES = ("qwen3_moe",)
+MIXTURES = ("qwen3_moe", "gpt_oss")
+"""Families with experts: runs compare those of each token too."""

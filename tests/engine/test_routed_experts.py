@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from lossless.cases import Material, draw_case
 from lossless.compare import find_difference
-from lossless.families import make_family
+from lossless.families import EXPERTS, make_family
 from lossless.poison import build_poisoned
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_api.boot import EngineBoot
@@ -21,26 +21,39 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe
 
-DTYPES = ("float32", "bfloat16")
+RUNS = (("qwen3_moe", "float32"), ("qwen3_moe", "bfloat16"), ("gpt_oss", "float32"))
 SEED = 20
-CASES = 14
-LAYERS, TOP_K, EXPERTS = 2, 2, 5  # of the three layers the first is dense
+CASES = 11
+TOP_K = 2
+LAYERS = {"qwen3_moe": 2, "gpt_oss": 3}  # the first layer of a Qwen3-MoE is dense here
 
 
-@pytest.fixture(scope="module")
-def folders(checkpoints, tmp_path_factory) -> dict[str, Path]:
+def make_folders(family: str, checkpoints: Any, folder: Path) -> dict[str, Path]:
     """A mixture as the target, another as its STANDALONE draft, and the EAGLE heads."""
-    folder = tmp_path_factory.mktemp("mixtures")
     return {
-        name: make_family("qwen3_moe", getattr(checkpoints, name), folder / name)
+        name: make_family(family, getattr(checkpoints, name), folder / name)
         for name in ("target", "draft")
     } | {"EAGLE": checkpoints.eagle, "EAGLE3": checkpoints.eagle3}
 
 
-@pytest.fixture(scope="module", params=DTYPES)
-def models(folders, request) -> Models:
+@pytest.fixture(scope="module")
+def folders(checkpoints, tmp_path_factory) -> dict[str, Path]:
+    return make_folders("qwen3_moe", checkpoints, tmp_path_factory.mktemp("mixtures"))
+
+
+@pytest.fixture(scope="module", params=RUNS, ids="-".join)
+def run(request) -> tuple[str, str]:
+    """Family and type; gpt-oss has window pages."""
+    family, dtype = request.param
+    return family, dtype
+
+
+@pytest.fixture(scope="module")
+def models(run, checkpoints, tmp_path_factory) -> Models:
+    family, dtype = run
+    folders = make_folders(family, checkpoints, tmp_path_factory.mktemp(family))
     drafts = {"STANDALONE": folders["draft"], **folders}
-    return Models(folders["target"], drafts, request.param, returns_experts=True)
+    return Models(folders["target"], drafts, dtype, returns_experts=True)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +71,12 @@ def seen() -> Iterator[dict[str, int]]:
 
 @pytest.mark.parametrize("number", range(CASES))
 def test_they_equal_those_of_plain_decoding(
-    number: int, models: Models, plain: EngineCore, checkpoints: Any, seen: dict[str, int]
+    number: int,
+    run: tuple[str, str],
+    models: Models,
+    plain: EngineCore,
+    checkpoints: Any,
+    seen: dict[str, int],
 ) -> None:
     prompts = tuple(
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
@@ -73,7 +91,7 @@ def test_they_equal_those_of_plain_decoding(
         assert find_difference(expected, answer, is_aborted, models.dtype) is None
         assert expected.routed_experts is not None
         rows = len(request.prompt_ids) + max(len(expected.token_ids), 1) - 1
-        assert expected.routed_experts.shape == (rows, LAYERS, TOP_K)
+        assert expected.routed_experts.shape == (rows, LAYERS[run[0]], TOP_K)
         assert expected.routed_experts.max() < EXPERTS
     seen["preempted"] += core.scheduler.preempted_total
     seen["cached"] += core.scheduler.cache.hit_tokens

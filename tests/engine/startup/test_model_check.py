@@ -65,6 +65,7 @@ def folder(tmp_path: Path) -> Folder:
 
 ROUTED = {
     "glm-4.7": 89 * 8,
+    "gpt-oss-20b": 24 * 4,
     "minimax-m2.7": 62 * 8,
     "qwen3-30b-a3b": 48 * 8,
 }
