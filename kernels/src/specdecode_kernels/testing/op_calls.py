@@ -8,7 +8,12 @@ from torch import Tensor
 from specdecode_kernels.backend import TORCH, Backend
 from specdecode_kernels.choice import Kernels
 from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
-from specdecode_kernels.metadata import DraftedNodes, PenaltyParamsBatch, SamplingParamsBatch
+from specdecode_kernels.metadata import (
+    DraftedNodes,
+    PackedWeight,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+)
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation, GateKind
 from specdecode_kernels.testing.attention import Shape, draw_case
 
@@ -55,8 +60,10 @@ def call_experts(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
+    def pack(weight: Tensor) -> Tensor | PackedWeight:
+        return weight if ops.pack_weight is None else ops.pack_weight(weight)
+
     experts, width, inner = 4, 32, 16
-    pack = ops.pack_weight or (lambda weight: weight)
     weights = ExpertWeights(
         pack(normal(experts, 2 * inner, width)),
         pack(normal(experts, width, inner)),

@@ -55,7 +55,7 @@ def _map_pairs_kernel(
     out_ptr,  # [pairs, outputs]
     pairs_ptr,
     experts_ptr,
-    count_ptr,
+    used_ptr,
     stride_x,
     pairs,
     sharing,  # pairs that share a row of x
@@ -70,7 +70,7 @@ def _map_pairs_kernel(
     INPUTS: tl.constexpr,
 ):
     block = tl.program_id(1)
-    if block >= tl.load(count_ptr):
+    if block >= tl.load(used_ptr):
         return
     expert = tl.load(experts_ptr + block).to(tl.int64)
     pair = tl.load(pairs_ptr + block * ROWS + tl.arange(0, ROWS))

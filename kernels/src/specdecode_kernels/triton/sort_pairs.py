@@ -31,7 +31,7 @@ def _sort_pairs_kernel(
     ids_ptr,
     pairs_ptr,
     experts_ptr,
-    count_ptr,
+    used_ptr,
     pairs,
     ROWS: tl.constexpr,
     EXPERTS: tl.constexpr,  # filled up to a power of two
@@ -48,7 +48,7 @@ def _sort_pairs_kernel(
     blocks = (counts + ROWS - 1) // ROWS
     first = tl.sum(tl.where(numbers < expert, blocks, 0))
     if expert == 0:
-        tl.store(count_ptr, tl.sum(blocks))
+        tl.store(used_ptr, tl.sum(blocks))
 
     place = first * ROWS
     for start in range(0, pairs, CHUNK):
