@@ -1,8 +1,8 @@
 """Compares the experts op in C with what the machine can do at most; the last line is JSON.
 
 The limit of one product is the longer of reading its weights once and of as many multiplications in
-oneDNN's square product, at the rates of the same round; that of the op is the sum over the products
-of all experts that have rows. Rounds also time the linear op for each of those products, one by
+oneDNN's square product, at the rates of the same repeat; that of the op is the sum over the products
+of all experts that have rows. Each repeat also times the linear op for each of those products, one by
 one, and the choice of experts from a router's logits. All are CPU times.
 """
 
@@ -117,11 +117,11 @@ class MixtureLayer:
         return self.ops.pack_weight(weight)
 
 
-def compare(layer: MixtureLayer, rounds: int, machine: Limits) -> dict[int, dict[str, float]]:
-    """Return by rows the medians of CPU milliseconds and of ratios over rounds, after a first."""
+def compare(layer: MixtureLayer, repeats: int, machine: Limits) -> dict[int, dict[str, float]]:
+    """Return by rows the medians of CPU milliseconds and of ratios over repeats, after a first."""
     calls = {rows: layer.calls(rows) for rows in ROWS}
     found: dict[int, list[tuple[float, ...]]] = {rows: [] for rows in ROWS}
-    for _ in range(rounds + 1):
+    for _ in range(repeats + 1):
         rates = machine.measure()
         for rows, of in calls.items():
             op, maps, router = _least_ms(of.op, of.maps, of.router)
@@ -151,7 +151,7 @@ def _least_ms(*calls: Callable[[], object]) -> list[float]:
 def main(arguments: list[str] | None = None, sizes: MixtureSizes = DEFAULT) -> int:
     """Print a table, write the result if asked to, and print it as JSON."""
     parser = argparse.ArgumentParser(prog="experts_bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=41, help="Of all measurements.")
+    parser.add_argument("--repeats", type=int, default=41, help="Of all measurements.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
     parser.add_argument("--result", type=Path, help="File for the result.")
     options = parser.parse_args(arguments)
@@ -160,10 +160,10 @@ def main(arguments: list[str] | None = None, sizes: MixtureSizes = DEFAULT) -> i
     machine = Limits()
     for name, dtype in TYPES.items():
         layer = MixtureLayer(backend_of("cpu", CPU, dtype), sizes, dtype)
-        for rows, figures in compare(layer, options.rounds, machine).items():
+        for rows, figures in compare(layer, options.repeats, machine).items():
             found[f"{name}, {rows} rows"] = figures
             print(f"{name:9} {rows:3} rows  {figures}", flush=True)
-    report = json.dumps({"threads": options.threads, "rounds": options.rounds, "figures": found})
+    report = json.dumps({"threads": options.threads, "repeats": options.repeats, "figures": found})
     if options.result is not None:
         options.result.write_text(report + "\n", encoding="utf-8")
     print(report)

@@ -15,7 +15,7 @@ SMALL = MixtureSizes(experts=4, top_k=2, hidden=32, inner=16)
 
 def test_every_figure_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    assert main(["--rounds", "1", "--result", str(file)], SMALL) == 0
+    assert main(["--repeats", "1", "--result", str(file)], SMALL) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert json.loads(file.read_text()) == report
     wanted = {

@@ -18,7 +18,7 @@ CHUNK = 1024
 class PairBlocks(NamedTuple):
     """Blocks of pairs, each of one expert. Pair p is place p % top_k of row p // top_k.
 
-    The experts' last blocks are filled up with the number of pairs, which is no pair.
+    The experts' last blocks are filled up with the number of pairs, one more than the last of them.
     """
 
     pairs: Tensor  # [blocks, rows of a block] i32
