@@ -1,9 +1,9 @@
 """Compares the experts op in C with what the machine can do at most; the last line is JSON.
 
-The limit of one product is the longer of reading its weights once and of as many multiplications in
-oneDNN's square product, at the rates of the same repeat; that of the op is the sum over the products
-of all experts that have rows. Each repeat also times the linear op for each of those products, one by
-one, and the choice of experts from a router's logits. All are CPU times.
+The limit of one product is the longer of reading its weights once and of as many multiplications
+in oneDNN's square product, at the rates of the same repeat; that of the op is the sum over the
+products of all experts that have rows. Each repeat also times the linear op for each of those
+products, one by one, and the choice of experts from a router's logits. All are CPU times.
 """
 
 import argparse
