@@ -20,7 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
 CONFIGS = ROOT / "tests" / "configs"
 ZOO = ROOT / "tests" / "zoo" / "models.toml"
-DRAFTS = {"specforge-qwen3-32b-eagle3": "qwen3-32b", "specforge-qwen3-4b-eagle3": "qwen3-4b"}
+DRAFTS = {
+    "specforge-qwen3-32b-eagle3": "qwen3-32b",
+    "specforge-qwen3-4b-eagle3": "qwen3-4b",
+    "specforge-qwen3-30b-a3b-eagle3": "qwen3-30b-a3b",
+    "specforge-qwen3-30b-a3b-eagle3.1": "qwen3-30b-a3b",
+    "specforge-gpt-oss-120b-eagle3": "gpt-oss-120b",
+    "specforge-gpt-oss-20b-eagle3-moe": "gpt-oss-20b",
+    "speculators-gpt-oss-20b-eagle3": "gpt-oss-20b",
+}
 """Drafts among the configurations, and their targets."""
 
 WINDOWS = {

@@ -49,6 +49,8 @@ TARGETS = (
     Target("implementations step_to_native_b32", "the same, batch 32", at_most=1.15),
     Target("implementations qwen3_to_generate_b1", "Qwen3 through transformers to `generate`", 1.0),
     Target("implementations qwen3_to_generate_b8", "the same, batch 8", 1.0),
+    Target("implementations qwen3_moe_to_generate_b1", "Qwen3-MoE natively to `generate`", 1.5),
+    Target("implementations qwen3_moe_to_generate_b8", "the same, batch 8", 1.5),
     Target("prefix_match_us", "prefix match, 4096 tokens, pages of 16, µs", at_most=150),
     Target("scheduler_us 1", "host part of a step, batch 1, µs", at_most=50),
     Target("scheduler_us 16", "the same, batch 16", at_most=100),

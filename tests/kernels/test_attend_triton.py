@@ -90,6 +90,14 @@ def test_params_and_head_sizes_equal_the_reference(name: str, splits: int, windo
     assert_equals_reference(draw_case(shape, window), splits)
 
 
+def test_chunks_are_left_to_torch() -> None:
+    params = AttentionParams(attention_chunk_size=7)
+    case = draw_case(replace(SHAPES["tree"], params=params), 0)
+    with launches() as counts:
+        assert_equals_reference(case, 3)
+    assert not counts
+
+
 def test_a_window_skips_the_blocks_before_it() -> None:
     """Their page ids may be of pages that the pool does not have."""
     shape = Shape((2, 2), longest=200, is_causal=True, params=AttentionParams(sliding_window=9))

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
-from specdecode_kernels import FLOAT8, TORCH, choose_backend
+from specdecode_kernels import FLOAT8, TORCH, AttentionParams, choose_backend
 from specdecode_kernels.choice import (
     DRAFT_FORWARDS,
     FLASHINFER_EXTRA,
@@ -111,7 +111,7 @@ def test_flashinfer_is_refused_where_it_cannot_run() -> None:
     ("features", "reason"),
     [
         ({"v_head_dim": 64}, "keys and values of one head size, not 128 and 64"),
-        ({"has_sinks": True}, "take no sinks"),
+        ({"layers": [AttentionParams(sinks=torch.zeros(2))]}, "take no sinks"),
     ],
 )
 def test_what_flashinfer_cannot_attend_to_goes_to_triton(
@@ -162,6 +162,38 @@ def test_a_gpu_prefers_flashinfer_where_it_made_a_call(
     assert in_graphs["prefill"] == {"backend": "flashinfer", "reason": choice.reason}
     assert in_graphs["decode"]["backend"] == "triton"
     assert "plan on the host before each replay" in in_graphs["decode"]["reason"]
+
+
+def test_flashinfer_is_called_for_each_kind_of_layer(gpu: ShadowDevice) -> None:
+    """A window and a softcap are constants of its kernels; their values are arguments."""
+    layers = [
+        AttentionParams(sliding_window=window, logit_softcap=softcap)
+        for window in (None, 64, 128)
+        for softcap in (None, 50.0)
+    ]
+    with installed_flashinfer(gpu) as module:
+        choice = choose_backend("auto", GPU, torch.bfloat16, 64, layers=layers)
+        assert module.BatchPrefillWithPagedKVCacheWrapper.runs == 4
+    assert choice.backend.attention == "flashinfer"
+
+
+def test_a_kind_of_layer_that_flashinfer_cannot_compile_is_a_reason(
+    gpu: ShadowDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = BatchPrefillWithPagedKVCacheWrapper.plan
+
+    def refuse_softcaps(*arguments: Any, **named: Any) -> None:
+        if named["logits_soft_cap"] is not None:
+            raise RuntimeError("no module for softcaps")
+        plan(*arguments, **named)
+
+    monkeypatch.setattr(BatchPrefillWithPagedKVCacheWrapper, "plan", refuse_softcaps)
+    layers = [AttentionParams(), AttentionParams(logit_softcap=30.0)]
+    with installed_flashinfer(gpu):
+        assert choose_backend("auto", GPU, torch.bfloat16, 64).backend.attention == "flashinfer"
+        choice = choose_backend("auto", GPU, torch.bfloat16, 64, layers=layers)
+    assert choice.backend.attention == "triton"
+    assert "no module for softcaps" in choice.reason
 
 
 def test_without_flashinfer_a_gpu_takes_triton_and_names_the_extra(gpu: ShadowDevice) -> None:

@@ -10,6 +10,7 @@ from transformers import AutoConfig
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextRouter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts, GptOssTopKRouter
+from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
 from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
@@ -18,6 +19,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qw
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.routing import RoutingConfig
+from specdecode_engine.model.transformers.input_scaled_mixture import recognise_input_scaled
 from specdecode_engine.model.transformers.mixture_recognition import (
     recognise_experts,
     recognise_router,
@@ -130,6 +132,43 @@ def test_experts_compute_what_those_of_transformers_do(
         wanted = experts(x, ids, weights)
         got = replaced(experts, linears)(x, ids, weights)
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("linears", [PLAIN, PACKED], ids=["plain", "packed"])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_factors_of_llama_4_multiply_what_experts_read(
+    top_k: int, linears: Linears, models: dict[str, ZooModel]
+) -> None:
+    config = make_config(models["llama4_text"])
+    config.num_experts_per_tok = top_k
+    mixture = Llama4TextMoe(config)
+    randomise(mixture, seed=0)
+    x = torch.randn(1, 30, 64, generator=torch.Generator().manual_seed(0))
+    recorded: list[Tensor] = []
+    with torch.no_grad():
+        wanted, wanted_logits = mixture(x)
+        ours: Any = replaced(mixture, linears)
+        ours.experts.record = recorded.append
+        got, logits = ours(x)
+    (ids,) = recorded
+    chosen = wanted_logits.topk(top_k, dim=1).indices
+    assert torch.equal(ids.long().sort(dim=1).values, chosen.sort(dim=1).values)
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits, wanted_logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_mixture_that_scales_otherwise_is_not_recognised(models: dict[str, ZooModel]) -> None:
+    class Doubled(Llama4TextMoe):
+        def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+            out, logits = super().forward(hidden_states)
+            return 2 * out, logits
+
+    mixture: Any = Doubled(make_config(models["llama4_text"]))
+    assert recognise_input_scaled(mixture) is None
+    mixture.__class__ = Llama4TextMoe
+    assert recognise_input_scaled(mixture) is not None
+    mixture.top_k = 7
+    assert recognise_input_scaled(mixture) is None, "there are six experts"
 
 
 def test_gates_are_recognised_with_their_limits(models: dict[str, ZooModel]) -> None:

@@ -144,7 +144,7 @@ class Backend:
 
     Returns [rows, q_heads, v_dim]. The cache is of q's type or float8. Prefix and tree share one
     softmax. Rows that no query row of their request sees may hold anything, NaN included; so may
-    those before the windows of all of them, whose pages need not exist.
+    those before the windows or chunks of all of them, whose pages need not exist.
     """
 
     attend_with_lse: AttendWithLse

@@ -1,7 +1,7 @@
 """Chooses an engine's backend by what the machine and the shapes allow, and gives the reasons."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from typing import Literal, NamedTuple, get_args
 
@@ -9,7 +9,7 @@ import torch
 
 from specdecode_kernels import cpu
 from specdecode_kernels.backend import TORCH, Backend
-from specdecode_kernels.metadata import FLOAT8
+from specdecode_kernels.metadata import DEFAULT_ATTENTION, FLOAT8, AttentionParams
 
 Attention = Literal["auto", "torch", "triton", "flashinfer"]
 Kernels = Literal["torch", "triton", "cpu"]
@@ -79,7 +79,7 @@ class _Target(NamedTuple):
     head_dim: int
     kv_dtype: torch.dtype
     v_head_dim: int
-    has_sinks: bool
+    layers: Collection[AttentionParams]
 
 
 def choose_backend(
@@ -90,16 +90,17 @@ def choose_backend(
     kv_dtype: torch.dtype | None = None,
     *,
     v_head_dim: int | None = None,
-    has_sinks: bool = False,
+    layers: Collection[AttentionParams] = (DEFAULT_ATTENTION,),
 ) -> Choice:
     """Choose Triton on a GPU, C on a CPU, torch where neither can run; called once per model.
 
     Head sizes are the greatest of all layers: `head_dim` of keys, `v_head_dim` of values where that
-    differs. `has_sinks` is whether a layer's `AttentionParams` have any.
+    differs. `layers` are the parameters of their attention; sinks may be on the meta device.
 
     `attention` names another implementation of the ops on cached keys and values, or is "auto".
     `dtype` is that of weights and queries, `kv_dtype` that of the KV cache where it differs. "auto"
-    prefers FlashInfer for the forwards that it can run, after one call of it on the device.
+    prefers FlashInfer for the forwards that it can run, after a call of it on the device for each
+    kind of layer: with a window or without, with a softcap or without.
 
     Raises:
         ValueError: attention that was asked for by name cannot run, or an environment variable has
@@ -111,7 +112,7 @@ def choose_backend(
         )
     forced = forced_kernels()
     v_head_dim = v_head_dim or head_dim
-    target = _Target(device, dtype, head_dim, kv_dtype or dtype, v_head_dim, has_sinks)
+    target = _Target(device, dtype, head_dim, kv_dtype or dtype, v_head_dim, layers)
     ops = _choose_ops(forced, device, dtype)
     backend, reason = _choose_attention(ops, attention, forced, target)
     return Choice(backend, reason, _plain_weights(backend, forced, device, dtype))
@@ -197,7 +198,7 @@ def _flashinfer(backend: Backend, target: _Target) -> tuple[Backend, str | None]
     try:
         from specdecode_kernels.flashinfer import with_flashinfer
 
-        return with_flashinfer(backend, *target[:4]), None
+        return with_flashinfer(backend, *target[:4], target.layers), None
     except Exception as error:  # of any kind: an import, a compiler, a driver
         if isinstance(error, ModuleNotFoundError) and error.name == "flashinfer":
             return backend, f"flashinfer is not installed: {FLASHINFER_EXTRA}"
@@ -272,7 +273,7 @@ def _flashinfer_unsupported(target: _Target) -> str | None:
             f"flashinfer takes keys and values of one head size, not {target.head_dim} "
             f"and {target.v_head_dim}"
         )
-    if target.has_sinks:
+    if any(params.sinks is not None for params in target.layers):
         return "flashinfer's paged kernels take no sinks"
     return None
 

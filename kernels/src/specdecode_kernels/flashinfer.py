@@ -9,15 +9,15 @@ planned number: such requests are served where their bounds are exact or nothing
 
 Scale, softcap and sliding window are arguments of the plan. The kernel finds the first row of a
 window from the length on the device; plan and kernel count chunks of a window and a tile at most,
-which bounds what is left of any true length. The wrapper's kernels have no sinks, and take keys
-and values of one head size: others go to the other backend.
+which bounds what is left of any true length. The wrapper's kernels have no sinks and no
+chunks, and take keys and values of one head size: others go to the other backend.
 
 Written against flashinfer-python 0.6.13: `BatchPrefillWithPagedKVCacheWrapper` in prefill.py,
 `PrefillPlan` in attention/scheduler.cuh, `BatchPrefillWithPagedKVCacheDevice` in
 attention/prefill.cuh. Not run on a GPU.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -63,15 +63,27 @@ class Heads:
 
 
 def with_flashinfer(
-    backend: Backend, device: torch.device, dtype: torch.dtype, dim: int, kv_dtype: torch.dtype
+    backend: Backend,
+    device: torch.device,
+    dtype: torch.dtype,
+    dim: int,
+    kv_dtype: torch.dtype,
+    layers: Collection[AttentionParams] = (DEFAULT_ATTENTION,),
 ) -> Backend:
-    """Attend by FlashInfer as far as it serves, else by `backend`, after one call on the device.
+    """Attend by FlashInfer as far as it serves, else by `backend`.
+
+    FlashInfer compiles kernels for windows and softcaps of their own: a call on the device is made
+    for each kind of layer.
+
+    Args:
+        layers: parameters of their attention.
 
     Raises:
         Exception: FlashInfer cannot be imported, or cannot compile, plan or run for these types.
     """
     attention = FlashInferAttention(backend, device, dim)
-    _call_once(attention, device, dtype, dim, kv_dtype)
+    for params in _one_of_each_kind(layers):
+        _call_once(attention, device, dtype, dim, kv_dtype, params)
     return replace(backend, attention="flashinfer", attend=attention.attend)
 
 
@@ -103,8 +115,7 @@ class FlashInferAttention:
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         bounds = metadata.causal_bounds
-        takes_params = tree_kv is None and params.sinks is None
-        if bounds is None or not takes_params or not self._serves(bounds, q, kv):
+        if bounds is None or tree_kv is not None or not self._serves(bounds, q, kv, params):
             return self._attend_otherwise(q, kv, metadata, tree_kv, params)
         heads = _heads(q, kv, params)
         pages = tuple(x.view(-1, metadata.page_size, *x.shape[1:]) for x in (kv.k, kv.v))
@@ -113,8 +124,12 @@ class FlashInferAttention:
         self._plan_for(metadata, bounds, heads).wrapper.run(q, pages, out=out, **scales)
         return out
 
-    def _serves(self, bounds: CausalBounds, q: Tensor, kv: LayerKV) -> bool:
+    def _serves(
+        self, bounds: CausalBounds, q: Tensor, kv: LayerKV, params: AttentionParams
+    ) -> bool:
         kv_heads = kv.k.shape[1]
+        if params.sinks is not None or params.attention_chunk_size is not None:
+            return False
         if not kv.k.shape[2] == kv.v.shape[2] == self._dim:
             return False
         if q.shape[1] > MAX_GROUP * kv_heads or not bounds.kv_lens:
@@ -233,12 +248,20 @@ def _heads(q: Tensor, kv: LayerKV, params: AttentionParams) -> Heads:
     )
 
 
+def _one_of_each_kind(layers: Iterable[AttentionParams]) -> Iterable[AttentionParams]:
+    """Return parameters of one layer for each module that FlashInfer compiles."""
+    own = [one for one in layers if one.attention_chunk_size is None]
+    kinds = {(one.sliding_window is None, one.logit_softcap is None): one for one in own}
+    return kinds.values()
+
+
 def _call_once(
     attention: FlashInferAttention,
     device: torch.device,
     dtype: torch.dtype,
     dim: int,
     kv_dtype: torch.dtype,
+    params: AttentionParams,
 ) -> None:
     """Attend to one row, which compiles the kernels where they are not, and wait for it."""
     ones = torch.ones(1, 1, dtype=torch.int64, device=device)
@@ -246,7 +269,7 @@ def _call_once(
     metadata = AttentionMetadata(ones - 1, 1, (1,), ones[0], 1, causal_bounds=bounds)
     row = torch.zeros(1, 1, dim, dtype=dtype, device=device)
     cache = row.to(kv_dtype)
-    attention.attend(row, LayerKV(cache, cache), metadata, None)
+    attention.attend(row, LayerKV(cache, cache), metadata, None, params)
     torch.cuda.synchronize(device)
 
 

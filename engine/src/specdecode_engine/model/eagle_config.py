@@ -1,7 +1,7 @@
 """The config.json of an EAGLE head, checked against the target it was made for.
 
 Writers put the switches of an EAGLE-3 variant at the top level or into `eagle_config`; both are
-read.
+read, and the form of speculators.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,20 @@ from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
+from specdecode_engine.model.speculators_config import (
+    SPECULATORS_ARCHITECTURES,
+    flatten_speculators,
+    is_of_speculators,
+)
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """The authors' heads call themselves plain Llamas; servers that convert them rename them."""
 
-EAGLE3_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+EAGLE3_ARCHITECTURES = (
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    *SPECULATORS_ARCHITECTURES,
+)
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 USE_LAYERS = "use_aux_hidden_state"
 
@@ -47,6 +56,9 @@ class EagleConfig:
     def layer_map(self) -> LayerMap:
         """Where each layer keeps its keys and values."""
         return self.decoder.layer_map(self.num_hidden_layers)
+
+
+DraftConfig = LanguageModelConfig | EagleConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +133,8 @@ def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
         raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
+    if names[0] in SPECULATORS_ARCHITECTURES:
+        config = flatten_speculators(config)
     refuse_windows(config)
     config.refuse("quantization_config", {}, "convert the head's weights to an unquantized type")
     return config
@@ -180,9 +194,12 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     """List the layers whose output the head reads; by default the authors' three."""
     stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
     ids = stated.ids(LAYER_IDS)
-    chosen = _outputs(ids, count) or (1, count // 2 - 1, count - 4)
+    are_boundaries = is_of_speculators(config)
+    chosen = _outputs(ids, count, are_boundaries) or (1, count // 2 - 1, count - 4)
     ascending = all(low < high for low, high in pairwise(chosen))
     rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
+    if are_boundaries:
+        rule = f"ascending boundaries after the target's {count} layers: 1..{count}"
     if not ascending or chosen[0] < 0 or chosen[-1] >= count:
         fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
         remedy = f"use a head made for this target, or state {rule}"
@@ -192,12 +209,13 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     return chosen
 
 
-def _outputs(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Translate stated ids, which are output ids unless they can only be boundaries.
+def _outputs(ids: tuple[int, ...], count: int, are_boundaries: bool) -> tuple[int, ...]:
+    """Translate stated ids, which are output ids unless they are boundaries.
 
     Some writers number the boundaries between layers instead: boundary i + 1 is the output of
-    layer i. Two lists are recognised as boundaries: one that reaches the boundary after the last
-    layer, and those writers' default.
+    layer i. Speculators does always. Of others two lists are recognised: one that reaches the
+    boundary after the last layer, and those writers' default.
     """
-    is_boundaries = ids[-1:] == (count,) or ids == (2, count // 2, count - 3)
-    return tuple(number - 1 for number in ids) if is_boundaries else ids
+    if are_boundaries or ids[-1:] == (count,) or ids == (2, count // 2, count - 3):
+        return tuple(number - 1 for number in ids)
+    return ids

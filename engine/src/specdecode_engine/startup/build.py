@@ -20,7 +20,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.draft_scratch import DraftScratch
-from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
@@ -47,7 +47,6 @@ from specdecode_engine.startup.config import (
     EAGLE_HEADS,
     OFF,
     CannotServe,
-    DraftConfig,
     EngineConfig,
     resolve,
 )

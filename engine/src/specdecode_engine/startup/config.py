@@ -21,17 +21,16 @@ from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import DTYPES, DraftMismatch
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
-from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.choice import AMPERE
-
-DraftConfig = LanguageModelConfig | EagleConfig
 
 OFF, STATIC, CUDA = "off", "static", "cuda"
 
@@ -224,15 +223,19 @@ def _choose_kernels(
         models["draft"] = draft
     wanted = boot.attention_backend
     choices: dict[str, Choice] = {}
-    by_sizes: dict[tuple[int, int], Choice] = {}  # they share the workspaces of their attention
-    for name, model in models.items():
-        dims = k_dim, v_dim = model.layer_map.head_dims
+    # Models with like heads share the workspaces of their attention.
+    heads = {name: AttentionHeads.of(model, device) for name, model in models.items()}
+    by_heads: dict[AttentionHeads, Choice] = {}
+    for name, one in heads.items():
         try:
-            if dims not in by_sizes:
-                by_sizes[dims] = choose_backend(
-                    wanted, device, dtype, k_dim, kv_dtype, v_head_dim=v_dim
+            if one not in by_heads:
+                layers = [
+                    params for each in heads.values() if each == one for params in each.layers
+                ]
+                by_heads[one] = choose_backend(
+                    wanted, device, dtype, one.k_dim, kv_dtype, v_head_dim=one.v_dim, layers=layers
                 )
-            choices[name] = by_sizes[dims]
+            choices[name] = by_heads[one]
         except ValueError as error:
             raise AttentionUnavailable(
                 f"attention_backend {wanted} cannot serve the {name}: {error}"

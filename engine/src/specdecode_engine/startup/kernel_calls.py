@@ -4,7 +4,7 @@ What differs from one batch to the next is varied; sizes of the model and of its
 engine's. Triton's launchers decide which kernels the calls need.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
@@ -12,11 +12,10 @@ from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.eagle_config import EagleConfig
+from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
 from specdecode_engine.model.layer_map import LayerShape
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
-from specdecode_engine.model.transformers.config import TransformersConfig
-from specdecode_engine.startup.config import DraftConfig
+from specdecode_engine.startup.attention import layer_params
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (
     AttentionMetadata,
@@ -42,8 +41,10 @@ def op_calls(needs: KernelNeeds, capability: int) -> Iterator[OpCall]:
     ops = meta_backend(capability)
     for name, model in needs.models.items():
         yield from _layer_calls(needs, name, model, ops)
+        layers = layer_params(model)
         for splits in SPLITS:
-            yield from _attention_calls(needs, name, model, meta_backend(capability, splits))
+            in_splits = meta_backend(capability, splits)
+            yield from _attention_calls(needs, name, model, in_splits, layers)
     yield from _sampling_calls(needs, ops)
     yield from _verify_calls(needs, ops)
 
@@ -129,22 +130,17 @@ def _qk_norm_calls(
 
 
 def _attention_calls(
-    needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
+    needs: KernelNeeds,
+    name: str,
+    model: DraftConfig,
+    ops: Backend,
+    layers: Mapping[LayerShape, AttentionParams],
 ) -> Iterator[OpCall]:
-    for shape in model.layer_map.shapes:
+    for shape, params in layers.items():
         for why, qo_lens, tree_rows in _attention_shapes(needs, name):
             starts = _empty(len(qo_lens) + 1) if why.startswith(("prefill", SOME_NODES)) else None
-            call = partial(_attend, needs, model, ops, shape, qo_lens, tree_rows, starts)
+            call = partial(_attend, needs, model, ops, shape, params, qo_lens, tree_rows, starts)
             yield f"{why} of the {name}", call
-
-
-def _layer_params(model: DraftConfig, shape: LayerShape) -> AttentionParams:
-    """Return the parameters of attention that decide on its kernels, but for sinks.
-
-    No config.json declares sinks: they are tensors.
-    """
-    softcap = model.logit_softcap if isinstance(model, TransformersConfig) else None
-    return AttentionParams(sliding_window=shape.sliding_window, logit_softcap=softcap)
 
 
 def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -179,6 +175,7 @@ def _attend(
     model: DraftConfig,
     ops: Backend,
     shape: LayerShape,
+    params: AttentionParams,
     qo_lens: tuple[int, ...],
     tree_rows: int,
     starts: Tensor | None,
@@ -199,7 +196,7 @@ def _attend(
         )
         mask = _empty(batch, qo_lens[0], scratch_rows, dtype=torch.bool)[:, :, :tree_rows]
         tree_kv = TreeKV(tree_k, tree_v, mask if qo_lens[0] == 1 else mask.contiguous())
-    ops.attend(q, _layer_kv(needs, shape), metadata, tree_kv, _layer_params(model, shape))
+    ops.attend(q, _layer_kv(needs, shape), metadata, tree_kv, params)
 
 
 def _sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:

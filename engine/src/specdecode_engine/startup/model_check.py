@@ -17,7 +17,12 @@ from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Shape, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
-from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
+from specdecode_engine.model.eagle_config import (
+    DraftConfig,
+    Eagle1Config,
+    Eagle3Config,
+    EagleConfig,
+)
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
@@ -29,7 +34,7 @@ from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.unsupported import refuse_unsupported
-from specdecode_engine.startup.config import DraftConfig, read_draft
+from specdecode_engine.startup.config import read_draft
 from specdecode_engine.startup.kernel_needs import algorithm_of
 
 NATIVE = "native"

@@ -14,6 +14,7 @@ from specdecode_kernels.metadata import (
     LayerKV,
     TreeKV,
 )
+from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
@@ -111,6 +112,8 @@ class TritonAttention:
         tree_kv: TreeKV | None,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
+        if params.attention_chunk_size is not None:  # which the kernel does not have
+            return reference.attend(q, kv, metadata, tree_kv, params)
         out = torch.empty(*q.shape[:2], kv.v.shape[2], dtype=q.dtype, device=q.device)
         self._attend(q, kv, metadata, tree_kv, params, out, None)
         return out
@@ -123,6 +126,8 @@ class TritonAttention:
         tree_kv: TreeKV | None,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> tuple[Tensor, Tensor]:
+        if params.attention_chunk_size is not None:
+            return reference.attend_with_lse(q, kv, metadata, tree_kv, params)
         out = torch.empty(*q.shape[:2], kv.v.shape[2], dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         self._attend(q, kv, metadata, tree_kv, params, out, lse)

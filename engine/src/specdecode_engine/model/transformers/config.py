@@ -89,6 +89,7 @@ def read_text_config(folder: Path) -> Any:
         UnsupportedModel: transformers does not know the model type, or has no causal language
             model for it.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -96,6 +97,10 @@ def read_text_config(folder: Path) -> Any:
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = whole.get_text_config(decoder=True)
+    except StrictDataclassError as error:
+        raise UnsupportedModel(
+            f"{file.file}: {' '.join(str(error).split())}; correct the value"
+        ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UnsupportedModel(

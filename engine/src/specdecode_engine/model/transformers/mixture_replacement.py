@@ -6,8 +6,15 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts, gates_first
 from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.transformers.input_scaled_mixture import (
+    has_input_scaled_parts,
+    make_input_scaled,
+    recognise_input_scaled,
+    tensors_of,
+)
 from specdecode_engine.model.transformers.mixture_modules import (
     RowExperts,
+    RowInputScaledMixture,
     RowRouter,
     RowScaledRouter,
 )
@@ -26,13 +33,16 @@ Replace = Callable[[nn.Module], nn.Module | None]
 class MixtureReplacer:
     """Replaces modules of one network; a kind of router is recognised once."""
 
-    def __init__(self, linears: Linears, replace_norm: Replace) -> None:
+    def __init__(self, linears: Linears, replace_norm: Replace, replace_mlp: Replace) -> None:
         self._linears = linears
         self._replace_norm = replace_norm
+        self._replace_mlp = replace_mlp
         self._routers: dict[tuple[object, ...], RouterKind | None] = {}
 
     def replacement(self, module: nn.Module) -> nn.Module | None:
-        """Return what replaces a router or the experts of a layer, None for other modules."""
+        """Return what replaces a router, the experts or the mixture of a layer, None for others."""
+        if has_input_scaled_parts(module):
+            return self._input_scaled(module)
         if "Router" in type(module).__name__:
             return self._scaled_router(module) if has_scales(module) else self._router(module)
         return self._experts(module)
@@ -64,6 +74,13 @@ class MixtureReplacer:
             return None
         router = self._make_router(module.get_submodule("proj"), kind)
         return RowScaledRouter(norm, scale, router, expert_scale, len(scale) ** -0.5)
+
+    def _input_scaled(self, module: nn.Module) -> RowInputScaledMixture | None:
+        kind = recognise_input_scaled(module)
+        shared = self._replace_mlp(module.get_submodule("shared_expert"))
+        if kind is None or shared is None:
+            return None
+        return make_input_scaled(self._linears, tensors_of(module), kind, shared)
 
     def _experts(self, module: nn.Module) -> RowExperts | None:
         kind = recognise_experts(module)
