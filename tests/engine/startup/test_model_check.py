@@ -69,7 +69,9 @@ def folder(tmp_path: Path) -> Folder:
 
 ROUTED = {
     "glm-4.7": 89 * 8,
+    "gpt-oss-120b": 36 * 4,
     "gpt-oss-20b": 24 * 4,
+    "llama-4-scout": 48,
     "minimax-m2.7": 62 * 8,
     "qwen3-30b-a3b": 48 * 8,
 }
