@@ -35,19 +35,20 @@ _FLOATS, _INDICES = Entries(4), Entries(_WORD)
 
 
 def rms_norm(
-    of: Entries, x: int, stride: int, weight: int, _eps: float, out: int, rows: int, dim: int
-) -> Touched:
-    wide = of.rows(x, rows, stride, dim)
-    return Touched([wide, of.span(weight, dim), of.span(out, rows * dim, is_written=True)])
+    of: Entries, x: int, stride: int, weight: int, is_wide: int, _eps: float, out: int, rows: int,
+    dim: int,
+) -> Touched:  # fmt: skip
+    given = [of.rows(x, rows, stride, dim), (_FLOATS if is_wide else of).span(weight, dim)]
+    return Touched([*given, of.span(out, rows * dim, is_written=True)])
 
 
 def add_rms_norm(
-    of: Entries, x: int, stride: int, update: int, update_stride: int, weight: int, _eps: float,
-    summed: int, normed: int, rows: int, dim: int,
+    of: Entries, x: int, stride: int, update: int, update_stride: int, weight: int, is_wide: int,
+    _eps: float, summed: int, normed: int, rows: int, dim: int,
 ) -> Touched:  # fmt: skip
     given = [of.rows(x, rows, stride, dim), of.rows(update, rows, update_stride, dim)]
     results = [of.span(each, rows * dim, is_written=True) for each in (summed, normed)]
-    return Touched([*given, of.span(weight, dim), *results])
+    return Touched([*given, (_FLOATS if is_wide else of).span(weight, dim), *results])
 
 
 def apply_rope(
@@ -67,6 +68,10 @@ def silu_and_mul(
 ) -> Touched:
     given = [of.rows(gate, rows, gate_stride, dim), of.rows(up, rows, up_stride, dim)]
     return Touched([*given, of.span(out, rows * dim, is_written=True)])
+
+
+def softcap(_: Entries, x: int, _cap: float, out: int, count: int) -> Touched:
+    return Touched([_FLOATS.span(x, count), _FLOATS.span(out, count, is_written=True)])
 
 
 def store_kv(
@@ -143,11 +148,10 @@ def attend(
 
 
 CALLS: dict[str, Spans] = {
-    call.__name__: call
-    for call in (
-        *(rms_norm, add_rms_norm, apply_rope, silu_and_mul),
-        *(store_kv, pack, linear, attend, experts),
-    )
+    **{call.__name__: call for call in (rms_norm, add_rms_norm, apply_rope, silu_and_mul)},
+    **{call.__name__: call for call in (store_kv, pack, linear, attend, experts)},
+    "gelu_tanh_and_mul": silu_and_mul,
+    "softcap": softcap,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 

@@ -32,7 +32,9 @@ SERVED = {
     "qwen3-4b": "native",
     "qwen3-4b-int8": "native",
     "qwen3-8b": "native",
-    "gemma-3-1b": "transformers",
+    "gemma-2-9b": "native",
+    "gemma-3-1b": "native",
+    "gemma-3-4b": "native",
     "qwen3-30b-a3b": "native",
     "gpt-oss-20b": "native",
     "gpt-oss-120b": "native",
@@ -86,7 +88,8 @@ def meta_bytes(target: Path) -> int:
     """Bytes of the parameters of transformers' model, each counted once."""
     config: Any = transformers.AutoConfig.from_pretrained(target)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        text = config.get_text_config(decoder=True)
+        model = transformers.AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
     return sum(one.numel() * one.element_size() for one in model.parameters())
 
 

@@ -30,7 +30,6 @@ class TransformersConfig:
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     layer_map: LayerMap
-    logit_softcap: float | None  # of attention
     is_wrapped: bool  # the text model is part of a model for several kinds of input
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
 
@@ -59,6 +58,7 @@ class TransformersConfig:
                 qkv_bias=False,
                 output_bias=False,
                 mlp_bias=False,
+                attention_softcap=_softcap(keys),
             ),
             ropes=_ropes(keys),
             tie_word_embeddings=keys.switch("tie_word_embeddings", False),
@@ -66,7 +66,6 @@ class TransformersConfig:
             eos_token_ids=read_eos_token_ids(file, keys),
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
-            logit_softcap=_softcap(keys),
             is_wrapped=file.get("model_type") != text.model_type,
             quantization=read_quantization(file),
         )
