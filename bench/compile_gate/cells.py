@@ -12,6 +12,7 @@ import torch
 
 from specdecode_kernels import FLOAT8, AttentionParams
 from specdecode_kernels.choice import heads_unsupported
+from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.testing import Shape, calls
 from specdecode_kernels.triton.backend import tile_for
 
@@ -38,7 +39,13 @@ FEATURES = {
 }
 """What bfloat16 cells have besides, by head dimension: as gpt-oss, Gemma 2, Mistral and Llama 4."""
 FEATURE_FORWARDS = ("decode", "tree", "extend")  # a verified chain has the kernel of an extend
-OTHER_CASES = ("store_kv float8", "merge_splits")
+EXPERTS: dict[str, tuple[GateKind, torch.dtype]] = {
+    "experts swigluoai": ("swigluoai", torch.bfloat16),
+    "experts gelu": ("gelu", torch.float16),
+    "experts gelu_tanh": ("gelu_tanh", torch.float32),
+}
+"""Mixtures besides that of the op's own call, all with biases."""
+OTHER_CASES = ("store_kv float8", "merge_splits", *EXPERTS)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -23,6 +23,7 @@ KERNEL_OPS = (
     "add_rms_norm",
     "apply_rope",
     "silu_and_mul",
+    "experts",
     "select_tree_nodes",
     "build_tree_mask",
     "verify_chain",

@@ -19,6 +19,7 @@ from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
 from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
+from specdecode_kernels.triton.experts import experts
 from specdecode_kernels.triton.float8 import float8_is_native
 from specdecode_kernels.triton.gather_accepted import gather_accepted
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
@@ -39,6 +40,7 @@ def with_triton_ops(backend: Backend) -> Backend:
     return replace(
         backend,
         name="triton",
+        experts=experts,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         apply_rope=apply_rope,
