@@ -23,6 +23,8 @@ KERNEL_OPS = (
     "add_rms_norm",
     "apply_rope",
     "silu_and_mul",
+    "gelu_tanh_and_mul",
+    "softcap",
     "select_tree_nodes",
     "build_tree_mask",
     "verify_chain",
