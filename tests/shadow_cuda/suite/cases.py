@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
-from lossless.families import LLAMA, LONGROPE
+from lossless.families import LLAMA, LONGROPE, MIXTURES
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -47,6 +47,11 @@ class ShadowCase:
     table: tuple[BatchRange, ...] = ()  # to reload
     waves: int = 1  # later ones find their prompts in the prefix cache
     in_unit_tests: bool = False
+
+    @property
+    def returns_experts(self) -> bool:
+        """Whether every request has return_routed_experts."""
+        return self.family in MIXTURES
 
     @property
     def reloaded_table(self) -> RangeTable:

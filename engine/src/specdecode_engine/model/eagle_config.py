@@ -1,7 +1,10 @@
 """The config.json of an EAGLE head, checked against the target it was made for.
 
 Writers put the switches of an EAGLE-3 variant at the top level or into `eagle_config`; both are
-read, and the form of speculators.
+read. Speculators keeps the keys of the head's layer in an object of their own, and numbers the
+boundaries between the target's layers, where others number outputs.
+
+Source of the last: vllm-project/speculators, `Eagle3SpeculatorConfig`; vLLM reads the same keys.
 """
 
 from dataclasses import dataclass
@@ -19,15 +22,11 @@ from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
-from specdecode_engine.model.speculators_config import (
-    SPECULATORS_ARCHITECTURES,
-    flatten_speculators,
-    is_of_speculators,
-)
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """The authors' heads call themselves plain Llamas; servers that convert them rename them."""
 
+SPECULATORS_ARCHITECTURES = ("Eagle3Speculator", "Eagle3DraftModel")
 EAGLE3_ARCHITECTURES = (
     "LlamaForCausalLMEagle3",
     "Eagle3LlamaForCausalLM",
@@ -35,6 +34,7 @@ EAGLE3_ARCHITECTURES = (
 )
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 USE_LAYERS = "use_aux_hidden_state"
+SPECULATORS_KIND = "speculators_model_type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +134,22 @@ def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile
     if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
         raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
     if names[0] in SPECULATORS_ARCHITECTURES:
-        config = flatten_speculators(config)
+        config = _flatten_speculators(config)
     refuse_windows(config)
     config.refuse("quantization_config", {}, "convert the head's weights to an unquantized type")
     return config
+
+
+def _flatten_speculators(config: ConfigFile) -> ConfigFile:
+    """Return the config with the keys of its layer next to its own."""
+    if config.get(SPECULATORS_KIND) != "eagle3":
+        raise config.error(SPECULATORS_KIND, "supported: eagle3")
+    layer = config.section("transformer_layer_config")
+    if layer is None:
+        remedy = "it must be an object with the sizes of the head's layer"
+        raise config.error("transformer_layer_config", remedy)
+    layer.refuse("model_type", "llama", "supported: llama")
+    return ConfigFile(config.file, {**layer.keys, **config.keys})
 
 
 def _check_equal(config: ConfigFile, key: str, value: object, wanted: int) -> None:
@@ -194,7 +206,7 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     """List the layers whose output the head reads; by default the authors' three."""
     stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
     ids = stated.ids(LAYER_IDS)
-    are_boundaries = is_of_speculators(config)
+    are_boundaries = config.get(SPECULATORS_KIND) is not None
     chosen = _outputs(ids, count, are_boundaries) or (1, count // 2 - 1, count - 4)
     ascending = all(low < high for low, high in pairwise(chosen))
     rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
