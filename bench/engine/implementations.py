@@ -29,6 +29,7 @@ Prompts = Sequence[Sequence[int]]
 WARM_UP = 3
 EXPERTS = 32
 EXPERTS_OF_A_TOKEN = 4
+WINDOW = 32
 CACHE_BYTES = 256 * 2**20
 
 
@@ -50,9 +51,9 @@ FULL = Turns(SIZE_82M, steps=100, answers=7)
 
 
 def measure_implementations(turns: Turns) -> dict[str, object]:
-    """Compare a Llama with itself computed natively, and others with transformers' `generate`.
+    """Compare a Llama and a Gemma 3 with themselves computed natively, and others with `generate`.
 
-    A Qwen3 is computed by transformers' modules, a Qwen3-MoE natively.
+    A Qwen3 is computed by transformers' modules, a Qwen3-MoE and the Gemma 3 natively.
 
     Returns:
         Medians by name, with the quartiles of each.
@@ -64,10 +65,15 @@ def measure_implementations(turns: Turns) -> dict[str, object]:
         for batch in turns.step_batches:
             ratios = _step_ratios(llama, batch, turns)
             figures |= _spread(f"step_to_native_b{batch}", ratios)
+        gemma3 = write_gemma3(Path(name) / "gemma3", turns.size)
+        for batch in turns.answer_batches:
+            ratios = _step_ratios(gemma3, batch, turns)
+            figures |= _spread(f"gemma3_step_to_native_b{batch}", ratios)
         qwen3_moe = write_qwen3_moe(Path(name) / "qwen3_moe", turns.size)
         for model, folder, implementation in (
             ("qwen3", qwen3, "transformers"),
             ("qwen3_moe", qwen3_moe, "native"),
+            ("gemma3", gemma3, "native"),
         ):
             for batch in turns.answer_batches:
                 ratios, differing = _answer_ratios(folder, implementation, batch, turns)
@@ -97,6 +103,21 @@ def write_qwen3_moe(folder: Path, size: Size) -> Path:
         "norm_topk_prob": True,
     }
     Qwen3MoeForCausalLM(Qwen3MoeConfig(**_sizes(size), **mixture)).save_pretrained(folder)
+    return folder
+
+
+def write_gemma3(folder: Path, size: Size) -> Path:
+    """Write a Gemma 3 with random weights and windows in every other layer."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(0)
+    types = ["sliding_attention", "full_attention"] * size.layers
+    own: dict[str, Any] = {
+        "sliding_window": WINDOW,
+        "layer_types": types[: size.layers],
+        "query_pre_attn_scalar": size.head_dim,
+    }
+    Gemma3ForCausalLM(Gemma3TextConfig(**_sizes(size), **own)).save_pretrained(folder)
     return folder
 
 

@@ -24,6 +24,8 @@ KERNEL_OPS = (
     "apply_rope",
     "silu_and_mul",
     "experts",
+    "gelu_tanh_and_mul",
+    "softcap",
     "select_tree_nodes",
     "build_tree_mask",
     "verify_chain",

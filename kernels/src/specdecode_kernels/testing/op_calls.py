@@ -124,6 +124,8 @@ def _calls_on_rows(device: torch.device) -> Calls:
         "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
         "experts": lambda ops: call_experts(ops, device, "silu", half, has_bias=False),
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :48], x[:, 48:]),
+        "gelu_tanh_and_mul": lambda ops: ops.gelu_tanh_and_mul(x[:, :48], x[:, 48:]),
+        "softcap": lambda ops: ops.softcap(logits[0], 30.0),
         "select_tree_nodes": lambda ops: ops.select_tree_nodes(scores, below(9, B, 6), nodes, 4),
         "build_tree_mask": lambda ops: ops.build_tree_mask(parents, 3),
         "verify_chain": lambda ops: ops.verify_chain(below(2, B, N), below(2, B, N - 1)),

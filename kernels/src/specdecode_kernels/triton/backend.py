@@ -22,11 +22,13 @@ from specdecode_kernels.triton.compact_kv import compact_kv
 from specdecode_kernels.triton.experts import experts
 from specdecode_kernels.triton.float8 import float8_is_native
 from specdecode_kernels.triton.gather_accepted import gather_accepted
+from specdecode_kernels.triton.gelu_tanh_and_mul import gelu_tanh_and_mul
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
 from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
+from specdecode_kernels.triton.softcap import softcap
 from specdecode_kernels.triton.store_kv import store_kv
 from specdecode_kernels.triton.tiles import MAX_PAIRS, MIN_DOT, Tile, choose_splits, choose_tile
 from specdecode_kernels.triton.verify_chain import verify_chain
@@ -45,6 +47,8 @@ def with_triton_ops(backend: Backend) -> Backend:
         add_rms_norm=add_rms_norm,
         apply_rope=apply_rope,
         silu_and_mul=silu_and_mul,
+        gelu_tanh_and_mul=gelu_tanh_and_mul,
+        softcap=softcap,
         compact_kv=compact_kv,
         gather_accepted=gather_accepted,
         select_tree_nodes=select_tree_nodes,
