@@ -25,6 +25,7 @@ KERNEL_OPS = (
     "silu_and_mul",
     "gelu_tanh_and_mul",
     "softcap",
+    "experts",
     "select_tree_nodes",
     "build_tree_mask",
     "verify_chain",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.layer_map import LayerMap
+from specdecode_engine.model.transformers import mixture_replacement
 from specdecode_engine.model.transformers.attention import (
     ForwardState,
     PagedAttention,
@@ -85,8 +86,11 @@ def test_allowed_ops(
     assert is_row_independent(name, args, kwargs) == allowed
 
 
-def test_models_are_refused_by_op_and_module(make_model: MakeModel) -> None:
-    """The gate of a shared expert in Qwen2-MoE is a function, not a module."""
+def test_models_are_refused_by_op_and_module(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate of a shared expert in Qwen2-MoE is a function: the mixture is replaced whole."""
+    monkeypatch.setattr(mixture_replacement, "has_shared_expert_gate", lambda _: False)
     config = TransformersConfig.load(make_model("qwen2_moe")[0])
     with pytest.raises(UnsupportedModel, match=r"qwen2_moe computes .*sigmoid in layers\.0\.mlp"):
         TransformersModel.load(config, device=CPU)

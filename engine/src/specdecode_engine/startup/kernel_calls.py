@@ -14,6 +14,7 @@ from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import DecoderConfig, LlamaConfig
 from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
 from specdecode_engine.model.layer_map import LayerShape
+from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.startup.attention import layer_params
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (
@@ -21,6 +22,8 @@ from specdecode_kernels import (
     AttentionParams,
     Backend,
     DraftedNodes,
+    ExpertRouting,
+    ExpertWeights,
     LayerKV,
     PenaltyParamsBatch,
     SamplingParamsBatch,
@@ -93,10 +96,29 @@ def _layer_calls(
     is_gelu = decoder.activation == "gelu_tanh"
     activate = ops.gelu_tanh_and_mul if is_gelu else ops.silu_and_mul
     yield f"layers of the {name}", lambda: activate(gate, up)
+    if isinstance(model, LlamaConfig) and model.sparse_mlp is not None:
+        call = partial(_experts, model.sparse_mlp, x, ops)
+        yield f"experts of the {name}", call
     for shape in model.layer_map.shapes:
         new = _qkv(needs, model, shape, rows)[1:]
         call = partial(ops.store_kv, _layer_kv(needs, shape), _empty(rows), *new)
         yield f"KV cache of the {name}", call
+
+
+def _experts(config: SparseMlpConfig, x: Tensor, ops: Backend) -> None:
+    experts, inner, hidden = config.num_experts, config.moe_intermediate_size, x.shape[1]
+    has_bias = config.tensors is ExpertTensors.STACKED
+    weights = ExpertWeights(
+        _empty(experts, 2 * inner, hidden, dtype=x.dtype),
+        _empty(experts, hidden, inner, dtype=x.dtype),
+        _empty(experts, 2 * inner, dtype=x.dtype) if has_bias else None,
+        _empty(experts, hidden, dtype=x.dtype) if has_bias else None,
+    )
+    chosen = len(x), config.routing.top_k
+    routing = ExpertRouting(
+        _empty(*chosen, dtype=torch.int32), _empty(*chosen, dtype=torch.float32)
+    )
+    ops.experts(x, routing, weights, config.activation)
 
 
 def _norm_dtype(needs: KernelNeeds, decoder: DecoderConfig) -> torch.dtype:

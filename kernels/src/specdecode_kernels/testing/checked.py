@@ -66,6 +66,9 @@ def _check_experts(
             f"experts: gate_up {list(weights.gate_up.shape)} and down {list(weights.down.shape)} "
             "must be [experts, 2 * inner, hidden] and [experts, hidden, inner]"
         )
+    for weight in (weights.gate_up, weights.down):
+        if isinstance(weight, Tensor) and not weight.is_contiguous():
+            raise ValueError(f"experts: a weight {list(weight.shape)} must be contiguous")
     if hidden.shape[1] != width or weights.gate_up.dtype != hidden.dtype:
         raise ValueError(
             f"experts: rows {list(hidden.shape)} {hidden.dtype} must be [rows, {width}] "

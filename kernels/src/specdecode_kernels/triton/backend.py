@@ -14,12 +14,12 @@ from specdecode_kernels.metadata import (
     LayerKV,
     TreeKV,
 )
-from specdecode_kernels.torch import attention as reference
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
 from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
+from specdecode_kernels.triton.experts import experts
 from specdecode_kernels.triton.float8 import float8_is_native
 from specdecode_kernels.triton.gather_accepted import gather_accepted
 from specdecode_kernels.triton.gelu_tanh_and_mul import gelu_tanh_and_mul
@@ -42,6 +42,7 @@ def with_triton_ops(backend: Backend) -> Backend:
     return replace(
         backend,
         name="triton",
+        experts=experts,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         apply_rope=apply_rope,
@@ -114,8 +115,6 @@ class TritonAttention:
         tree_kv: TreeKV | None,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
-        if params.attention_chunk_size is not None:  # which the kernel does not have
-            return reference.attend(q, kv, metadata, tree_kv, params)
         out = torch.empty(*q.shape[:2], kv.v.shape[2], dtype=q.dtype, device=q.device)
         self._attend(q, kv, metadata, tree_kv, params, out, None)
         return out
@@ -128,8 +127,6 @@ class TritonAttention:
         tree_kv: TreeKV | None,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> tuple[Tensor, Tensor]:
-        if params.attention_chunk_size is not None:
-            return reference.attend_with_lse(q, kv, metadata, tree_kv, params)
         out = torch.empty(*q.shape[:2], kv.v.shape[2], dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         self._attend(q, kv, metadata, tree_kv, params, out, lse)
@@ -152,7 +149,7 @@ class TritonAttention:
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
         is_float8, is_tree = kv.k.dtype == FLOAT8, tree_kv is not None
         tile = tile_for(params, pairs, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
-        splits = self._split(out, kv_heads, metadata, pairs, params.sliding_window)
+        splits = self._split(out, kv_heads, metadata, pairs, params.reach)
         if splits == 1:
             whole = None if lse is None else lse[None]
             attend(q, kv, metadata, tree_kv, params, tile, out[None], whole, self._converts_float8)
@@ -169,14 +166,14 @@ class TritonAttention:
         kv_heads: int,
         metadata: AttentionMetadata,
         pairs: int,
-        window: int | None,
+        reach: int | None,
     ) -> int:
         wanted = self._splits
         if wanted is None:
             requests_and_heads = len(metadata.qo_lens) * kv_heads
             longest = metadata.max_kv_len
-            if window is not None:  # of a chunk's rows together
-                longest = min(longest, window + max(metadata.qo_lens))
+            if reach is not None:  # of a chunk's rows together
+                longest = min(longest, reach + max(metadata.qo_lens))
             wanted = choose_splits(requests_and_heads, pairs, longest, self._processors)
         rows, q_heads, dim = out.shape
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
@@ -193,15 +190,17 @@ def tile_for(
 ) -> Tile:
     """Choose a tile as `choose_tile`, of fewer pairs where features of a layer take registers.
 
-    Under the masks of a tree and of a window it holds 16 pairs; with a softcap 64, in eight warps.
+    Under the masks of a tree and of a window or chunk it holds 16 pairs. With a softcap it holds
+    64, in eight warps; so it does with a window or chunk, of heads of more than 64.
     """
-    has_softcap = params.logit_softcap is not None
-    if is_tree and params.sliding_window is not None:
+    is_masked = params.reach is not None
+    is_halved = params.logit_softcap is not None or (is_masked and dim > 64)
+    if is_tree and is_masked:
         pairs = min(pairs, MIN_DOT)
-    elif has_softcap:
+    elif is_halved:
         pairs = min(pairs, MAX_PAIRS // 2)
     tile = choose_tile(pairs, dim, itemsize, is_float8=is_float8, is_tree=is_tree)
-    return replace(tile, warps=8) if has_softcap and tile.pairs == MAX_PAIRS // 2 else tile
+    return replace(tile, warps=8) if is_halved and tile.pairs == MAX_PAIRS // 2 else tile
 
 
 def _processors(device: torch.device) -> int:

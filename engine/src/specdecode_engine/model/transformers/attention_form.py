@@ -112,6 +112,7 @@ def recognise_attention(module: nn.Module) -> AttentionForm | None:
     probe, temperature = _Probe.of(module, children), _temperature(module)
     places = NormPlace if children.norms else (NormPlace.NOWHERE,)
     with torch.no_grad():
+        projected = probe.projections()
         for angles, rotations in probe.angle_forms():
             seen = probe.run(module, angles)
             if seen is None:
@@ -120,7 +121,8 @@ def recognise_attention(module: nn.Module) -> AttentionForm | None:
                 tempered = temperature if is_tempered else None
                 if is_tempered and temperature is None:
                     continue
-                if all(map(is_close, seen[:3], probe.heads(place, rotation, tempered))):
+                heads = probe.heads(projected, place, rotation, tempered)
+                if all(map(is_close, seen[:3], heads)):
                     return AttentionForm(*children, place, rotation, tempered, seen.params)
     return None
 
@@ -226,11 +228,19 @@ class _Probe:
         wanted = output(random_tensor(*seen.q.shape).flatten(1))[None]
         return seen if is_close(computed, wanted) else None
 
+    def projections(self) -> tuple[Tensor, ...]:
+        """Compute queries, keys and values [rows, width] before anything happens to them."""
+        return tuple(linear(self.rows) for linear in self.inputs.values())
+
     def heads(
-        self, place: NormPlace, rotation: Rotation, temperature: Temperature | None
+        self,
+        projected: tuple[Tensor, ...],
+        place: NormPlace,
+        rotation: Rotation,
+        temperature: Temperature | None,
     ) -> tuple[Tensor, ...]:
         """Compute what the module would attend with: queries, keys and values."""
-        q, k, v = (linear(self.rows) for linear in self.inputs.values())
+        q, k, v = projected
         norms: Iterable[nn.Module | None] = [norm for _, norm in self.norms] or (None, None)
         pairs = zip((q, k), norms, strict=True)
         q, k = (_heads(x, norm, place, self.head_dim, self.angles, rotation) for x, norm in pairs)

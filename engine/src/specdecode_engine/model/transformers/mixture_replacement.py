@@ -25,6 +25,10 @@ from specdecode_engine.model.transformers.mixture_recognition import (
     recognise_router,
     recognise_scaled_router,
 )
+from specdecode_engine.model.transformers.shared_expert_gate import (
+    RowSharedGateMixture,
+    has_shared_expert_gate,
+)
 from specdecode_kernels import TORCH
 
 Replace = Callable[[nn.Module], nn.Module | None]
@@ -43,6 +47,8 @@ class MixtureReplacer:
         """Return what replaces a router, the experts or the mixture of a layer, None for others."""
         if has_input_scaled_parts(module):
             return self._input_scaled(module)
+        if has_shared_expert_gate(module):
+            return self._shared_gate(module)
         if "Router" in type(module).__name__:
             return self._scaled_router(module) if has_scales(module) else self._router(module)
         return self._experts(module)
@@ -74,6 +80,17 @@ class MixtureReplacer:
             return None
         router = self._make_router(module.get_submodule("proj"), kind)
         return RowScaledRouter(norm, scale, router, expert_scale, len(scale) ** -0.5)
+
+    def _shared_gate(self, module: nn.Module) -> RowSharedGateMixture | None:
+        router = self._router(module.get_submodule("gate"))
+        shared = self._replace_mlp(module.get_submodule("shared_expert"))
+        experts = self._experts(module.get_submodule("experts"))
+        gate = module.get_submodule("shared_expert_gate")
+        weight = _detached(gate, "weight")
+        if router is None or shared is None or experts is None or weight is None:
+            return None
+        shared_gate = self._linears.make(weight, _detached(gate, "bias"))
+        return RowSharedGateMixture(router, experts, shared, shared_gate)
 
     def _input_scaled(self, module: nn.Module) -> RowInputScaledMixture | None:
         kind = recognise_input_scaled(module)
