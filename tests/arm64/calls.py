@@ -127,8 +127,9 @@ def attend(
     v_pool: int, out: int, q_heads: int, kv_heads: int, k_dim: int, v_dim: int, params: int,
 ) -> Touched:  # fmt: skip
     layout = _Layout.read(metadata)
-    window, sinks = _integers(params, 2)
-    pool_rows, widths = layout.pool_rows(window), (kv_heads * k_dim, kv_heads * v_dim)
+    window, chunk, sinks = _integers(params, 3)
+    pool_rows = layout.pool_rows(window, chunk)
+    widths = (kv_heads * k_dim, kv_heads * v_dim)
     spans = [
         *layout.spans(metadata),
         of.rows(q, layout.rows, q_stride, q_heads * k_dim),
@@ -137,10 +138,10 @@ def attend(
             of.span(pool, pool_rows * each)
             for pool, each in zip((k_pool, v_pool), widths, strict=True)
         ),
-        Span(params, params + 3 * _WORD),
+        Span(params, params + 4 * _WORD),
         *([Span(sinks, sinks + 4 * q_heads)] if sinks else []),
     ]
-    links = [*layout.links(metadata), *([Link(params + _WORD, sinks)] if sinks else [])]
+    links = [*layout.links(metadata), *([Link(params + 2 * _WORD, sinks)] if sinks else [])]
     if tree_kv:
         tree = _tree(of, tree_kv, layout, widths)
         spans, links = [*spans, *tree.spans], [*links, *tree.links]
@@ -186,17 +187,19 @@ class _Layout:
         starts = _integers(self.starts, self.batch + 1)
         return max((b - a for a, b in itertools.pairwise(starts)), default=0)
 
-    def first_columns(self, window: int) -> list[int]:
-        """Count the pages before the windows of each request's rows; 0: no window."""
+    def first_columns(self, window: int, chunk: int) -> list[int]:
+        """Count the pages before the windows or chunks of each request's rows; 0: none."""
         starts = _integers(self.starts, self.batch + 1)
         lengths = _integers(self.kv_lens, self.rows)
         shortest = [min(lengths[a:b], default=0) for a, b in itertools.pairwise(starts)]
+        if chunk:
+            return [max(0, n - 1) // chunk * chunk // self.page_size for n in shortest]
         return [max(0, n - window) // self.page_size if window else 0 for n in shortest]
 
-    def pool_rows(self, window: int) -> int:
+    def pool_rows(self, window: int, chunk: int) -> int:
         """Rows of the pool up to the end of the last page that is read."""
         ends = [0]
-        columns = zip(self.first_columns(window), self.columns(), strict=True)
+        columns = zip(self.first_columns(window, chunk), self.columns(), strict=True)
         for request, (first, end) in enumerate(columns):
             pages = _integers(self.pages + request * self.page_columns * _WORD, end)
             ends += [(page + 1) * self.page_size for page in pages[first:]]
