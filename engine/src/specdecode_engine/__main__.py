@@ -79,6 +79,7 @@ def _serve(given: Sequence[str]) -> int:
         freeze_heap,
         keep_freed_memory,
         leave,
+        return_freed_tensors,
         termination_message_for,
     )
     from specdecode_engine.serve.request_id import log_request_ids
@@ -91,13 +92,18 @@ def _serve(given: Sequence[str]) -> int:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(termination_message_for(error))
         return BAD_BOOT
-    keep_freed_memory()
+    return_freed_tensors()
+
+    def end_loading() -> None:
+        keep_freed_memory()
+        freeze_heap()
+
     return serve(
         boot,
         lambda progress: _load(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
         reread=lambda: parse_flags(given),
-        on_loaded=freeze_heap,
+        on_loaded=end_loading,
     )
 
 
